@@ -1,8 +1,8 @@
 """Read a Hugging Face configuration into a `ModelSpec`.
 
-The steps are: find the text model among the keys, read the kinds of its layers, build their
-matrices, read the quantisation, add up. Parameter counts are sums over matrices and norms; biases
-are not counted (below 0.1%).
+The steps are: find the text model among the keys, read the kinds of its layers, build the matrices
+of the layers, read the quantisation, and sum parameters and bytes. Parameter counts are sums over
+matrices and norms; biases are not counted (below 0.1%).
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ def from_json(name: str, text: str, field: str = "config") -> ModelSpec:
 def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
     """The architecture that a Hugging Face `config.json`, or Mistral's `params.json`, describes.
 
-    For a multimodal model, the result is its language model; weights of its encoders count as
-    bytes. InvalidValue names a missing key, or a key with an unknown value.
+    For a multimodal model, the result is its language model; the weights of its encoders count only
+    in its bytes. Raises InvalidValue, which names the key, if a key is missing or has an unknown
+    value.
     """
     if not isinstance(config, Mapping):
         raise InvalidValue(field, type(config).__name__, "a mapping, as in a config.json")
@@ -109,7 +110,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
     sliding = sum(1 for mixer, _ in made if mixer.kind == "sliding")
     tower_bytes = towers.tower_params(around) * BF16_BYTES
     params = sums.dense + sums.experts + sums.outside
-    # Inputs per layer are read from tables, without matrix products.
+    # Tables of per-layer inputs are looked up, so they need no matrix products.
     looked_up = sum(one.weights for one in outside if one.part == "embedding")
     quantised = sums.dtype != "bf16" or bool(scheme.rules)
     return ModelSpec(
@@ -122,7 +123,8 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         intermediate=width,
         vocab=vocab,
         params=params,
-        # Published counts include embeddings and head for each token, even if they share a matrix.
+        # Published counts of active parameters include both embeddings and head, even if they share
+        # a matrix.
         active_params=sums.dense + chosen + sums.outside - looked_up,
         weight_bytes=sums.dense_bytes + sums.expert_bytes + sums.outside_bytes + tower_bytes,
         kv_bytes_per_token=kv_bytes,
@@ -180,7 +182,7 @@ def _text_model(config: Config, field: str) -> tuple[Keys, str, Keys]:
         return Keys(config, field, optional_defaults(outer)), outer, outside
     kind = str(nested.get("model_type") or kind).lower()
     around = {key: value for key, value in config.items() if key not in _TEXT}
-    # Widths at the top level do not belong to the text model.
+    # Widths at the top level do not describe the text model.
     around = around if "hidden_size" in nested else {**around, "hidden_size": None}
     merged = {**around, **nested}
     if merged.get("hidden_size") is None:
@@ -237,8 +239,8 @@ def _with(mixer: Mixer, more: tuple[Matrix, ...]) -> Mixer:
 def _expert_params(
     total: float, experts: feedforward.Experts | None, count: int, hidden: int
 ) -> float:
-    """Weights of one expert, as a mean over layers; 0 if nearly all layers have experts that are
-    gated MLPs."""
+    """Number of weights of one expert, as a mean over layers; 0 if nearly all layers have experts
+    that are gated MLPs, because the default then holds."""
     if experts is None:
         return 0.0
     mean = total / experts.count / count

@@ -4,9 +4,9 @@ A closed formula is not accurate enough: a request's time per token is a mean ov
 other prompts lengthen, batch and queue depend on each other, and one long prompt can make short
 answers miss the SLO. Therefore the compiled engine serves a fixed sample of requests.
 
-Requests that decode together miss their limit together. A sample therefore holds only as many
-independent observations as batches. Capacity is searched on the short sample. If misses must be
-rare, the result is confirmed on a sample in which the requests in flight change `TURNOVERS` times.
+Requests of one decode batch miss their limit together, so a sample has only as many independent
+observations as batches. Capacity is searched on the short sample. If misses must be rare, the
+result is confirmed on a sample in which the requests in flight change `TURNOVERS` times.
 """
 
 from __future__ import annotations
@@ -48,15 +48,14 @@ KINDS = {
 DECODE_TTFT_SHARE = 0.15
 """Share of the TTFT limit that a decode instance has for the transfer of KV and its first steps;
 the rest is for prefill."""
-_ALONE_GAP_MS = 1e8  # gap between arrivals at which no two requests overlap
+_ALONE_GAP_MS = 1e8  # ms between arrivals at which no two requests overlap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Result at one rate, independent of any SLO: ms per measured request, and the engine's state.
-
-    batch: mean number of decoding requests. memory_waits: share of the working time in which a
-    request waited for KV cache.
+    """Result at one rate, independent of any SLO: latencies of each measured request in ms, and the
+    engine's state. batch: mean number of decoding requests. memory_waits: share of the busy time in
+    which a request waited for KV cache.
     """
 
     ttft_ms: npt.NDArray[np.float32]
@@ -89,7 +88,8 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
-    """One instance under one distribution of lengths; use `build_engine`."""
+    """One instance that serves one distribution of request lengths; create it with
+    `build_engine`."""
 
     times: StepTimes
     phase: Phase
@@ -130,10 +130,9 @@ class Engine:
         return self.saturation()[0] * step / GRID if step else 0.0
 
     def saturation(self) -> tuple[float, Run]:
-        """The highest requests/s at any load, and the engine's state at that rate.
-
-        The queue never empties, so the arrival process does not matter and the result is computed
-        once.
+        """The highest requests/s that the engine serves, and its state at that rate. The queue
+        never empties in this run, so the arrival process does not matter and the result is computed
+        only once.
         """
         if not self._saturation:
             one = self.traffic
@@ -159,7 +158,7 @@ class Engine:
         return self.own_ttft_ms(run) <= limit_ms, run.tpot_ms <= slo.tpot_ms
 
     def own_ttft_ms(self, run: Run) -> npt.NDArray[np.float32]:
-        """This phase's part of the TTFT of each measured request."""
+        """TTFT of each measured request in ms, without the other phase's part."""
         outside_ms = 0.0 if self.phase is Phase.DECODE else self.times.first_token_ms
         return run.ttft_ms + np.float32(outside_ms)
 
@@ -171,9 +170,9 @@ class Engine:
     def _saturate(self) -> tuple[float, Run]:
         """Requests/s while the queue never empties, over the whole sample.
 
-        The first batch starts at random points of its answers. Otherwise requests of equal length
-        would always end together. The part of the first batch that is missing and the part of the
-        last batch that is unfinished (when the last request gets its first token) add up to one
+        The first batch starts at random points of its answers; otherwise requests of equal length
+        would always end together. The run ends when the last request gets its first token. The
+        missing part of the first batch and the unfinished part of the last batch then add up to one
         batch.
         """
         sample = _draw_sample(self.traffic, REQUESTS)
@@ -195,7 +194,8 @@ class Engine:
         times, grid = self.times, self.grid
         context = float(sample.inputs.mean() + 0.5 * sample.outputs.mean())
         longest = int((sample.inputs + sample.outputs).max())
-        # A single sequence may use the whole KV cache, even if a full batch has less.
+        # A single sequence may use the whole KV cache, although a full batch has less, because each
+        # sequence needs memory for its state.
         room = min(max(times.kv_tokens_at(context), longest), times.kv_capacity_tokens)
         kernel.serve(
             KINDS[self.phase],

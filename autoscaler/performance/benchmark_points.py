@@ -1,4 +1,4 @@
-"""Points of benchmarks: measurements with their conditions, to compare with estimates."""
+"""Benchmark points: measurements with their conditions, for comparison with estimates."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class PointKind(StrEnum):
     """How a point was measured.
 
     closed_loop: a benchmark that keeps `load` requests in progress on one instance that does both
-    phases. split: a closed loop with a prefill and a decode side. batch: one batch of `load`
-    requests alone on the instance, with times of the first pass and of later iterations. steps:
-    times of single passes, prompts in batches of `load`.
+    phases. split: a closed loop with a prefill and a decode side. batch: a single batch of `load`
+    requests on the instance, with times of the first pass and of later iterations. steps: times of
+    single passes; prompts are in batches of `load`.
     """
 
     CLOSED_LOOP = "closed_loop"
@@ -32,8 +32,7 @@ class MeasuredPoint:
     an engine. tp: GPUs that prefill; decode_tp: GPUs that decode (the same GPUs unless kind is
     split). load: requests in progress per prefill side, or batch size; decode_load: requests per
     decode instance. ttft_ms, tpot_ms: measured times, None if not measured. typical: False if the
-    source used kernels unlike those that the factors describe; such points are compared but not
-    fitted.
+    source used other kernels than the factors describe; such points are compared but not fitted.
     """
 
     model: str

@@ -1,7 +1,7 @@
 """Fit a profile to measured points.
 
-First kernel factors per GPU are fitted to timed passes, then engine factors to benchmarks with
-these kernels, then measured tables to batches.
+There are three steps: kernel factors per GPU are fitted to timed passes, then engine factors to
+benchmarks (with these kernel factors), then tables are made from measured batches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from autoscaler.performance.profile import (
 )
 from autoscaler.performance.profile_codec import make_profile
 
-# GPUs that share a chip with another GPU, whose factors they use if they have no measurements.
+# GPUs with the chip of another GPU: they use the other GPU's factors if they have no measurements.
 _LIKE = {
     "A100-SXM-40GB": "A100-SXM-80GB",
     "A100-PCIe-80GB": "A100-SXM-80GB",
@@ -53,12 +53,14 @@ _LIKE = {
     "GB300": "B200-SXM",
 }
 _MIN_POINTS = 20
-# A fit uses at most this many points, taken evenly; further points hardly change the result.
+# A fit uses at most this many points, spread evenly, because more points hardly change the result.
 _SAMPLE = 500
 _KERNEL_PRIOR, _ENGINE_PRIOR = 0.05, 0.5
-# Kernels reach about three quarters of the peak. A benchmark that needs more must be wrong.
+# Kernels reach about three quarters of the peak, so a benchmark that requires more than this share
+# must be wrong.
 _MAX_PEAK_SHARE = 0.8
-# TTFT in a benchmark is noisier than TPOT and depends on how the benchmark starts.
+# Weight of TTFT residuals: below 1, because TTFT is noisier than TPOT and depends on how the
+# benchmark starts.
 _TTFT_WEIGHT = 0.6
 
 _KERNELS = {
@@ -108,7 +110,7 @@ def calibrate(points: Iterable[MeasuredPoint]) -> Profile:
 
 
 def _plausible(point: MeasuredPoint) -> bool:
-    # Single passes come closer to the peak than whole benchmarks do.
+    # Single passes come closer to the peak than whole benchmarks do, so their limit is higher.
     limit = _MAX_PEAK_SHARE if point.kind is PointKind.CLOSED_LOOP else 1.0
     return peak_share(point) <= limit
 
@@ -135,7 +137,7 @@ def _engines(benchmarks: Points, bare: Profile) -> dict[str, EngineFactors]:
     """Factors of each engine. Dense models are fitted first, then the factors of experts."""
     dense = [p for p in benchmarks if not p.spec.is_moe]
     sparse = [p for p in benchmarks if p.spec.is_moe]
-    # Timed batches were measured without a serving engine.
+    # Points of timed batches have no serving engine.
     serving = [p for p in dense if p.kind is not PointKind.BATCH]
     usual = _engine(serving, bare, EngineFactors(), _ENGINE)
     usual = _engine(sparse, bare, usual, _ENGINE_EXPERTS)

@@ -1,8 +1,8 @@
 """The packaged facts: model architectures and GPU data sheets.
 
-Reads `models.json`, `architectures.json` and `gpus.json` of `autoscaler/data`. They are constants
-of a release, so a pure package may read them. Pure Python, because simulated engines import this
-module and must start fast.
+Reads `models.json`, `architectures.json` and `gpus.json` of `autoscaler/data`. The files are
+constants of a release, so even a package without I/O may read them. Pure Python, because simulated
+engines import this module and must start fast.
 """
 
 from __future__ import annotations
@@ -154,7 +154,8 @@ def _spec_from_sizes(name: str, row: Mapping[str, Any]) -> ModelSpec:
 
 
 def _splits(row: Mapping[str, Any]) -> tuple[Split, ...]:
-    """Widths that tensor parallelism divides, for a model whose sizes are listed."""
+    """Widths that tensor parallelism divides, for a model whose sizes are in
+    `architectures.json`."""
     found = [Split("num_attention_heads x head_dim", row["heads"] * row["head_dim"])]
     if expert := row["moe_intermediate"]:
         found.append(Split("moe_intermediate_size", expert, expert=True))
@@ -164,7 +165,7 @@ def _splits(row: Mapping[str, Any]) -> tuple[Split, ...]:
 
 
 def gpu(name: str, field: str = "gpu") -> GpuSpec:
-    """The GPU called `name`. InvalidValue if it is unknown.
+    """The GPU called `name`. Raises InvalidValue if it is unknown.
 
     Accepts in any case: the full or usual short name, the name that a driver or device plugin uses
     (NVIDIA-H100-80GB-HBM3), a cloud's instance type (p5.48xlarge), or a slice (H100/1g.10gb).
@@ -189,7 +190,7 @@ def gpu(name: str, field: str = "gpu") -> GpuSpec:
 
 
 def entry_name(name: str, field: str = "source") -> str:
-    """Full name of the catalogue entry for the model `name`. InvalidValue if there is none.
+    """Full name of the catalogue entry for the model `name`. Raises InvalidValue if there is none.
 
     The name may differ in upper and lower case or in its organisation. A variant or fine-tune has
     the entry of its architecture, see `catalog_names.variant_of`.
@@ -214,7 +215,7 @@ def model(name: str, field: str = "source") -> ModelSpec:
     """The architecture of `name`, by `entry_name`, with weights in the format that the name states.
 
     A variant in FP8, FP4, INT8 or INT4 has its entry's sizes with smaller weights, and blocks that
-    a split must keep whole. InvalidValue for a format that vLLM does not load.
+    a split must keep whole. Raises InvalidValue for a format that vLLM does not load.
     """
     found = entry_name(name, field)
     spec = replace(models()[found], name=name)

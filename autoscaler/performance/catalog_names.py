@@ -56,7 +56,8 @@ GPU_PRODUCTS = {
     "mi210": "MI210", "mi250x": "MI250X", "mi300x": "MI300X", "mi300x oam": "MI300X",
     "mi325x": "MI325X", "mi355x": "MI355X",
 }  # fmt: skip
-"""Names as drivers, device plugins and clouds print them, in lower case without the maker."""
+"""Full GPU name by the name that drivers, device plugins and clouds print, in lower case without
+the maker."""
 
 _INSTANCES: dict[str, tuple[str, int]] = {
     "p3.2xlarge": ("V100-SXM2-16GB", 1), "p3.8xlarge": ("V100-SXM2-16GB", 4),
@@ -140,8 +141,9 @@ def gpu_product(name: str) -> str | None:
 def variant_of(name: str, known: Iterable[str]) -> str | None:
     """The entry of `known` of which `name` is a variant or fine-tune; None without a certain match.
 
-    The attempts, in order: `name` without words for tuning and storage; without dates; without
-    words for a skill; an entry whose name is part of `name`, with every size in `name`.
+    The function tries, in this order: `name` without words for tuning and storage; also without
+    dates; also without words for a skill; an entry whose name is part of `name`, including every
+    size in `name`.
     """
     entries = _entries(tuple(known))
     tokens = _tokens(name)
@@ -162,7 +164,7 @@ def variant_of(name: str, known: Iterable[str]) -> str | None:
 
 def is_published(name: str, entry: str) -> bool:
     """Whether `name` differs from `entry` only by words that publishers add (tuning, storage,
-    dates). A misspelt name differs in other words."""
+    dates). A misspelt name differs in other words, so the result is False."""
     return _undated(_tokens(name)) == _undated(_tokens(entry))
 
 
@@ -179,8 +181,8 @@ def unloadable_format(name: str) -> str:
 
 
 def block_size_of(name: str, stored: str) -> int:
-    """Weights per block or group of a variant in format `stored`. Only the name is known, so the
-    result is the largest possible size."""
+    """Number of weights per block or group of a variant in format `stored`. The name does not state
+    it, so the result is the largest possible size."""
     publisher = name.partition("/")[0].lower()
     if stored == "fp8" and (publisher in _ROW_SCALES or "dynamic" in _tokens(name)):
         return 1 if "block" not in _tokens(name) else _BLOCKS["fp8"]
@@ -193,7 +195,7 @@ def is_undivided(name: str) -> bool:
 
 
 def has_integer_activations(name: str) -> bool:
-    """Whether the name of a variant states that products are computed in INT8."""
+    """Whether the name of a variant states that matrix products are computed in INT8."""
     tokens = _tokens(name)
     return any(token in _INTEGER_ACTIVATIONS for token in tokens) and storage_of(name) == "int8"
 

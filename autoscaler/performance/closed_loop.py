@@ -1,7 +1,5 @@
-"""Estimate the results of a benchmark: TTFT and TPOT of measured points from pass times.
-
-Models the queueing among the requests in progress. Planning uses the open-loop model of
-`throughput` instead.
+"""Estimates the TTFT and TPOT of closed-loop benchmarks from pass times, including the queueing
+among the requests in progress. Planning uses the open-loop model of `throughput` instead.
 """
 
 from __future__ import annotations
@@ -97,10 +95,10 @@ def _estimate_shared(bound: _Passes, point: MeasuredPoint, context: float) -> Es
     """Prefill and decode in the iterations of one instance, with `load` requests always in
     progress.
 
-    Between two tokens of a request, prompts of other requests are computed. Over its R_out tokens
-    this is one prompt for each other request, minus the prompts before its first token. So TPOT =
-    t(B d) + (B - 1) d P / R_out. B is the number of running requests, d the share of a request's
-    time in decoding, and P the time that a prompt adds.
+    Between two tokens of a request, the instance computes prompts of other requests. During the
+    R_out tokens of one request this is one prompt for each other request, minus the prompts before
+    its first token. So TPOT = t(B d) + (B - 1) d P / R_out. B is the number of running requests, d
+    the share of a request's time in decoding, and P the time that a prompt adds.
     """
     own = sequence_tokens(point.spec, point.tp)
     room = (kv_capacity_tokens(point.spec, point.gpu, point.tp) + own) / (context + own)
@@ -151,10 +149,9 @@ def _marginal_prefill_ms(bound: _Passes, tokens: float) -> float:
 def _min_first_token_ms(
     point: MeasuredPoint, held: float, decoding: float, tpot_ms: float
 ) -> float:
-    """Lower bound of the time to the first token in ms, by the data sheet's peak.
-
-    The factors were fitted to long answers. For answers of a few tokens at a high load, the
-    estimate without this bound is slightly faster than the GPU can compute.
+    """Lower bound of the time to the first token in ms, from the data sheet's peak. It is needed
+    for short answers at a high load: the factors are fitted to long answers, and the estimate would
+    be slightly faster than the GPU can compute.
     """
     peak = roofline(point.spec, point.gpu, point.tp, PEAK)
     context = point.input_tokens + 0.5 * point.output_tokens

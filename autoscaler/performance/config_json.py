@@ -1,7 +1,7 @@
 """Read any config.json into an architecture, or refuse the file with a reason.
 
-`performance.architecture` checks the keys that it reads. A file may contain anything else, and no
-file may end the process.
+`performance.architecture` checks the keys that it reads. The rest of a file may contain anything,
+so every other failure becomes an InvalidValue too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _MAX_CHARS = 200
 
 
 def architecture_of(name: str, text: str, field: str = "config") -> ModelSpec:
-    """The architecture that `text` describes. InvalidValue names the key; if the key is unknown,
-    the failure."""
+    """The architecture that `text` describes. Raises InvalidValue, which names the key or, if it is
+    unknown, the failure."""
     try:
         return from_json(name, text, field)
     except InvalidValue:

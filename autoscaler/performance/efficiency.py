@@ -19,18 +19,18 @@ class Efficiency:
     FP4, of their own peak; expert_gemm: share of these rates that routed experts reach. attention:
     share of peak BF16 FLOPs in prompt attention. weights: share of memory bandwidth when weights
     are read; kv: when the KV cache is read; experts: when routed experts are read. link: share of
-    interconnect bandwidth in an all-reduce; link_wide: remaining share of that bandwidth among more
-    than two GPUs (host bridges on GPUs without NVLink). blend: exponent p that joins compute c and
-    traffic m, (c^p + m^p)^(1/p), because they overlap in part. elementwise: passes over the hidden
-    state per layer outside of matrix products. allreduce_us: latency of an all-reduce per doubling
-    of the GPUs.
+    interconnect bandwidth in an all-reduce; link_wide: factor on that bandwidth among more than two
+    GPUs (below 1 if GPUs without NVLink share a host bridge). blend: exponent p of the time (c^p +
+    m^p)^(1/p) of compute c and memory traffic m, which overlap in part. elementwise: reads and
+    writes of the hidden state per layer outside of matrix products. allreduce_us: latency of an
+    all-reduce per doubling of the GPUs.
 
     layer_us: fixed time per layer (kernel launches, gaps); expert_layer_us: additional time in a
     layer that routes to experts. step_ms: fixed time of one iteration (scheduling, sampling, input
     preparation); sequence_us: additional time per decoding sequence. first_token_ms: time outside
     of iterations until a client sees the first token (request parsing, tokenising, transfer of the
-    answer); it takes no GPU time. burst: share of a benchmark's requests that start all at once
-    (used to compare with benchmarks, never to plan).
+    answer); it takes no GPU time. burst: share of a benchmark's requests that start at the same
+    time (only for comparisons with benchmarks, not for plans).
     """
 
     gemm: float = 0.75
@@ -59,8 +59,7 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True)
 class EngineFactors:
-    """Effect of an engine on bare kernels: multipliers of speeds and times, and overheads of the
-    engine.
+    """An engine compared with bare kernels: multipliers of speeds and times, and overheads.
 
     compute, traffic: multiply the speeds of matrix products and attention, and of reading weights
     and KV cache. expert_compute, expert_traffic: multiply these speeds for routed experts. link:
@@ -86,7 +85,7 @@ class EngineFactors:
             finite(f"engine.{item.name}", getattr(self, item.name), 0.0, 1e6)
 
     def apply_to(self, kernels: Efficiency) -> Efficiency:
-        """The factors `kernels` as this engine changes them."""
+        """The factors of kernels in this engine, from those of bare `kernels`."""
         return replace(
             kernels,
             gemm=kernels.gemm * self.compute,

@@ -1,7 +1,7 @@
 """vLLM arguments that change the memory of a model, applied to its architecture.
 
-If an argument changes the memory but is not counted here, it is refused by name, because plans
-would be wrong. Facts about vLLM 0.32 and 0.33.
+Arguments that change the memory in a way that is not modelled here are refused by name, because
+plans would be wrong. Facts about vLLM 0.32 and 0.33.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _KV_BITS = {
 }  # fmt: skip
 """Bits of one number in the KV cache; 0: as in the checkpoint."""
 _IN_FLIGHT = {"fp8": "fp8", "bitsandbytes": "int4"}
-"""Quantisations of an unquantised checkpoint at load time, and the resulting weight format."""
+"""Values of --quantization that quantise an unquantised checkpoint at load time, with the resulting
+weight format."""
 _CHECKPOINT_METHODS = (
     "auto-round", "awq", "awq_marlin", "compressed-tensors", "fbgemm_fp8", "gptq", "gptq_marlin",
     "hqq", "inc", "modelopt", "modelopt_fp4", "moe_wna16", "mxfp4", "quark", "torchao",
@@ -75,9 +76,9 @@ class EngineMemory:
 
     memory_share: share of each GPU's memory for the engine; 0: not set. kv_bits: bits of one number
     in the KV cache; 0: as in the checkpoint. kv_cache_bytes: size of each GPU's KV cache; 0: not
-    set. quantization: weight format after loading, "" as in the checkpoint; method: the argument's
-    value. float32: whether weights and KV cache take 32 bits. expert_parallel: whether experts stay
-    whole.
+    set. quantization: weight format after loading; "": as in the checkpoint. method: value of
+    --quantization. float32: whether weights and KV cache take 32 bits. expert_parallel: whether
+    experts stay whole.
     """
 
     memory_share: float = 0.0
@@ -89,8 +90,8 @@ class EngineMemory:
     expert_parallel: bool = False
 
     def apply_to(self, spec: ModelSpec) -> ModelSpec:
-        """`spec` as an engine with these arguments loads it; InvalidValue if the engine cannot load
-        the checkpoint."""
+        """`spec` as an engine with these arguments loads it. Raises InvalidValue if the engine
+        cannot load the checkpoint."""
         if self.quantization and spec.weight_dtype not in ("bf16", self.quantization):
             stored = f"a source that is not quantised; this one is in {spec.weight_dtype}"
             raise InvalidValue(_QUANTIZATION, self.method, stored)
@@ -115,7 +116,7 @@ class EngineMemory:
 
 
 def _in_float32(spec: ModelSpec) -> ModelSpec:
-    """`spec` with weights of 32 bits; InvalidValue for a quantised checkpoint."""
+    """`spec` with weights of 32 bits. Raises InvalidValue for a quantised checkpoint."""
     if spec.weight_dtype != "bf16":
         stored = f"a source that is not quantised; this one is in {spec.weight_dtype}"
         raise InvalidValue(_DTYPE, "float32", stored)
@@ -126,13 +127,13 @@ def _in_float32(spec: ModelSpec) -> ModelSpec:
 
 
 AS_LOADED = EngineMemory()
-"""No argument changes the memory."""
+"""The effect if no argument changes the memory."""
 
 
 def engine_memory(args: Sequence[str]) -> EngineMemory:
     """The memory effect of `args`. An argument and its value are one word (--dtype=half) or two.
 
-    InvalidValue for a refused argument; its `field` is the argument.
+    Raises InvalidValue for a refused argument; its `field` is the argument.
     """
     found = AS_LOADED
     for flag, value in _pairs(args):
@@ -159,7 +160,8 @@ def engine_memory(args: Sequence[str]) -> EngineMemory:
 
 
 def _pairs(args: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each argument that changes memory, with its value; InvalidValue for a refused one."""
+    """Each argument that changes memory, with its value. Raises InvalidValue for a refused
+    argument."""
     for arg, following in zip(args, (*args[1:], ""), strict=False):
         written, equals, value = arg.partition("=")
         name = written.replace("_", "-").partition(".")[0]

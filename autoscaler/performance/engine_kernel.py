@@ -3,9 +3,9 @@
 Computes the latencies of each request as `autoscaler.serving.batching.Batcher` does, without its
 events. A differential test compares the two; the Batcher is the reference.
 
-All decoding sequences advance together. A decoding sequence is therefore stored as one number: the
-global decode step at which it ends, and its place in the list, which holds at most 2^24 requests.
-At most one prompt is partly computed at a time.
+All decoding sequences advance together, so a decoding sequence is stored as one number. It contains
+the global decode step at which the sequence ends, and the index of its request (at most 2^24
+requests). At most one prompt is partly computed at a time.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ WHOLE, PREFILL, DECODE = 0, 1, 2
 _NEVER = 1e300
 _BITS = 24  # bits of a heap entry for the request's index
 _REQUEST = (1 << _BITS) - 1
-_SURELY = 1.0 - 1e-6  # the margin exceeds the error of `timing_grid`'s polynomial
+_SURELY = 1.0 - 1e-6  # safety margin, larger than the error of `timing_grid`'s polynomial
 
 
 @compiled
 def _rise(heap: Ints, at: int) -> None:
-    """Move the entry at `at` towards the root, to its place in the heap."""
+    """Move the entry at `at` towards the root until the heap order holds."""
     one = heap[at]
     while at > 0:
         above = (at - 1) // 2
@@ -95,17 +95,18 @@ def serve(
     # A min-heap by end: each entry is the step at which a request ends, and its index.
     running = np.empty(max_seqs, np.int64)
     batch = 0
-    fresh = 0  # number of DECODEs in the heap without a step yet
+    fresh = 0  # number of DECODE requests in the heap that had no step yet
     fresh_of = np.empty(max_seqs, np.int64)
     order = 0
     order_of = np.zeros(count, np.int64)
     produced = np.zeros(count, np.int64)
-    lost = np.zeros(count, np.bool_)  # whether it was preempted: its KV is recomputed here
-    contexts = 0  # sum of contexts over the batch
+    # whether the request was preempted, so that its KV must be recomputed here
+    lost = np.zeros(count, np.bool_)
+    contexts = 0  # sum of the contexts in the batch, in tokens
     loading = np.empty(max_seqs, np.int64)
     ready_ms = np.empty(count, np.float64)
     loads = 0
-    held = np.empty(count, np.int64)  # PREFILLs whose KV is kept
+    held = np.empty(count, np.int64)  # PREFILL requests whose KV is kept
     helds = 0
     partial = -1
     partial_todo = 0
@@ -173,7 +174,7 @@ def serve(
             lost[victim] = True
             again[agains] = victim
             agains += 1
-        # Choose the prompt chunks of this iteration.
+        # Choose the prompts, whole or in part, of this iteration.
         growth = batch - fresh
         budget = batched_tokens - batch
         tokens = 0
@@ -250,8 +251,8 @@ def serve(
             if time >= span and steps > 1:
                 # The iteration in progress at `until` still runs to its end.
                 low, high = 0, steps
-                # Without measurements, a later step is never faster than an earlier one. So the
-                # number of steps that the mean pace gives is a lower bound.
+                # Without measurements, no step is faster than an earlier one, so the mean step time
+                # gives a lower bound of the number of steps.
                 guess = int(span / time * steps)
                 if factors.shape[1] == 1 and guess * time < steps * span * _SURELY:
                     low = guess

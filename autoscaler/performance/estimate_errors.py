@@ -16,8 +16,8 @@ EstimatedPoint = tuple[MeasuredPoint, Estimate]
 class ErrorSummary:
     """Absolute errors relative to measurements, as fractions.
 
-    model, system: the group, or a class of models ("dense", "mixture of experts", "total") with
-    "all". Each of the four errors is None if no point has a measurement of its kind. uncertain:
+    model, system: the group; for a class of models, `model` is "dense", "mixture of experts" or
+    "total" and `system` is "all". An error is None if no point has such a measurement. uncertain:
     whether the profile marks this model or GPU as uncertain.
     """
 

@@ -24,9 +24,9 @@ def leave_one_out(
 ) -> list[EstimatedPoint]:
     """Estimate each (model, system) of `points` by a profile that is fitted to all other points.
 
-    The other points are `points` and `others` without that architecture on that GPU, under any name
-    and quantisation; with `whole_model`, without that architecture on any GPU. report(done, groups)
-    is called before each fit.
+    The other points are `points` and `others` without any point of that architecture (under any
+    name and quantisation) on that GPU; with `whole_model`, without that architecture on any GPU.
+    report(done, groups) is called before each fit.
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for index, point in enumerate(points):

@@ -1,5 +1,4 @@
-"""Prediction intervals: how far, and how often, measurements differ from estimates of held-out
-points."""
+"""Prediction intervals of estimates, from the errors at held-out points."""
 
 from __future__ import annotations
 
@@ -19,11 +18,12 @@ from autoscaler.performance.estimate_errors import EstimatedPoint
 COVERAGE = 0.9
 """Share of points that an interval should contain."""
 WIDE = 0.85
-"""If an interval begins below this share of the prediction, its lower end is planned for."""
+"""If an interval begins below this share of the prediction, plans use its lower end instead of the
+prediction."""
 _MIN_POINTS = 20
 _WIDENING, _WIDEST = 0.05, 4.0
 _MIN_GROUP_POINTS = 5
-"""Fewest points of a (model, system) group that counts for other groups."""
+"""A (model, system) group needs at least this many points to count for other groups."""
 Figures = list[float]
 
 
@@ -33,7 +33,7 @@ class Interval:
     "TPOT").
 
     low, high: 90% of measurements are between low and high times the estimate. covered: share of
-    points within intervals that were made from other (model, system) groups. points: number of
+    points within intervals that were computed from other (model, system) groups. points: number of
     points in this check.
     """
 
@@ -69,8 +69,8 @@ def intervals(pairs: Sequence[EstimatedPoint]) -> list[Interval]:
 
 @lru_cache(maxsize=1)
 def packaged_intervals() -> tuple[Interval, ...]:
-    """The intervals of the packaged profile. Each model's points were held out of the fit that
-    estimates them."""
+    """The intervals of the packaged profile. The points of each model were estimated by a fit to
+    the other models."""
     path = resources.files("autoscaler").joinpath("data", "intervals_v1.json")
     return tuple(Interval(**row) for row in json.loads(path.read_text(encoding="utf-8")))
 
@@ -78,8 +78,8 @@ def packaged_intervals() -> tuple[Interval, ...]:
 def rate_interval(model: ModelSpec, own: Measurement | None = None) -> tuple[float, float]:
     """The 90% interval of a rate of `model`, relative to its prediction.
 
-    A rate follows the time per output token, which includes the prompts of other requests. own: the
-    user's measurement, if any; the interval is then twice its mean error on either side.
+    It is the interval of the time per output token, which determines rates. own: the user's
+    measurement, if any; the interval is then twice its mean error on either side.
     """
     if own is not None:
         return 1.0 / (1.0 + 2.0 * own.error), 1.0 + 2.0 * own.error
@@ -92,8 +92,8 @@ def planned_share(model: ModelSpec, own: Measurement | None = None) -> float:
     """The share of a predicted rate to plan for: the lower end of the interval if the interval is
     wide, else 1.
 
-    An interval is wide if it begins below `WIDE` of the prediction, which exceeds the headroom of
-    85% utilization.
+    An interval is wide if it begins below `WIDE` of the prediction: the headroom of 85% utilization
+    does not cover such an error.
     """
     low, _ = rate_interval(model, own)
     return low if low < WIDE else 1.0
@@ -119,8 +119,8 @@ def _bounds(groups: dict[tuple[str, str], Figures]) -> tuple[float, float]:
     """The quantiles of `groups`, widened until the quantiles of the other groups contain 90% of
     each group's points.
 
-    Quantiles of a dozen models are too narrow for a new model. The share of one model's points
-    outside the quantiles of the others shows by how much (conformal calibration with models as
+    The reason is that quantiles of a dozen models are too narrow for a new model. How much too
+    narrow is measured by leaving out one model at a time (conformal calibration with models as
     folds).
     """
     low, high = _quantiles(groups)

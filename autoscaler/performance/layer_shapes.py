@@ -1,4 +1,4 @@
-"""Sizes of one transformer layer: the roofline's view of an architecture."""
+"""Sizes of one transformer layer, as the roofline needs them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BF16_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """Sizes of one layer and of the head, per whole model copy (tensor parallelism divides them).
+    """Sizes of one layer and of the head, before tensor parallelism divides them.
 
     dense_params: weights that every token passes (attention, norms, dense or shared MLP).
     expert_params: weights of ONE routed expert, 0 for a dense model. *_bytes: bytes in memory of
@@ -43,9 +43,9 @@ class LayerShape:
 def layer_shape(model: ModelSpec) -> LayerShape:
     """Per-layer sizes of `model`, as means over its layers.
 
-    The dense part is the active parameters minus embeddings and routed experts. So gated and plain
-    MLPs, shared experts and latent attention all follow from the published counts (Cauchy eq. 2 and
-    6 describe a gated MLP with full attention heads).
+    The dense part is the active parameters minus embeddings and routed experts. So the published
+    counts cover gated and plain MLPs, shared experts and latent attention, whereas Cauchy eq. 2 and
+    6 hold only for a gated MLP with full attention heads.
     """
     head = float(model.vocab * model.hidden)
     embeddings = _embedding_copies(model) * head
@@ -73,8 +73,9 @@ def layer_shape(model: ModelSpec) -> LayerShape:
 def _embedding_copies(model: ModelSpec) -> float:
     """Copies of the vocabulary matrix: one if input and output share it, else two.
 
-    The number is chosen so that the published count leaves layers that are closest to a gated MLP
-    with grouped-query attention. Mixtures of experts are large and never share the matrix.
+    The published parameter count decides: the number after which the remaining parameters come
+    closest to layers with a gated MLP and grouped-query attention. Always two for mixtures of
+    experts, which are large and never share the matrix.
     """
     if model.is_moe:
         return 2.0

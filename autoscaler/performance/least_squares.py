@@ -29,12 +29,10 @@ def fit(
     prior_weight: float,
 ) -> dict[str, float]:
     """The factors that minimise the residuals. Factors that the data does not determine stay near
-    `start`.
-
-    Levenberg-Marquardt over the logarithms of the factors. Large residuals get less weight (towards
-    least absolute deviations), so a few bad measurements do not distort the fit. prior_weight:
-    weight of a factor's starting value, as a number of well-measured points, per factor of e in
-    distance.
+    `start`. Method: Levenberg-Marquardt over the logarithms of the factors. Large residuals get
+    less weight (towards least absolute deviations), so a few bad measurements do not distort the
+    fit. prior_weight: weight of the penalty ln(factor / start)^2, relative to the square of one
+    residual.
     """
     names = [name for name in start if name in bounds]
     low = np.array([math.log(bounds[n][0]) for n in names])
@@ -79,7 +77,7 @@ def fit(
     return {**start, **dict(zip(names, np.exp(x).tolist(), strict=True))}
 
 
-# Residuals well below this value count as squares, those well above it as absolute values.
+# Residuals well below this value count as squares; larger ones count as absolute values.
 _SCALE = 0.1
 
 

@@ -1,7 +1,7 @@
 """Tables of times that were measured on one model, GPU type and tensor-parallel width.
 
-A `Correction` is the ratio of measured times to the roofline's. The ratio is interpolated, not the
-time, so the roofline gives the shape between measured points. Pure Python.
+A `Correction` is the ratio of measured times to the roofline's times. Interpolating the ratio
+instead of the time keeps the roofline's shape between measured points. Pure Python.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autoscaler.domain.measurement import Architecture
 
 _NEAREST = 4
-# Points that are nearer than this, in doublings, count as one point.
+# Points whose distance, in doublings, is below this count as the same point.
 _SAME_POINT = 1e-3
 
 

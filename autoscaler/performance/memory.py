@@ -1,12 +1,12 @@
-"""GPU memory: whether a model's layers fit a slice, and the tokens of KV cache in the remaining
-memory."""
+"""GPU memory: whether a model's layers fit a slice, and how many tokens of KV cache fit in the
+remaining memory."""
 
 from __future__ import annotations
 
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.model_spec import ModelSpec
 
-# Activations, communication buffers and the CUDA context, per GPU, in 1e9 bytes.
+# Memory per GPU for activations, communication buffers and the CUDA context, in 1e9 bytes.
 _RESERVED_GB_PER_GPU = 1.5
 
 
@@ -20,7 +20,7 @@ def kv_capacity_tokens(model: ModelSpec, gpu: GpuSpec, tp: int, layers: int | No
 
     With more GPUs than KV heads the cache is copied, so that it counts once per GPU (grouped-query
     attention). The state of one sequence is already subtracted; each further sequence takes
-    `sequence_tokens` more.
+    `sequence_tokens` of the result.
     """
     held = model.layers if layers is None else layers
     share = held / model.layers

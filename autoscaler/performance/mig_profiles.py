@@ -1,8 +1,9 @@
 """Slices of NVIDIA GPUs (Multi-Instance GPU): their names, and their shares of a GPU.
 
-A profile "1g.10gb" is 1 of 7 compute slices and 10 GB of memory. Its share of the memory bandwidth
-equals its share of the memory: eighths, or quarters on GPUs with four slices. Slices have no link
-to each other. Source: NVIDIA's MIG user guide, "Supported MIG Profiles" and "Supported GPUs".
+The profile "1g.10gb" has 1 of 7 compute slices and 10 GB of memory. Its share of the memory
+bandwidth equals its share of the memory, which is a multiple of 1/8 (1/4 on GPUs with four slices).
+Slices have no link to each other. Source: NVIDIA's MIG user guide, "Supported MIG Profiles" and
+"Supported GPUs".
 """
 
 from __future__ import annotations

@@ -22,25 +22,25 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 def compiled(function: Kernel) -> Kernel:
     """Compile `function` at its first call. Later processes load the machine code from disk.
 
-    A kernel contains the code of the kernels that it calls, also those of other modules, and the
-    values of globals. But numba checks only a kernel's own file to decide whether its machine code
-    is valid. Therefore the kernel's stamp is replaced by a hash of all modules of the folder, of
-    the constants that the kernel's module has at this point, and of the stamps of its kernels.
-    Without a writable folder, every process compiles for itself.
+    The machine code of a kernel contains the kernels that it calls, even from other modules, and
+    the values of globals. But numba considers it valid as long as the kernel's own file is
+    unchanged. Therefore the stamp that numba compares is replaced by a hash. It covers all modules
+    of the folder, the constants that the kernel's module has at this point, and the stamps of the
+    called kernels. Without a writable folder, every process compiles the kernels again.
     """
     return _compile_cached(function, "never")
 
 
 def inlined(function: Kernel) -> Kernel:
-    """As `compiled`, but the function is inlined into each calling kernel. Passing ten arrays takes
-    longer than most formulas that read one number of each."""
+    """As `compiled`, but the function is inlined into each calling kernel. Use it for short
+    formulas: passing ten arrays takes longer than reading one number of each."""
     return _compile_cached(function, "always")
 
 
 def _compile_cached(function: Kernel, inline: str) -> Kernel:
     try:
         kernel = njit(cache=True, inline=inline)(function)
-    except RuntimeError:  # numba has no writable folder
+    except RuntimeError:  # raised by numba if it finds no writable folder
         return cast(Kernel, njit(inline=inline)(function))
     if _stamp_of(kernel):
         stamp = hashlib.sha256(_folder_stamp(Path(function.__code__.co_filename).parent).encode())
@@ -59,7 +59,7 @@ def kernel_globals(function: Callable[..., Any]) -> dict[str, bytes]:
         if stamp:
             found[name] = stamp.encode()
         elif not name.startswith("__"):
-            with suppress(TypeError):  # not a value that a kernel can read
+            with suppress(TypeError):  # values that are not JSON are no constants of a kernel
                 found[name] = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return found
 

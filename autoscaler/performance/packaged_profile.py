@@ -22,5 +22,5 @@ def default_profile() -> Profile:
 
 
 def plain_profile() -> Profile:
-    """A profile of the default factors, which are not fitted."""
+    """A profile with the default factors, without any fit."""
     return make_profile(DEFAULT_EFFICIENCY, DEFAULT_EFFICIENCY)

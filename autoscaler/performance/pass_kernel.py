@@ -20,8 +20,8 @@ SCALARS = FIT + DEGREE + 1
 
 @inlined
 def _blended(s: Floats, x: float) -> float:
-    """The value of the polynomial FIT at `x`. This is faster than the two powers that FIT
-    approximates."""
+    """The value of the polynomial FIT at `x`, which approximates an expression with two powers and
+    is faster."""
     i, x2 = FIT, x * x
     low = s[i] + s[i + 1] * x + (s[i + 2] + s[i + 3] * x) * x2
     high = s[i + 4] + s[i + 5] * x + (s[i + 6] + s[i + 7] * x) * x2
@@ -49,17 +49,17 @@ def attention_ms(scalars: Floats, tokens: float, sequences: float, context: floa
 
 
 @compiled
-def whole_prompts_ms(scalars: Floats, found: Floats) -> None:
-    """Fill `found`, (n,): the attention time of prompts of 0, 1, ... tokens without cached
+def whole_prompts_ms(scalars: Floats, out_ms: Floats) -> None:
+    """Fill `out_ms` (n,) with the attention times of prompts of 0, 1, ... tokens without cached
     tokens."""
-    for tokens in range(1, len(found)):
-        found[tokens] = attention_ms(scalars, tokens, 1.0, 0.0)
+    for tokens in range(1, len(out_ms)):
+        out_ms[tokens] = attention_ms(scalars, tokens, 1.0, 0.0)
 
 
 @inlined
 def _factor_ms(factors: Floats, batch: int, context: float) -> float:
-    """Correction factor of a decode iteration. The columns of `factors` are half doublings of the
-    context."""
+    """Correction factor of a decode iteration, by batch (rows of `factors`) and context (columns,
+    one per half doubling)."""
     if factors.shape[1] == 1:
         return float(factors[0, 0])
     at = 2.0 * np.log2(max(context, 1.0))

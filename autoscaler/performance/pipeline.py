@@ -1,4 +1,4 @@
-"""Step times of one instance over several nodes, each of which holds some of the layers.
+"""Step times of one instance that spans several nodes; each node holds some of the layers.
 
 A pipeline of S stages works on S batches at once, one per stage. It therefore acts as S engines
 ("lanes") in turn: an iteration of a lane passes every stage, each in the time of the slowest stage.
@@ -20,7 +20,8 @@ from autoscaler.performance.step_times import StepTimes, step_times
 
 HOP_GB_S = 12.5
 HOP_LATENCY_MS = 0.05
-"""Link between the nodes of a pipeline: 100 Gbit/s Ethernet and its round trip."""
+"""(bandwidth in 1e9 bytes/s, round trip in ms) of the link between pipeline nodes: 100 Gbit/s
+Ethernet."""
 
 _PROMPT_TOKENS, _BATCH, _CONTEXT = 2048, 32, 1024  # a typical load to compare stages
 
@@ -62,7 +63,7 @@ def pipeline_times(
     tokens = min(kv_capacity_tokens(model, node.gpu, node.gpus, n) for node, n in stages)
     lanes = max(1, min(count, int(tokens // max(1, slices.longest_tokens))))
     bound, eff = slowest.roofline, slowest.roofline.eff
-    # Each stage sends the hidden state once, so each layer costs a J-th of the transfer.
+    # A stage of J layers sends the hidden state once, so each layer adds 1/J of the transfer time.
     passes = bound.gpu.mem_bw_gb_s * eff.weights / (HOP_GB_S * held)
     eff = replace(
         eff,

@@ -7,16 +7,16 @@ from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.efficiency import PEAK
 from autoscaler.performance.roofline import roofline
 
-# Prompts are computed at no less than a third of the peak.
+# Assumption: prompts are computed at no less than a third of the peak.
 _SLOWEST = 3.0
 
 
 def peak_share(point: MeasuredPoint) -> float:
     """Smallest share of the data sheet's peak that explains `point`; 0 if unknown.
 
-    For timed passes, the share is the lossless time over the measured time. In a closed loop, the
-    prompts and all tokens of `load` requests are computed in the time that one request takes. Above
-    1 the GPU cannot have done this work: prompts came from a cache, fewer requests were in progress
+    For timed passes, it is the time at peak speed divided by the measured time. In a closed loop,
+    the prompts and all tokens of `load` requests are computed in the time of one request. Above 1
+    the GPU cannot have done this work: prompts came from a cache, fewer requests were in progress
     than the source states, or the batch was not computed in full.
     """
     if point.kind is PointKind.SPLIT:
@@ -42,9 +42,9 @@ def waits_for_slots(point: MeasuredPoint) -> bool:
 
     A server that admits fewer sequences than there are requests queues the others. Their TTFT
     includes the wait for a slot, and the TPOT is that of a smaller batch. Benchmarks do not state
-    this limit, so such a point cannot be compared. The test uses measurements and the data sheet
-    only: first tokens took a third of the requests' time, and longer than all prompts together take
-    at a third of the peak.
+    this limit, so such a point cannot be compared. The test uses only measurements and the data
+    sheet. It is positive if first tokens took a third of the requests' time, and longer than all
+    prompts together take at a third of the peak.
     """
     if point.kind is not PointKind.CLOSED_LOOP or not point.ttft_ms or not point.tpot_ms:
         return False

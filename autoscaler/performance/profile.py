@@ -16,9 +16,10 @@ from autoscaler.performance.measured_tables import MeasuredTable
 from autoscaler.performance.mig_profiles import whole_gpu
 
 DEFAULT_ENGINE = "vllm"
-# An interconnect up to this speed counts as PCIe, without direct links between GPUs.
+# In 1e9 bytes/s: an interconnect up to this speed is PCIe, i.e. there are no direct links between
+# GPUs.
 PCIE_GB_S = 64.0
-# Estimates of larger mixture-of-experts models exceed the stated error.
+# Estimates of mixture-of-experts models above this size may exceed the stated error.
 _LARGE_MOE_PARAMS = 100e9
 
 
@@ -36,10 +37,10 @@ class Profile:
     """Calibrated factors, with defaults for GPUs without measurements.
 
     default, default_pcie: factors of unmeasured GPUs with and without direct links between GPUs.
-    gpus: factors by GPU name. like: for GPUs whose chip was measured under another name, that name.
-    engines: factors by engine name; an unknown engine has the factors of `vllm`, and the empty name
-    means bare kernels. measurements: a user's own, applied last. content_hash: SHA-256 over all
-    other fields, to identify the profile of a result.
+    gpus: factors by GPU name. like: for a GPU whose chip was measured under another name, the other
+    name. engines: factors by engine name; an unknown engine has the factors of `vllm`, and the
+    empty name means bare kernels. measurements: the user's measurements, applied last.
+    content_hash: SHA-256 over all other fields, which identifies the profile in results.
     """
 
     version: int
@@ -105,5 +106,5 @@ class Profile:
 
 
 def architecture_key(model: ModelSpec) -> Architecture:
-    """Sizes that identify a model under any name and weight format."""
+    """Sizes that are equal for all names and weight formats of one model."""
     return (model.layers, model.hidden, model.vocab, model.experts)

@@ -38,7 +38,7 @@ def make_profile(
     tables: Sequence[MeasuredTable] = (),
     sources: Sequence[Source] = (),
 ) -> Profile:
-    """A profile with its content hash. Factors are rounded as in the file."""
+    """A profile with these contents and its content hash. Factors are rounded as in the file."""
     draft = Profile(
         FORMAT_VERSION,
         "",
@@ -67,7 +67,7 @@ def encode(profile: Profile) -> str:
 
 
 def decode(text: str) -> Profile:
-    """The profile in the JSON text `text`; InvalidValue names the wrong part."""
+    """The profile in the JSON text `text`. Raises InvalidValue, which names the wrong part."""
     try:
         raw = json.loads(text)
     except json.JSONDecodeError as error:

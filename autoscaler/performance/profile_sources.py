@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from autoscaler.performance.benchmark_points import MeasuredPoint
 
 
-def with_measurements(profile: Profile, found: Sequence[Measurement]) -> Profile:
-    """`profile` with the measurements `found`. A measurement replaces earlier ones of its model,
-    GPU and number of GPUs."""
-    by_key = {_key(one): one for one in (*profile.measurements, *found)}
+def with_measurements(profile: Profile, measurements: Sequence[Measurement]) -> Profile:
+    """`profile` with `measurements`. A measurement replaces earlier ones of the same model, GPU and
+    number of GPUs."""
+    by_key = {_key(one): one for one in (*profile.measurements, *measurements)}
     text = f"{profile.content_hash} {sorted(map(repr, by_key.values()))}"
     content_hash = hashlib.sha256(text.encode()).hexdigest()
     return replace(profile, measurements=tuple(by_key.values()), content_hash=content_hash)
@@ -36,9 +36,9 @@ def cluster_profile(cluster: Cluster) -> Profile:
 
 
 @lru_cache(maxsize=16)
-def packaged_with_measurements(found: tuple[Measurement, ...]) -> Profile:
-    """The packaged profile with the measurements `found`."""
-    return with_measurements(default_profile(), found) if found else default_profile()
+def packaged_with_measurements(measurements: tuple[Measurement, ...]) -> Profile:
+    """The packaged profile with `measurements`."""
+    return with_measurements(default_profile(), measurements) if measurements else default_profile()
 
 
 def without_measurements(profile: Profile, point: MeasuredPoint) -> Profile:
@@ -50,16 +50,17 @@ def without_measurements(profile: Profile, point: MeasuredPoint) -> Profile:
     return with_measurements(replace(profile, measurements=()), rest)
 
 
-def check_measurement(found: Measurement) -> Measurement:
-    """Return `found`. InvalidValue names a field that is out of range."""
-    finite("measurement: prefill", found.prefill, 1e-4, 1e6)
-    finite("measurement: decode", found.decode, 1e-4, 1e6)
-    finite("measurement: error", found.error, 0.0, 1e3)
-    if found.first_token_ms is not None:
-        finite("measurement: first_token_ms", found.first_token_ms, 0.0, 1e5)
-    whole("measurement: points", found.points, 1, 10**6)
-    whole("measurement: tp", found.tp, 1, 1024)
-    return found
+def check_measurement(measurement: Measurement) -> Measurement:
+    """Return `measurement`. Raises InvalidValue, which names the field, if a field is out of
+    range."""
+    finite("measurement: prefill", measurement.prefill, 1e-4, 1e6)
+    finite("measurement: decode", measurement.decode, 1e-4, 1e6)
+    finite("measurement: error", measurement.error, 0.0, 1e3)
+    if measurement.first_token_ms is not None:
+        finite("measurement: first_token_ms", measurement.first_token_ms, 0.0, 1e5)
+    whole("measurement: points", measurement.points, 1, 10**6)
+    whole("measurement: tp", measurement.tp, 1, 1024)
+    return measurement
 
 
 def _key(found: Measurement) -> tuple[object, ...]:

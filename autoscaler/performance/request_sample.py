@@ -1,7 +1,5 @@
-"""The sample of requests for attainment; all engines and rates use one sample.
-
-Converts shares of requests to a list of requests (common random numbers). Two rates, GPUs or
-percentiles get identical requests in identical order, so differences in the result are not due to
+"""The sample of requests for attainment. All engines, rates and percentiles use the same requests
+in the same order (common random numbers), so differences between their results are not due to
 chance.
 """
 
@@ -22,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 REQUESTS = 3600
-"""Requests in a sample; a long sample has a multiple of them."""
+"""Number of requests in a short sample; a long sample has a multiple of it."""
 _GAMMA_DRAWS = 64 * REQUESTS
 _MAX_STRETCH = 1e9
 _BISECTIONS = 40
@@ -32,10 +30,9 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draws:
-    """Numbers for a sample, in arrays of shape (count,), each evenly spread and shuffled.
-
-    gap: quantile levels in (0, 1). inputs, outputs: normal scores. round_up: in (0, 1); a token
-    count is rounded up if its fraction exceeds this number, which preserves the mean.
+    """Random numbers for a sample, in arrays of shape (count,); each array is evenly spread and
+    shuffled. gap: quantile levels in (0, 1). inputs, outputs: normal scores. round_up: in (0, 1); a
+    token count is rounded up if its fraction exceeds this number, which preserves the mean.
     """
 
     gap: Floats
@@ -55,7 +52,7 @@ def measured_part(count: int) -> slice:
 
 @lru_cache(maxsize=16)
 def draw_numbers(seed: int, count: int = REQUESTS) -> Draws:
-    """The numbers that `seed` gives."""
+    """The `Draws` for `count` requests; equal seeds give equal numbers."""
     random = np.random.default_rng(seed)
     even = (np.arange(count) + 0.5) / count
     scores = np.array([_NORMAL.inv_cdf(level) for level in even])
@@ -68,8 +65,8 @@ def unit_arrivals(arrival_cv: float, seed: int, count: int = REQUESTS) -> Floats
     """Arrival times at a rate of 1 per ms. The gaps are independent and Gamma-distributed, which is
     exponential at CV 1.
 
-    arrival_cv: standard deviation of a gap over its mean. An instance that gets every n-th of
-    Poisson arrivals (round robin) has 1 / sqrt(n).
+    arrival_cv: standard deviation of a gap divided by its mean; 1 / sqrt(n) for an instance that
+    gets every n-th of Poisson arrivals (round robin).
     """
     finite("arrival_cv", arrival_cv, 0.05, 20.0)
     level = draw_numbers(seed, count).gap
@@ -88,8 +85,9 @@ def sample_lengths(
 ) -> tuple[Ints, Ints]:
     """Input and output tokens of every request, in sum at most `most`. The arrays are read-only.
 
-    A server refuses a longer prompt or cuts the answer. The means are those of the served requests,
-    so if a distribution is cut, the other requests are longer.
+    The limit applies because a server refuses a longer prompt and cuts a longer answer. If a
+    distribution is cut, the other requests become longer, so that the declared means stay those of
+    the served requests.
     """
     drawn = draw_numbers(seed, count)
     inputs = _spread(lengths.input_tokens, lengths.inputs, drawn.inputs)
@@ -102,8 +100,8 @@ def sample_lengths(
 
 
 def _truncate(tokens: Floats, limits: Floats) -> Floats:
-    """`tokens` limited to `limits`. The other tokens are scaled so that the mean is kept, as far as
-    the limits allow."""
+    """`tokens` limited to `limits`. The other values are scaled to keep the mean, as far as the
+    limits allow."""
     if (tokens <= limits).all():
         return tokens
     target, low, high = tokens.mean(), 1.0, 2.0
@@ -130,8 +128,8 @@ def _correlated_scores(drawn: Draws, correlation: float) -> Floats:
 def _spread(mean: float, points: tuple[float, ...], at: Floats) -> Floats:
     """Quantiles of a distribution with mean `mean` at the normal scores `at`.
 
-    Between the points, the logarithm is linear in the normal score, which is exact for a lognormal
-    distribution. Beyond the outer points, the line continues.
+    The logarithm is interpolated linearly in the normal score between the `points`, and
+    extrapolated beyond them. This is exact for a lognormal distribution.
     """
     if not points:
         return np.full(len(at), mean)

@@ -34,9 +34,8 @@ _ALLREDUCES_PER_LAYER = 2
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Formulas for one model on `tp` GPUs of one type; use `roofline` to create it.
-
-    All times are in ms and apply to a whole tensor-parallel group.
+    """Formulas for one model on `tp` GPUs of one type; create it with `roofline`. All times are in
+    ms, for the whole tensor-parallel group.
     """
 
     model: ModelSpec
@@ -108,8 +107,8 @@ class Roofline:
     ) -> float:
         """Time of one iteration with a prompt chunk and `decodes` decoding sequences together.
 
-        The weights are read once. The pass costs as much as the larger part alone, plus the smaller
-        part's own work (attention, its share of the FLOPs).
+        The weights are read once. So the time is that of the larger part alone, plus the smaller
+        part's attention and FLOPs.
         """
         if prompt_tokens <= 0:
             return self.decode_ms(decodes, context)

@@ -39,8 +39,8 @@ def stage_table(
     Shape (max_stages, len(configs), model.layers): entry [S-1, c, j-1] is T̂ of configs[c] with j
     layers in a pipeline of S stages (Coral sec. 4.2). `slo_ms` is the prefill latency (TTFT) for
     the prefill phase and the time per token for the decode phase. An entry is 0 if the stage is
-    impossible, and never increases in j. `phase` aggregated is refused, because it has two limits,
-    see `instances.instance_throughput`.
+    impossible, and never increases in j. Raises InvalidValue for the aggregated phase, because it
+    has two limits (see `instances.instance_throughput`).
     """
     finite("slo_ms", slo_ms, 1e-3, 1e9)
     whole("max_stages", max_stages, 1, 64)
@@ -58,13 +58,13 @@ def stage_table(
 
 
 def prefill_batches(tokens: float) -> list[int]:
-    """Allowed numbers of prompts of `tokens` tokens in one pass. A single prompt is always
-    allowed."""
+    """Numbers of prompts of `tokens` tokens that one pass may hold; 1 is always among them."""
     return [b for b in _PREFILL_BATCHES if b == 1 or b * tokens <= _MAX_BATCHED_TOKENS]
 
 
 def decode_batches(limit: int) -> list[int]:
-    """Batch sizes to try up to `limit`: every number up to 32, then in steps of an eighth."""
+    """Batch sizes to try, up to `limit`: every number up to 32, then in steps of 1/8 of the
+    size."""
     sizes = list(range(1, min(limit, 32) + 1))
     while sizes[-1] < limit:
         sizes.append(min(limit, sizes[-1] + sizes[-1] // 8))
@@ -98,9 +98,9 @@ def _best(
 ) -> Floats:
     """Highest sequences/s, (stages, layers), over the batches whose stage time fits the budget.
 
-    factors and own_ms, per batch: the correction by measured tables, and the iteration's time
-    outside of layers. With S stages, S micro-batches are in progress, so a stage holds the KV cache
-    of S batches.
+    factors, own_ms: for each batch, the correction by measured tables and the time outside of
+    layers. With S stages, S micro-batches are in progress, so a stage holds the KV cache of S
+    batches.
     """
     model = bound.model
     layers = np.arange(1.0, model.layers + 1)

@@ -18,7 +18,7 @@ from autoscaler.performance.memory import kv_capacity_tokens, sequence_tokens
 from autoscaler.performance.profile import DEFAULT_ENGINE, Profile
 from autoscaler.performance.roofline import Roofline, roofline
 
-# Engines limit the sequences of one iteration. A prefill instance holds few sequences.
+# Maximal number of sequences in one iteration of an engine. A prefill instance holds few sequences.
 _MAX_SEQUENCES = {Phase.PREFILL: 64, Phase.DECODE: 512, Phase.AGGREGATED: 256}
 
 
@@ -29,8 +29,8 @@ class StepTimes:
     kv_capacity_tokens: tokens of KV cache for one sequence, 0 = the model does not fit.
     sequence_tokens: tokens of KV cache that each further sequence takes, independent of its length.
     max_batch: maximum number of sequences in one iteration. first_token_ms: time outside of
-    iterations before a first token; it takes no GPU time. uncertain: whether the profile has no
-    measurement of this kind of model or GPU.
+    iterations before a first token; it takes no GPU time. uncertain: whether the profile lacks
+    measurements of such models or of this GPU.
     """
 
     roofline: Roofline
@@ -42,8 +42,8 @@ class StepTimes:
     sequence_tokens: float = 0.0
 
     def kv_tokens_at(self, context_tokens: float) -> float:
-        """Tokens of KV cache for sequences of mean length `context_tokens`, after subtracting their
-        states."""
+        """Tokens of KV cache that remain for sequences of mean length `context_tokens` after
+        subtracting the sequences' states."""
         own = self.sequence_tokens
         if own <= 0.0 or self.kv_capacity_tokens <= 0.0:
             return self.kv_capacity_tokens

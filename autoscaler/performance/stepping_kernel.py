@@ -1,7 +1,7 @@
 """Continuous batching of one engine, advanced step by step, as a compiled kernel.
 
-Behaves as `autoscaler.serving.batching.Batcher`; a differential test compares the two. The caller
-(`autoscaler.serving.compiled_batching`) holds the state in arrays with one row per sequence.
+It behaves like `autoscaler.serving.batching.Batcher`; a differential test compares the two. The
+caller (`autoscaler.serving.compiled_batching`) holds the state in arrays with one row per sequence.
 `engine_kernel` serves a whole list of requests at once and is faster.
 """
 
@@ -44,7 +44,7 @@ def _steps_ms(
 
 @compiled
 def _drop(lists: Ints, counts: Ints, which: int, at: int) -> None:
-    """Remove position `at` of a list. The order of the other entries is kept."""
+    """Remove position `at` of a list, and keep the order of the other entries."""
     counts[which] -= 1
     for j in range(at, counts[which]):
         lists[which, j] = lists[which, j + 1]

@@ -28,9 +28,12 @@ from autoscaler.performance.step_times import StepTimes, step_times
 __all__ = ["InstanceRate", "instance_throughput", "max_req_per_s", "stage_table"]
 
 _MEASURED = len(range(REQUESTS)[measured_part(REQUESTS)])
-_RARE_MISSES = 0.02  # a longer sample must confirm smaller allowed shares of misses
+# if a smaller share of misses is allowed, a longer sample must confirm the result
+_RARE_MISSES = 0.02
 _MEMORY_WAIT_SHARE = (
-    0.2  # share of the working time above which memory is the cause of late first tokens
+    # if requests wait for KV cache in more than this share of the busy time, memory causes late
+    # first tokens
+    0.2
 )
 
 
@@ -38,12 +41,11 @@ _MEMORY_WAIT_SHARE = (
 class InstanceRate:
     """The sustained rate of one instance.
 
-    req_per_s: capacity of the instance; if it is loaded to the caller's utilisation of this
-    capacity, the percentile of requests attains both limits. 0 if the percentile of requests misses
-    a limit even if each request is alone on the instance. batch: mean number of decoding sequences
-    at the planned load. ttft_ms, tpot_ms: latencies that the percentile of requests attains at the
-    planned load; for a decode instance, only its own part of the TTFT. bound_by: "compute", "ttft",
-    "tpot", "memory", "sequences" or "does not fit".
+    req_per_s: capacity of the instance. At a load of capacity x utilisation, the declared
+    percentile of requests attains both limits. 0 if it misses a limit even if each request is alone
+    on the instance. batch: mean number of decoding sequences at the planned load. ttft_ms, tpot_ms:
+    latencies at the declared percentile and the planned load; the TTFT of a decode instance is only
+    its own part. bound_by: "compute", "ttft", "tpot", "memory", "sequences" or "does not fit".
     """
 
     req_per_s: float
@@ -66,18 +68,15 @@ def instance_throughput(
     arrival_cv: float = 1.0,
     link_gb_s: float = KV_LINK_GB_PER_S,
 ) -> InstanceRate:
-    """Requests/s of one instance of `model` on `node`, or on several nodes, at `lengths` within
-    `slo`.
-
-    The result is the capacity; the caller loads the instance to at most `utilisation` of it. The
+    """Capacity in requests/s of one instance of `model` on `node` (one or several nodes) at
+    `lengths` within `slo`. The caller loads the instance to at most `utilisation` of it. The
     capacity is the lesser of the saturation rate and lambda* / utilisation. lambda* is the highest
     rate at which `percentile` of the requests attain both limits (`attainment`). A prefill and a
-    decode instance may each miss half of the allowed misses: at 0.95, each attains 0.975.
+    decode instance may each cause half of the allowed misses: at 0.95, each attains 0.975.
     link_gb_s: rate in 1e9 bytes/s of KV transfer between these two.
 
-    The rates to try are a grid that depends neither on the SLO nor on the percentile. On one grid,
-    bisection gives a lower rate if fewer requests attain. So a tighter SLO or percentile never
-    raises the rate.
+    The rates to try are a grid that depends neither on the SLO nor on the percentile. So a tighter
+    SLO or percentile, under which fewer requests attain, never raises the rate.
     """
     finite("utilisation", utilisation, 1e-3, 1.0)
     finite("percentile", percentile, 0.0, 1.0)
@@ -91,7 +90,7 @@ def instance_throughput(
     top = math.ceil(utilisation * GRID)
     low = top
     if built.attained_share(built.run_at_step(top), slo) < share:
-        # Requests that are served alone attain at least as often as at half the load.
+        # Without load, at least as many requests attain as at half the load.
         half = built.attained_share(built.run_at_step(top // 2), slo)
         if half < share and built.attained_share(alone := built.run_at_step(0), slo) < wanted:
             bound = _limiting_slo(built, alone, slo)
@@ -151,9 +150,8 @@ def unloaded_latency(
     percentile: float = 0.95,
 ) -> tuple[float, float]:
     """TTFT and TPOT in ms that `percentile` of requests attain if each is alone on an instance.
-
-    Neither another load nor another instance of this kind is faster. Infinite if the model does not
-    fit.
+    These are lower bounds at any load and for any number of instances. Infinite if the model does
+    not fit.
     """
     times = step_times(model, node, Phase.AGGREGATED, profile)
     if times.kv_capacity_tokens < 1.0:
@@ -175,10 +173,9 @@ def _instance_times(
 
 
 def _with_margin(share: float) -> float:
-    """The share that the sample must attain to establish `share`: half a standard error more.
-
-    Without the margin, capacity is biased upwards by chance. A margin of a whole standard error is
-    too cautious.
+    """The share of the sample that must attain so that `share` of all requests does: half a
+    standard error more. Without this margin, chance would bias the capacity upwards; a whole
+    standard error would be too cautious.
     """
     allowed = (1.0 - share) * _MEASURED
     return 1.0 - max(0.0, allowed - 0.5 * math.sqrt(allowed)) / _MEASURED
@@ -187,8 +184,8 @@ def _with_margin(share: float) -> float:
 def _interpolate_step(
     built: Engine, run: Callable[[int], Run], slo: Slo, share: float, low: int, top: int
 ) -> float:
-    """The step at which `share` of the requests attain, interpolated between `low` and the next
-    step. At `low`, `share` attains."""
+    """The step at which `share` of the requests attain, interpolated between `low`, at which at
+    least `share` attains, and the next step."""
     if low == top:
         return float(top)
     here, there = built.attained_share(run(low), slo), built.attained_share(run(low + 1), slo)

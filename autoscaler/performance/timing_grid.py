@@ -83,11 +83,10 @@ def timing_grid(times: StepTimes, batched_tokens: int) -> TimingGrid:
 
 
 def _fit(scalars: Floats) -> None:
-    """A polynomial for (1 + y^e)^(1/e) of one token's attention, y = traffic / compute.
-
-    For one token, the ratio of KV tokens that are read to those that are computed with is in [1,
-    2]. The polynomial's argument is twice that ratio minus 3. If an exponent bends the curve too
-    sharply for an accuracy of 1e-9, there is no polynomial and powers are used.
+    """Store a polynomial for (1 + y^e)^(1/e) of one token's attention; y = traffic / compute. The
+    attention reads r times as many KV tokens as it computes with, r in [1, 2], and the polynomial's
+    argument is 2 r - 3. If no polynomial is accurate to 1e-9, because the exponent bends the curve
+    too sharply, none is stored and powers are used.
     """
     if scalars[kernel.COMPUTE] <= 0.0:
         return

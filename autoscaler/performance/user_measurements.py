@@ -1,9 +1,8 @@
-"""Fit a user's own measurements: ratios of benchmark points of one model on one GPU to their
-estimates.
-
-Two factors are fitted, for prompts and for decode iterations, so a short sweep is enough. If the
-points have prompts of two lengths, the time outside of iterations before a first token is also
-fitted; it depends on the host. `profile_sources` adds the result to a profile.
+"""Fits a user's own measurements: the ratios of measured to estimated times for one model on one
+GPU. Only two factors are fitted, for prompts and for decode iterations, so a short benchmark is
+enough. If the points have prompts of two lengths, a third value is fitted: the time outside of
+iterations before a first token, which depends on the host. `profile_sources` adds the result to a
+profile.
 """
 
 from __future__ import annotations
@@ -23,20 +22,22 @@ from autoscaler.performance.profile import Profile, architecture_key
 from autoscaler.performance.profile_sources import without_measurements
 
 _BOUNDS = {"prefill": (1e-3, 1e5), "decode": (1e-3, 1e5), "first_token_ms": (0.1, 1e4)}
-# From this ratio of prompt lengths on, the time before iterations can be fitted separately.
+# If prompt lengths differ by at least this factor, the time before a first token is fitted
+# separately.
 _MIN_LENGTH_RATIO = 2.0
 _PRIOR = 1e-3
-# TTFT in a benchmark is noisier than TPOT and depends on how the benchmark starts.
+# Weight of TTFT residuals: below 1, because TTFT is noisier than TPOT and depends on how the
+# benchmark starts.
 _TTFT_WEIGHT = 0.6
 
 
 def fit_measurement(points: Sequence[MeasuredPoint], profile: Profile, day: str) -> Measurement:
     """The measurement from `points` of one model on `tp` GPUs of one type, relative to `profile`.
 
-    day: date of the measurement, YYYY-MM-DD. The measurement's error is that of points held out of
-    the fit one by one, TTFT and TPOT together; with fewer than three points, that of the fit
-    itself. InvalidValue names points that do not belong together or that no GPU of this type can
-    reach.
+    day: date of the measurement, YYYY-MM-DD. Its error is the mean error of TTFT and TPOT at points
+    that are held out of the fit one by one; with fewer than three points, the error of the fit
+    itself. Raises InvalidValue for points that do not belong together, or that no GPU of this type
+    can reach.
     """
     if not points:
         raise InvalidValue("points", 0, "at least one measured point")
@@ -90,7 +91,7 @@ def _fit_factors(points: Sequence[MeasuredPoint], profile: Profile) -> _Factors:
                 found.append(math.log(guess.tpot_ms / point.tpot_ms))
         return found
 
-    # The fit starts at the ratio of times per token, because queues do not distort it.
+    # The fit starts at the ratio of times per token, which queues do not distort.
     plain = [estimate_scaled(point, profile, 1.0, 1.0).tpot_ms for point in points]
     ratios = [
         math.log(point.tpot_ms / guess)

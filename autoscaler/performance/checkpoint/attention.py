@@ -26,7 +26,7 @@ def heads_of(keys: Keys, kind: str, hidden: int) -> Heads:
     """Query heads, KV heads and the size of a head in full layers."""
     heads = keys.number_of("num_attention_heads", "n_head", "n_heads", high=65_536)
     if "kv_lora_rank" in keys:
-        # The latent cache counts as one head. Every GPU holds a full copy of it.
+        # The latent cache counts as one KV head, because every GPU holds a full copy of it.
         rope, nope, value = _latent_sizes(keys)
         return Heads(heads, 1, (nope + rope + value) // 2)
     kv_heads = keys.number(

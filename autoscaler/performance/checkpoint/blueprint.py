@@ -1,4 +1,5 @@
-"""All layers of a model, and their sums: weights, bytes, cache, and widths that are split."""
+"""All layers of a model, with sums over them: weights, bytes, KV cache, and the widths that tensor
+parallelism splits."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Blueprint:
 
     layers: the mixer and the feed-forward of each layer. outside: embeddings, head and other
     matrices outside of layers. norms: number of weights outside of matrices. shared_kv: number of
-    last layers that read the cache of an earlier layer.
+    layers at the end that have no KV cache of their own and read that of an earlier layer.
     """
 
     layers: tuple[tuple[Mixer, FeedForward], ...]
@@ -45,7 +46,7 @@ class StoredSizes:
     """Sums over the matrices.
 
     dense: weights of layers without routed experts. experts: weights of routed experts. outside:
-    weights outside of layers. The fields *_bytes have the bytes of these weights.
+    weights outside of layers. The fields *_bytes hold the bytes of the same weights.
     """
 
     dense: float = 0.0
@@ -110,7 +111,8 @@ def _split(matrix: Matrix, storage: Storage | None) -> Split | None:
 
 
 def _strictest(splits: dict[Split, None]) -> tuple[Split, ...]:
-    """`splits` without those whose condition another split of the same width implies."""
+    """`splits` without redundant ones: their condition follows from another split of the same
+    width."""
     found: list[Split] = []
     for one in sorted(splits, key=lambda s: (s.name, s.width, -s.multiple)):
         if not any(

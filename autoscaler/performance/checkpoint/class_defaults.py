@@ -29,9 +29,8 @@ def defaults_of(kind: str) -> Mapping[str, Any]:
 
 
 def optional_defaults(kind: str) -> Mapping[str, Any]:
-    """The defaults, except sizes that every language model's file states.
-
-    A file without these sizes must not count as a model of the default size.
+    """The defaults without the sizes that the file of every language model states. So a file that
+    lacks these sizes is refused, and does not count as a model of the default size.
     """
     return {key: value for key, value in defaults_of(kind).items() if key not in _ESSENTIAL}
 

@@ -31,7 +31,7 @@ class Experts:
 
 
 def intermediate_of(keys: Keys, kind: str, hidden: int) -> int:
-    """Width of a dense MLP, from the key of the model type."""
+    """Width of a dense MLP, from the key that models of this type use."""
     width = keys.number(
         "block_ff_dim", "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"
     )
@@ -84,7 +84,7 @@ def routed(keys: Keys, kind: str, hidden: int, experts: Experts) -> FeedForward:
     """A layer with experts: the router, the experts, and the shared experts that every token
     passes."""
     matrices = [Matrix(("mlp.gate", "mlp.router"), experts.count, hidden, "router")]
-    # Gemma 4 has experts in addition to the MLP, other models have them in its place.
+    # Gemma 4 has experts in addition to the MLP; in other models they replace it.
     path = "experts.0" if kind.startswith("gemma4") else "mlp.experts.0"
     if experts.inputs != hidden:
         matrices += [

@@ -32,8 +32,8 @@ class Keys:
         return self.value(name) is not None
 
     def value(self, *names: str) -> Any:
-        """The value of the first of `names` that is set, else of the first that has a default, else
-        None."""
+        """The value of the first key in `names` that the file sets; otherwise the first default;
+        otherwise None."""
         for name in names:
             if self.config.get(name) is not None:
                 return self.config[name]
@@ -52,7 +52,8 @@ class Keys:
         return InvalidValue(f"{self.field}: {_printable(name)}", short, allowed)
 
     def number_of(self, *names: str, low: int = 1, high: int = MOST) -> int:
-        """A required whole number. InvalidValue names the first of `names`."""
+        """A required whole number from the first key that is set. Raises InvalidValue, which names
+        the first key."""
         value = self.value(*names)
         if value is None:
             raise InvalidValue(f"{self.field}: {names[0]}", "missing", "a whole number above 0")
@@ -130,6 +131,6 @@ class Keys:
 
 
 def _printable(name: str) -> str:
-    """A key as printable text on one line. Publishers choose the names of groups and modules
-    freely."""
+    """A key as printable text on one line; the names of groups and modules in a file may contain
+    any characters."""
     return name if name.isprintable() and len(name) <= _LONGEST_NAME else repr(name[:_LONGEST_NAME])

@@ -19,8 +19,8 @@ _MULTIPLE = 256
 def blocks_of(
     keys: Keys, hidden: int, heads: Heads, layers: int
 ) -> list[tuple[Mixer, FeedForward]]:
-    """The layers in `block_configs`. InvalidValue if their number differs from `layers`, or if a
-    linear layer replaces a block."""
+    """The layers in `block_configs`. Raises InvalidValue if their number differs from `layers`, or
+    if a linear layer replaces a block."""
     blocks = keys.listed("block_configs")
     if len(blocks) != layers:
         raise keys.error("block_configs", f"{len(blocks)} layers", f"{layers}")
@@ -33,8 +33,8 @@ def blocks_of(
 
 
 def kv_heads_of(keys: Keys, heads: int) -> int:
-    """KV heads of the layers with attention. If layers differ, the smallest number, because these
-    heads are the first to be copied."""
+    """Number of KV heads of the layers with attention. If layers differ, it is the smallest number,
+    because tensor parallelism must copy these heads first."""
     groups = [1]
     for block in keys.listed("block_configs"):
         own = Keys({"block": block}, keys.field, {}).section("block")

@@ -34,7 +34,8 @@ _EVERY = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2
 
 
 def kinds_of(keys: Keys, kind: str, layers: int, routes: bool) -> list[tuple[str, str]]:
-    """(mixer, feed-forward) of every layer. InvalidValue names an unknown kind."""
+    """(mixer, feed-forward) of every layer. Raises InvalidValue, which names the kind, if a kind is
+    unknown."""
     if (single := _single(keys, kind, layers)) is not None:
         return single
     mixers = _mixers(keys, kind, layers)
@@ -140,7 +141,7 @@ def _by_window(keys: Keys, kind: str, layers: int, window: int) -> list[str]:
             raise keys.error("sliding_window_pattern", every, "letters L and G")
         kinds = [_lookup(keys, "sliding_window_pattern", letters, one) for one in every]
         found = [kinds[index % len(kinds)] for index in range(layers)]
-        # The configuration class makes the last layer full, whatever the pattern is.
+        # Transformers makes the last layer full, whatever the pattern says.
         return [*found[:-1], FULL] if kind == "exaone4" else found
     number = keys.number("sliding_window_pattern", "_sliding_window_pattern") or _EVERY.get(kind)
     if number:
@@ -180,8 +181,8 @@ def _padded(found: list[bool], layers: int) -> list[bool]:
 
 
 def _lookup(keys: Keys, name: str, known: Mapping[_K, _V], one: object) -> _V:
-    """The value of `one` in `known`. Keys are compared one by one, because a value from the file
-    may not be hashable."""
+    """The value of `one` in `known`. Compares the keys one by one, because `one` comes from the
+    file and may not be hashable."""
     found = [value for key, value in known.items() if key == one]
     if not found:
         short = one if isinstance(one, str | int) else type(one).__name__

@@ -1,4 +1,5 @@
-"""The matrices of a model as values that can be counted, stored and split."""
+"""The matrices of a model, with their number of weights, their storage and the side that tensor
+parallelism divides."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ class Matrix:
 
     names: the publisher's names below the layer. key: configuration key of the divided width.
     copies: number in a layer (experts). part: "mixer", "mlp", "shared", "expert", "router",
-    "small", "embedding" or "head". most_parts: number of KV heads; with more GPUs, parts are
-    copied. merged: whether the matrix is stored as one with others, so that blocks may cross its
-    parts.
+    "small", "embedding" or "head". most_parts: number of KV heads; if there are more GPUs, parts
+    are copied. merged: whether the matrix is stored together with others as one, so that
+    quantisation blocks may cross its borders.
     """
 
     names: tuple[str, ...]
@@ -73,7 +74,7 @@ class Mixer:
     kind: "full", "sliding", "recurrent" or "none". cached: how many numbers one token adds to the
     KV cache. more_bytes: further bytes per token in that cache, independent of its dtype.
     state_bytes: size of the state of one sequence, independent of its length. splits: divided
-    widths that no matrix shows.
+    widths that do not follow from the matrices.
     """
 
     kind: str

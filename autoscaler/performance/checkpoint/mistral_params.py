@@ -30,7 +30,8 @@ def is_params(config: Mapping[str, Any]) -> bool:
 def as_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """`config` with the keys of a `config.json`.
 
-    Missing keys have Mistral's defaults: separate input and output embeddings, and no window.
+    Missing keys get Mistral's defaults: separate input and output embeddings, and no sliding
+    window.
     """
     found: dict[str, Any] = {"tie_word_embeddings": False, "sliding_window": None}
     found |= {ours: config[theirs] for theirs, ours in _SAME.items() if theirs in config}

@@ -1,4 +1,5 @@
-"""Gemma 3n and the small models of Gemma 4: each layer has inputs from tables by token."""
+"""Per-layer inputs of Gemma 3n and the small Gemma 4 models: each layer has a table with an input
+for each token."""
 
 from __future__ import annotations
 

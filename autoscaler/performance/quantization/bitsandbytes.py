@@ -8,7 +8,7 @@ from autoscaler.performance.quantization.scheme import EVERY, Rule, Scheme
 from autoscaler.performance.quantization.storage import FP32_BITS, INT8, Storage
 
 _BLOCK = 64
-# Doubly quantised scales take one byte each, plus one FP32 scale per 256 scales.
+# Double quantisation: a scale takes one byte, plus an FP32 value per 256 scales.
 _DOUBLE_BITS = 8.0 + FP32_BITS / 256
 NF4 = Storage("int4", 4.0, _BLOCK, _DOUBLE_BITS)
 _NF4_PLAIN = Storage("int4", 4.0, _BLOCK, FP32_BITS)

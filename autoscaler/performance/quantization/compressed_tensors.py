@@ -1,4 +1,5 @@
-"""The scheme of a compressed-tensors checkpoint (llm-compressor): groups of targets."""
+"""The scheme of a compressed-tensors checkpoint (llm-compressor): each group lists its target
+modules and their storage."""
 
 from __future__ import annotations
 
@@ -79,8 +80,8 @@ def weights_of(group: Keys) -> Storage | None:
 
 
 def block_shape(where: Keys, name: str) -> tuple[int, int, str]:
-    """Outputs and inputs of a block, from the pair of sizes at the key `name`, and that key's full
-    name."""
+    """(outputs, inputs) of a block, from the pair of sizes at the key `name`, and the full name of
+    the key."""
     shape = where.listed(name)
     if len(shape) != 2:
         raise where.error(name, list(shape), "two whole numbers, such as [128, 128]")

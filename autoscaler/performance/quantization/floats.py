@@ -10,7 +10,7 @@ from autoscaler.performance.quantization.scheme import EVERY, Rule, Scheme
 from autoscaler.performance.quantization.storage import FP8, INT8, MXFP8, Storage, fp8_blocks
 
 _MXFP4_PADDED = Storage("mxfp4", 4.0, 32, 8.0)
-"""The engine pads the experts of such a checkpoint, so any part will do."""
+"""The engine pads the experts of such a checkpoint, so they can be divided in any way."""
 
 
 def fp8(how: Keys) -> Scheme:

@@ -54,7 +54,7 @@ def read(how: Keys) -> Scheme:
 
 
 def _mixed(layers: Keys) -> list[Rule]:
-    """One rule per storage. All names of a storage are in one set, because there are tens of
+    """One rule per storage. A rule holds all its names in one set, because there are tens of
     thousands of names."""
     by_way: dict[str, tuple[Storage, set[str]]] = {}
     for name in layers.config:

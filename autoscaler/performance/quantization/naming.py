@@ -1,7 +1,7 @@
 """Match the patterns of a quantisation configuration to matrices.
 
-Publishers name modules in several ways: in full, by a part of the name, with wildcards, as a
-regular expression after "re:", by the class Linear, and with different prefixes for one model.
+A pattern may be a full module name, a part of a name, a name with wildcards, a regular expression
+after "re:", or the class name Linear. Module names of one model may have different prefixes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PREFIXES = ("model.language_model.", "language_model.model.", "language_model."
 _CLASSES = frozenset({"Linear", "torch.nn.Linear", "nn.Linear", "ColumnParallelLinear"})
 _NESTED = re.compile(r"\([^()]*[*+{][^()]*\)[*+{]")
 _UNBOUNDED = re.compile(r"(?<!\\)[*+{]")
-# A name has about 60 characters. With n quantifiers, a failing match backtracks 60^n times.
+# Names have about 60 characters, so a failing match with n quantifiers backtracks 60^n times.
 _TRIES, _MOST_TRIES = 60, 1_000_000
 _LONGEST = 500
 
@@ -53,7 +53,7 @@ class MatrixNames:
 
 
 def names_of(field: str, patterns: Iterable[str]) -> MatrixNames:
-    """The parsed patterns; InvalidValue for an unusable regular expression."""
+    """The parsed patterns. Raises InvalidValue for an unusable regular expression."""
     runs, expressions, globs, every, tries = set(), [], [], False, 0
     for pattern in patterns:
         if pattern in _CLASSES:
@@ -73,7 +73,7 @@ def names_of(field: str, patterns: Iterable[str]) -> MatrixNames:
             globs.append(translate(_stripped(pattern)))
         else:
             runs.add(_stripped(pattern))
-    if globs:  # one expression for all, because there may be hundreds
+    if globs:  # one expression for all patterns, because there may be hundreds
         expressions.append(re.compile("|".join(globs)))
     return MatrixNames(frozenset(runs), tuple(expressions), every)
 
@@ -87,7 +87,7 @@ def _stripped(pattern: str) -> str:
 
 
 def _runs(name: str) -> Iterator[str]:
-    """All runs of adjacent components of a name: "a", "a.b" and "b" for "a.b"."""
+    """All sequences of adjacent components of a name: "a", "a.b" and "b" for "a.b"."""
     parts = name.split(".")
     for start in range(len(parts)):
         for end in range(start + 1, len(parts) + 1):
@@ -95,7 +95,8 @@ def _runs(name: str) -> Iterator[str]:
 
 
 def _full(name: str) -> Iterator[str]:
-    """The name and the names of its parents, each without and with the two usual prefixes."""
+    """The name and the names of its parents, each without a prefix and with the two usual
+    prefixes."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         parent = ".".join(parts[:end])

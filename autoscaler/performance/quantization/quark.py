@@ -41,7 +41,7 @@ def _stored(how: Keys) -> Storage | None:
     if weight is None:
         return None
     if isinstance(weight, list) and weight:
-        # A quantisation may have several steps; the last one decides the storage.
+        # A quantisation may have several steps; the last step determines the storage.
         how = Keys({**how.config, "weight": weight[-1]}, how.field, {})
     keys = how.section("weight")
     assert keys is not None  # noqa: S101  the value is set

@@ -32,8 +32,8 @@ METHODS: Mapping[str, Callable[[Keys], Scheme]] = {
     "quark": quark.read,
     "torchao": torchao.read,
 }
-"""By `quant_method`. A method that is not among them has no known sizes, or vLLM does not load it:
-EETQ, AQLM, GGUF, SpQR, VPTQ, HIGGS and Quanto are such."""
+"""Readers by `quant_method`. Missing are methods with unknown sizes and methods that vLLM does not
+load: EETQ, AQLM, GGUF, SpQR, VPTQ, HIGGS and Quanto."""
 
 _SAME = {
     "awq_marlin": "awq", "gptq_marlin": "gptq", "auto_gptq": "gptq", "auto_awq": "awq",
@@ -47,7 +47,8 @@ _SAME = {
 def scheme_of(how: Keys | None) -> Scheme:
     """The scheme of `how`, a `quantization_config`; None without quantisation.
 
-    InvalidValue names an unknown key and its value. Unknown values get no default.
+    Raises InvalidValue, which names key and value, for an unknown value; there is no default for
+    it.
     """
     if how is None or not how.config:
         return UNQUANTISED

@@ -23,11 +23,11 @@ class Rule:
 class Scheme:
     """The storage of all matrices of a checkpoint.
 
-    rules: the first rule that matches a matrix decides; a rule by name precedes a rule by class.
+    rules: the first rule that matches a matrix applies; a rule by name precedes a rule by class.
     Matrices without a rule keep their own dtype. head: whether a rule for all linear matrices
     includes the output head; a rule by name always does. experts_alone: whether only routed experts
     are quantised. kv_bits: bits of one number in the KV cache, if the checkpoint states them.
-    whole: why tensor parallelism cannot divide the checkpoint; "" if it can.
+    whole: the reason why tensor parallelism cannot divide the checkpoint; "" if it can.
     """
 
     rules: tuple[Rule, ...] = ()

@@ -15,11 +15,11 @@ _MARLIN_INPUTS, _MARLIN_OUTPUTS = 128, 64
 class Storage:
     """Storage of one matrix.
 
-    dtype: "fp8", "int8", "int4", "fp4" or "mxfp4", for arithmetic and measurements. bits: bits of
-    one weight. group: number of inputs that share scales (0: a whole row or matrix, whose scale is
-    not counted); group_bits: bits of the scale and zero point of one group. inputs, outputs: a
-    GPU's part of a matrix must be a multiple of these; why: the key that requires this.
-    integer_activations: whether products are computed in INT8.
+    dtype: "fp8", "int8", "int4", "fp4" or "mxfp4"; selects arithmetic rates and measurements. bits:
+    bits of one weight. group: number of inputs that share scales (0: a whole row or matrix, whose
+    scale is not counted); group_bits: bits of the scale and zero point of one group. inputs,
+    outputs: each GPU's part of a matrix must be a multiple of these sizes; why: the configuration
+    key that requires it. integer_activations: whether products are computed in INT8.
     """
 
     dtype: str
@@ -47,7 +47,7 @@ def integers(bits: int, group: int, zero_points: bool, why: str) -> Storage:
     each = FP16_BITS + (bits if zero_points else 0.0)
     of = group if group > 0 else 0
     dtype = "int8" if bits > 4 else "int4"
-    # Only bit widths that Marlin supports need whole tiles; all others need whole groups.
+    # Marlin needs whole tiles. Bit widths that it does not support need whole groups only.
     if bits in (4, 8):
         return Storage(dtype, bits, of, each, lcm(of or 1, _MARLIN_INPUTS), _MARLIN_OUTPUTS, why)
     return Storage(dtype, bits, of, each, of or 1, 32, why)
