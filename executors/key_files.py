@@ -10,7 +10,7 @@ from topics.keys import CLUSTER_KEY, ENGINE_KEY, GATEWAY_KEY, NODE_KEY, Keys, ke
 
 
 def read_keys() -> Keys:
-    """The keys of this process; InvalidRecord if they are invalid."""
+    """The keys of this process. Raises InvalidRecord if they are invalid."""
     try:
         return keys_from_environment(os.environ, lambda path: Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:

@@ -48,8 +48,8 @@ def encode(record: Any) -> bytes:
 def decode(name: str, data: bytes) -> Any:
     """The record in `data`, read from the topic with the short name `name`.
 
-    Unknown fields are ignored at every depth. InvalidRecord: no JSON, an unsupported schema
-    version, a missing field, a wrong type or an invalid value.
+    Unknown fields are ignored at every depth. Raises InvalidRecord for text that is not JSON, an
+    unsupported schema version, a missing field, a wrong type or an invalid value.
     """
     return decode_as(topic(name).record, data)
 

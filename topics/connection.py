@@ -57,8 +57,8 @@ class KafkaSecurity:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> KafkaSecurity:
         """The settings in SHOAL_KAFKA_PROTOCOL, _CA_FILE, _CERT_FILE, _KEY_FILE, _MECHANISM,
-        _USERNAME and _PASSWORD_FILE; plaintext if none is set. InvalidRecord names an invalid
-        variable."""
+        _USERNAME and _PASSWORD_FILE; plaintext if none is set. Raises InvalidRecord, which names
+        the variable, if one is invalid."""
         names = {field: _VARIABLE + field.upper() for field in cls.__dataclass_fields__}
         found = {field: environment[name] for field, name in names.items() if environment.get(name)}
         return cls(**found)

@@ -43,7 +43,7 @@ class HostRule:
 
 
 def parse_host_names(field: str, text: str) -> frozenset[str]:
-    """Host names from a comma-separated list. InvalidRecord if any of them is invalid."""
+    """Host names from a comma-separated list. Raises InvalidRecord if any of them is invalid."""
     found = frozenset(part.strip().lower().rstrip(".") for part in text.split(",") if part.strip())
     for name in sorted(found):
         if not _NAME.match(name):

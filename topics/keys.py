@@ -147,8 +147,9 @@ def gateway_name(gateway: str) -> str:
 def keys_from_environment(environ: Mapping[str, str], read: Callable[[str], str]) -> Keys:
     """The keys in environment variables, or in files that they name.
 
-    read: returns a file's text; its OSError passes through. InvalidRecord: a key is too short, has
-    more than two lines, or is missing in its file. Errors never show the key itself.
+    read: returns a file's text; its OSError passes through. Raises InvalidRecord if a key is too
+    short or missing in its file, or if its file has more than two lines. Errors never show the key
+    itself.
     """
 
     def key(variable: str) -> str:

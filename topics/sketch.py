@@ -62,7 +62,7 @@ def to_numbers(sketches: Iterable[Mapping[int, int]]) -> list[int]:
 
 def sketches_from_text(field: str, text: object, sketches: int) -> list[dict[int, int]]:
     """The first `sketches` sketches in `text`; a writer of another version may write fewer or more.
-    InvalidRecord names `field`."""
+    Raises InvalidRecord, which names `field`, if they are invalid."""
     found: list[dict[int, int]] = [{} for _ in range(sketches)]
     if not isinstance(text, str) or len(text) % CELL_CHARS:
         raise InvalidRecord(field, text, f"cells of {CELL_CHARS} characters")

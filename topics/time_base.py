@@ -29,7 +29,8 @@ class TimeBase:
 
     @classmethod
     def parse(cls, text: str) -> TimeBase:
-        """The time base in `text`, the output of `format`. InvalidRecord if the text is invalid."""
+        """The time base in `text`, the output of `format`. Raises InvalidRecord if the text is
+        invalid."""
         parts = text.split(",")
         try:
             speed, origin_ms, origin_mono_ns = float(parts[0]), int(parts[1]), int(parts[2])

@@ -132,7 +132,7 @@ _BY_RECORD = {topic.record: topic for topic in TABLE}
 
 
 def topic(name: str) -> Topic:
-    """The topic with the short name `name`; InvalidRecord if there is none."""
+    """The topic with the short name `name`. Raises InvalidRecord if there is none."""
     found = _BY_NAME.get(name)
     if found is None:
         raise InvalidRecord("topic", name, " or ".join(_BY_NAME))
@@ -140,7 +140,7 @@ def topic(name: str) -> Topic:
 
 
 def topic_of(record: object) -> Topic:
-    """The topic of this record's type; InvalidRecord if there is none."""
+    """The topic of this record's type. Raises InvalidRecord if there is none."""
     found = _BY_RECORD.get(type(record))
     if found is None:
         raise InvalidRecord("record", type(record).__name__, "a record of `topics.records`")
@@ -148,7 +148,7 @@ def topic_of(record: object) -> Topic:
 
 
 def short_name(wire: str, prefix: str = PREFIX) -> str:
-    """The short name of a topic on a broker; InvalidRecord if the prefix differs."""
+    """The short name of a topic on a broker. Raises InvalidRecord if the prefix differs."""
     if not wire.startswith(prefix):
         raise InvalidRecord("topic", wire, f"a name that begins with {prefix}")
     return wire[len(prefix) :]

@@ -335,7 +335,7 @@ class Cluster:
         return pools_by_shared_limit(self.pools)
 
     def service(self, model: str) -> Service:
-        """The service of `model`; InvalidValue if there is none."""
+        """The service of `model`. Raises InvalidValue if there is none."""
         found = self._services.get(model)
         if found is None:
             raise InvalidValue("model", model, " or ".join(s.model for s in self.services))
@@ -346,7 +346,7 @@ class Cluster:
         return {pool.id: pool.price_usd_per_h for pool in self.pools}
 
     def pool(self, pool_id: str) -> Pool:
-        """The pool with this id; InvalidValue if there is none."""
+        """The pool with this id. Raises InvalidValue if there is none."""
         found = self._pools.get(pool_id)
         if found is None:
             raise InvalidValue("pool", pool_id, " or ".join(p.id for p in self.pools))

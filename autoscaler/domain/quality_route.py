@@ -91,7 +91,7 @@ class QualityRoute:
 
         The sample is divided into `steps` classes, as equal as possible; requests with equal scores
         are in one class. Accepted scores reach beyond the sample's ends by the width of its range.
-        InvalidValue for a wrong shape or values that are not finite.
+        Raises InvalidValue for a wrong shape or values that are not finite.
         """
         who = f"model {name}"
         whole(f"{who}: quality.steps", steps, 1, MOST_EDGES)

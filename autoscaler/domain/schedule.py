@@ -30,7 +30,7 @@ class Weekly:
 
     @classmethod
     def parse(cls, text: object, zone: str = "UTC") -> Weekly:
-        """The window that `text` describes; without days, every day. InvalidValue if it is
+        """The window that `text` describes; without days, every day. Raises InvalidValue if it is
         malformed."""
         match = _FORM.match(text) if isinstance(text, str) else None
         if match is None:

@@ -18,8 +18,8 @@ def combo_id(model: str, members: Iterable[tuple[Phase, int, str, int]]) -> str:
 
 
 def parse_combo_id(name: str) -> tuple[str, tuple[tuple[Phase, int, str, int], ...]]:
-    """The model, and (phase, GPUs, pool id, count) of each member. InvalidValue: `name` is not a
-    combo id.
+    """The model, and (phase, GPUs, pool id, count) of each member. Raises InvalidValue if `name` is
+    not a combo id.
 
     Model names may contain colons and slashes; pool names must not contain any of ":+>&".
     """
@@ -70,7 +70,8 @@ def format_combo_id(model: str, instances: list[list[Member]]) -> str:
 
 
 def parse_instances(name: str) -> tuple[str, list[list[Member]]]:
-    """The model, and the members of each instance. InvalidValue: `name` is not a combo id."""
+    """The model, and the members of each instance. Raises InvalidValue if `name` is not a combo
+    id."""
     model, _, body = name.rpartition(":")
     instances = []
     for text in body.split("+"):

@@ -237,8 +237,8 @@ def make_problem(
 
     fleet: combo id -> count. rented_nodes: by default the fewest nodes that hold the fleet.
     prices_usd_per_h: current price of a node by pool id, which replaces the declared price.
-    offered: models that get candidates (None: all). InvalidValue: names an unknown pool, combo or
-    model, or a number that is not finite.
+    offered: models that get candidates (None: all). Raises InvalidValue, which names it, for an
+    unknown pool, combo or model, or a number that is not finite.
     """
     now = with_prices(cluster, prices_usd_per_h or {})
     running_counts = {combo_id: count for combo_id, count in (fleet or {}).items() if count}

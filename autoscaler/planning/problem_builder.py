@@ -77,7 +77,7 @@ class ArrayBuilder(Generic[K]):
         self._use[column] = {**self._use[column], row: amount}
 
     def build(self) -> AllocationProblem:
-        """The arrays. InvalidValue: names an invalid number."""
+        """The arrays. Raises InvalidValue, which names the number, if a number is invalid."""
         serve_indptr = np.cumsum([0] + [len(rows) for rows in self._serve], dtype=np.int64)
         use_indptr = np.cumsum([0] + [len(rows) for rows in self._use], dtype=np.int64)
         return AllocationProblem(

@@ -135,7 +135,7 @@ class Batcher:
     def submit(self, work: Work) -> None:
         """Queue a request at the time of the last `advance`.
 
-        InvalidValue: the request would never fit the KV cache, or its id is in use.
+        Raises InvalidValue if the request would never fit the KV cache, or if its id is in use.
         """
         need = work.prompt_tokens + work.output_tokens
         if need > self._limits.kv_tokens:

@@ -69,7 +69,7 @@ def engine_startup_s(
     source: str | ModelSpec, gpu: str, gpus: int, quantization: str | None = None, layers: int = 0
 ) -> float:
     """Predicted seconds from launch to ready. layers: number of layers of one pipeline stage, 0 =
-    all layers. InvalidValue for unknown names."""
+    all layers. Raises InvalidValue for unknown names."""
     return startup_s(*_model_and_slice(source, gpu, gpus, quantization), layers)
 
 
@@ -91,8 +91,9 @@ def engine_setup(
     stages: for an engine over several nodes, (GPU type, GPUs, layers) of each node. args: vLLM's
     arguments; only those that change the memory have an effect.
 
-    InvalidValue: an unknown model, GPU, phase or quantization; weights that do not fit; a KV cache
-    that is too small for a request of `max_len` tokens (a real engine does not start then).
+    Raises InvalidValue for an unknown model, GPU, phase or quantization, for weights that do not
+    fit, and for a KV cache that is too small for a request of `max_len` tokens (a real engine would
+    not start).
     """
     if phase not in tuple(Phase):
         raise InvalidValue("phase", phase, " or ".join(Phase))

@@ -47,8 +47,8 @@ class PipelinedBatcher(Generic[_M]):
         return min(lane.next_event_ms() for lane in self._lanes)
 
     def submit(self, work: Work) -> None:
-        """Queue a request. InvalidValue: the request would never fit the KV cache, or its id is in
-        use."""
+        """Queue a request. Raises InvalidValue if the request would never fit the KV cache, or if
+        its id is in use."""
         number = self._inside.index(min(self._inside))
         if work.id in self._of:
             number = self._of[work.id][0]  # this lane refuses the id

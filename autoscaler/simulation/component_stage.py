@@ -97,7 +97,7 @@ def stage_setup(
 ) -> StageSetup:
     """The setup of `desired`, an instance of a model of components on a node of `pool`.
 
-    InvalidValue if the model declares no such deployment.
+    Raises InvalidValue if the model declares no such deployment.
     """
     seconds = graph.seconds(pool.gpu.name)
     for option in graph.deployments:

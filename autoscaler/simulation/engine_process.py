@@ -60,7 +60,7 @@ class SimEngine:
         return self._batcher.held_leases
 
     def submit(self, work: Work, job: Job) -> None:
-        """Accept a request; InvalidValue if it would never fit the KV cache."""
+        """Accept a request. Raises InvalidValue if it would never fit the KV cache."""
         self._step()
         self._batcher.submit(work)
         self._jobs[work.id] = job

@@ -22,7 +22,8 @@ class EngineSetups:
         self._setups: dict[tuple[object, ...], EngineSetup] = {}
 
     def setup(self, cluster: Cluster, pool: Pool, desired: DesiredInstance) -> AnySetup:
-        """The engine for `desired` on a node of `pool`; InvalidValue if it cannot run there."""
+        """The engine for `desired` on a node of `pool`. Raises InvalidValue if it cannot run
+        there."""
         service = cluster.service(desired.model)
         if service.graph is not None:
             return stage_setup(service.graph, service, pool, desired)

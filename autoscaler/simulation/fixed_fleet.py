@@ -67,8 +67,8 @@ class FixedFleet:
 def combos_by_id(
     counts: Mapping[str, int], cluster: Cluster, lengths: Mapping[str, Lengths]
 ) -> dict[str, Combo]:
-    """The combos with the ids in `counts`, evaluated at each model's lengths; InvalidValue for an
-    unknown id."""
+    """The combos with the ids in `counts`, evaluated at each model's lengths. Raises InvalidValue
+    for an unknown id."""
     found, profile = {}, cluster_profile(cluster)
     for combo_id in counts:
         model, _ = parse_combo_id(combo_id)
@@ -80,7 +80,7 @@ def combos_by_id(
 def place_groups(
     counts: Mapping[str, int], cluster: Cluster, combos: Mapping[str, Combo], now_ms: int = 0
 ) -> tuple[ServingGroup, ...]:
-    """Groups for `counts` on an empty cluster; InvalidValue if they do not fit."""
+    """Groups for `counts` on an empty cluster. Raises InvalidValue if they do not fit."""
     groups: list[ServingGroup] = []
     used: Used = {}
     # Larger slices are placed first, because small slices would fragment their blocks.

@@ -103,7 +103,7 @@ class FleetOptions:
         """Combo id -> count: owned nodes first, then the cheapest split of the other instances
         between spot and on-demand.
 
-        InvalidValue if the pools hold too few instances.
+        Raises InvalidValue if the pools hold too few instances.
         """
         pairs = list(zip(counts, self.kinds, strict=True))
         owned = [min(count, kind.max_count_in(Market.OWNED)) for count, kind in pairs]

@@ -39,7 +39,7 @@ class NodeEnvironment(Protocol):
         ...
 
     def engine_setup(self, node: SimNode, desired: DesiredInstance) -> AnySetup:
-        """The setup of the engine for `desired`; InvalidValue if it cannot run there."""
+        """The setup of the engine for `desired`. Raises InvalidValue if it cannot run there."""
         ...
 
     def start_engine(self, setup: AnySetup, address: str) -> AnyEngine:

@@ -153,7 +153,7 @@ def best_instance_kind(
     """The cheapest instance kind for the mean rate, by the price of whole nodes at the spot share.
 
     Only kinds that meet the SLO and whose pools can hold the peak (requests/s) are compared. If
-    there is no such kind, the result is the kind with the most capacity. InvalidValue if no
+    there is no such kind, the result is the kind with the most capacity. Raises InvalidValue if no
     instance fits.
     """
     found = instance_kinds(cluster, service, lengths)

@@ -167,7 +167,8 @@ class Simulator:
         return ORIGIN_MS + int(at_ms)
 
     def engine_setup(self, node: SimNode, desired: DesiredInstance) -> AnySetup:
-        """The setup of the engine for `desired` on `node`; InvalidValue if it cannot run there."""
+        """The setup of the engine for `desired` on `node`. Raises InvalidValue if it cannot run
+        there."""
         if max(desired.gpus) >= node.gpus:
             raise InvalidValue("gpus", desired.gpus, f"0 to {node.gpus - 1} on {node.name}")
         return self._setups.setup(self.cluster, self.cluster.pool(node.pool), desired)

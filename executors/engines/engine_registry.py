@@ -32,7 +32,7 @@ def parse_engines(where: str, raw: Any) -> dict[str, EngineKind]:
 
 
 def parse_engine(where: str, raw: Any) -> EngineKind:
-    """The engine that `raw` declares. InvalidRecord names the offending field."""
+    """The engine that `raw` declares. Raises InvalidRecord, which names the offending field."""
     if not isinstance(raw, dict):
         raise InvalidRecord(where, raw, "a JSON object")
     kind = raw.get("kind")

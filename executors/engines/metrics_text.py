@@ -31,7 +31,7 @@ def parse_load(text: str) -> Load:
     """Running and waiting requests, and whether an idle engine holds KV.
 
     KV of finished prefills appears only in the gauge of KV usage. It can therefore be detected only
-    while the engine is idle: held_kv is then 1. ValueError if the text lacks the gauges.
+    while the engine is idle: held_kv is then 1. Raises ValueError if the text lacks the gauges.
     """
     running, waiting, usage = samples(text, _RUNNING), samples(text, _WAITING), samples(text, _KV)
     if not running or not waiting or not usage:

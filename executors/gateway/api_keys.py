@@ -167,7 +167,7 @@ class AccessControl:
 
 
 def parse_keys(text: str) -> dict[str, ApiKey]:
-    """Keys by digest; InvalidRecord names the invalid field."""
+    """Keys by digest. Raises InvalidRecord, which names the invalid field."""
     try:
         root = plainyaml.load(text)
     except yaml.YAMLError as error:

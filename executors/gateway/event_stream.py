@@ -42,8 +42,8 @@ class EventStream:
         self.error: Any = None
 
     def feed(self, block: bytes) -> bytes:
-        """The whole events that `block` completes, as bytes for the client. InvalidEventStream if
-        an event is too long."""
+        """The whole events that `block` completes, as bytes for the client. Raises
+        InvalidEventStream if an event is too long."""
         if self._partial:
             block, self._partial = self._partial + block, b""
         open_line = b""

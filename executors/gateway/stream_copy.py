@@ -64,7 +64,8 @@ class StreamCopy:
         self.first_ns = self.last_ns = 0
 
     async def run(self) -> None:
-        """Copy until the stream ends. EngineError if the stream ends before its last event."""
+        """Copy until the stream ends. Raises EngineError if the stream ends before its last
+        event."""
         client = self._request.client
         client.on_unblocked = self._on_unblocked
         try:

@@ -83,7 +83,7 @@ class ExecutorConfig:
 
 
 def load_config(path: Path) -> ExecutorConfig:
-    """Load the JSON file `path`. InvalidRecord names the offending field."""
+    """Load the JSON file `path`. Raises InvalidRecord, which names the offending field."""
     try:
         raw = orjson.loads(path.read_bytes())
     except OSError as error:

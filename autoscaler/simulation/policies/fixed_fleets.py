@@ -35,8 +35,8 @@ def best(context: PolicyContext, target: float) -> PolicyRun:
 
 
 def peak(context: PolicyContext, factor: float) -> PolicyRun:
-    """The planner's fleet for `factor` times the peak of each model. InvalidValue if there is no
-    plan."""
+    """The planner's fleet for `factor` times the peak of each model. Raises InvalidValue if there
+    is no plan."""
     return _fleet(context, _planned(context, factor))
 
 

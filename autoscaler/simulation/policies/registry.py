@@ -44,7 +44,7 @@ def policies_by_name(names: Sequence[str]) -> tuple[Policy, ...]:
     """The policies called `names`, in this order.
 
     "variants" means all variants of Shoal that lack one part. The oracle is skipped, because it is
-    always computed. InvalidValue for an unknown name.
+    always computed. Raises InvalidValue for an unknown name.
     """
     found: list[Policy] = []
     for name in names:

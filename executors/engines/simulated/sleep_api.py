@@ -38,7 +38,7 @@ class DevMode:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, request: Request, responder: Responder) -> None:
-        """Handle a request for a path of `METHODS`; ApiError for bad parameters."""
+        """Handle a request for a path of `METHODS`. Raises ApiError for bad parameters."""
         query = {key: values[-1] for key, values in parse_qs(request.query).items()}
         engine = self._engine
         if request.path == "/is_paused":

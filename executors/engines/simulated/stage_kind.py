@@ -31,8 +31,8 @@ class StageKind(SimulatedProcess):
         return False
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
-        """`python -m executors.engines.simulated.stage ...`; ValueError for a GPU without declared
-        times."""
+        """`python -m executors.engines.simulated.stage ...`. Raises ValueError for a GPU without
+        declared times."""
         if spec.gpu not in self.seconds:
             raise ValueError(f"no seconds are declared for GPU {spec.gpu}")
         options = {"--seconds": orjson.dumps(dict(self.seconds[spec.gpu])).decode()}
@@ -45,7 +45,7 @@ class StageKind(SimulatedProcess):
 
 
 def parse_stage(where: str, raw: Any) -> StageKind:
-    """The stage that `raw` declares. InvalidRecord names the offending field."""
+    """The stage that `raw` declares. Raises InvalidRecord, which names the offending field."""
     item = object_fields(where, raw, ("kind", "seconds"), {"startup_s": 0.0})
     number(f"{where}.startup_s", item["startup_s"], 0.0, 86_400.0)
     if not isinstance(item["seconds"], dict):

@@ -33,7 +33,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def parse_vllm(where: str, raw: Any) -> VllmKind:
-    """The vLLM that `raw` declares. InvalidRecord names the offending field."""
+    """The vLLM that `raw` declares. Raises InvalidRecord, which names the offending field."""
     item = object_fields(where, raw, ("kind", "weights"), _DEFAULTS)
     text(f"{where}.executable", item["executable"], 4000)
     text(f"{where}.image", item["image"])

@@ -101,7 +101,7 @@ class VllmKind(HttpApi):
         return engine_startup_s(model, spec.gpu, len(spec.gpus), self.quantization, layers)
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
-        """`vllm serve ...`; ValueError for a `spec` that this engine does not support."""
+        """`vllm serve ...`. Raises ValueError for a `spec` that this engine does not support."""
         gang = spec.gang
         if gang is not None:
             self._check_gang(gang, spec.phase)
@@ -202,7 +202,8 @@ def allowed_weights(wanted: str, allowed: tuple[str, ...]) -> str:
     """`wanted`, if the operator allows it: a listed repository, a listed folder, or a path inside a
     listed folder.
 
-    ValueError for anything else; the target of a link out of a listed folder is not inside.
+    Raises ValueError for anything else; the target of a link out of a listed folder is not
+    inside.
     """
     if wanted.startswith(("/", ".", "~")):
         path = Path(wanted).expanduser().resolve()
