@@ -1,4 +1,6 @@
-"""The nodes, prices and combos of these tests, and the real planner over them."""
+"""Nodes, prices and combos for the tests of `decide`, and the real planner that
+chooses among them.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def combo(
 
 
 Catalogue = dict[str, tuple[Combo, ...]]
-"""Per model, what the planner may choose from, with what one combo holds."""
+"""Combos from which the planner may choose, per model, each with its nodes and members."""
 
 
 def simple(model: str, where: Pool, rate: float = 10.0, start_s: float = 60.0) -> tuple[Combo, ...]:
@@ -86,12 +88,12 @@ def simple(model: str, where: Pool, rate: float = 10.0, start_s: float = 60.0) -
 
 
 def combos(*made: Combo) -> tuple[Combo, ...]:
-    """The combos from which the planner may choose, for one model."""
+    """The combos of one model from which the planner may choose."""
     return made
 
 
 class Planner:
-    """The real planner over a given catalogue, in place of the performance model's combos.
+    """The real planner with a given catalogue instead of combos from the performance model.
 
     Prices are those of the cluster in the request. asked: every request, in order. broken:
     urgencies whose answers contain no plan.

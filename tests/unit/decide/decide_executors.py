@@ -1,4 +1,4 @@
-"""How instances start, fail and drain in the simulated worlds of these tests."""
+"""Start, failure and drain of instances in the simulated worlds of these tests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from topics.fleet import DesiredInstance, InstanceState, ObservedInstance
 if TYPE_CHECKING:
     from tests.unit.decide.decide_world import World
 
-# An instance is reported each second but rarely changes: only a changed record is checked.
+# An instance is reported each second but rarely changes, so only a changed record is checked.
 _said = lru_cache(maxsize=4096)(ObservedInstance)
 
 
 def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedInstance:
-    """The report of the executor of `node` in pool `where` about instance `i` now."""
+    """The present report about instance `i` by the executor of `node` in pool `where`."""
     launched = w.launched.setdefault(i.instance, w.now_ms)
     ready_ms = launched + w.start_s * 1000
     state, since = InstanceState.STARTING, launched

@@ -1,6 +1,6 @@
-"""A fleet in virtual time around the real `decide`: gateways, executors and a record of effects.
+"""A simulated fleet around the real `decide`: gateways, executors and a record of the effects.
 
-Nothing sleeps; a tick is a function call. Attributes of the world switch faults on.
+Time is virtual: a tick is a function call. Attributes of the world switch faults on.
 """
 
 from __future__ import annotations
@@ -153,12 +153,12 @@ class World:
         self.due.clear()
 
     def say(self, scope: str, kind: str, active: bool = True, **more: int) -> None:
-        """An operator sets or ends a control, with a reason."""
+        """An operator sets or ends a control and gives a reason."""
         said = Control(scope, kind, active, "ann", "incident 7", self.now_ms, **more)
         self.controls[said.key] = said
 
     def undeclare(self, model: str) -> None:
-        """`model` is removed from the declaration."""
+        """Remove `model` from the declaration."""
         left = tuple(s for s in self.cluster.services if s.model != model)
         self.cluster = replace(self.cluster, services=left)
 
@@ -169,7 +169,7 @@ class World:
         return [d for d in self.decisions if d.kind == kind]
 
     def ready(self, model: str) -> int:
-        """Instances of `model` that serve and are routed."""
+        """Instances of `model` that are ready and have a route."""
         routes = self.routes.get(model)
         if routes is None:
             return 0
@@ -180,7 +180,7 @@ class World:
         return sum(group.weight for group in routes.groups) if routes else 0.0
 
     def assigned_count(self, model: str) -> int:
-        """Instances of `model` that nodes should run without draining."""
+        """Instances of `model` that the assignments contain and that do not drain."""
         return sum(
             1
             for a in self.applied.values()
@@ -189,12 +189,12 @@ class World:
         )
 
     def requests(self, urgency: Urgency | None = None) -> list[PlanRequest]:
-        """All requests of `urgency` to the planner, answered or not."""
+        """All requests of `urgency` to the planner, including unanswered ones."""
         found = [e.request for e in self.effects if isinstance(e, SolveRequested)]
         return [r for r in found if urgency is None or r.urgency is urgency]
 
     def runs(self, instance: str) -> bool:
-        """Whether its executor reports that an instance serves or finishes its requests."""
+        """Whether the executor reports the instance as serving or draining."""
         return any(
             i.instance == instance and i.state in (InstanceState.READY, InstanceState.DRAINING)
             for status in self.statuses.values()
@@ -202,7 +202,7 @@ class World:
         )
 
     def rented(self, pool_id: str) -> set[str]:
-        """Nodes of a pool that should run at least one instance."""
+        """Nodes of a pool with at least one assigned instance."""
         return {n for n, a in self.applied.items() if a.pool == pool_id and a.instances}
 
     def _arrivals(self, model: str) -> int:
@@ -309,7 +309,7 @@ def world(
     catalogue: Catalogue | None = None,
     **switches: object,
 ) -> World:
-    """A world; by default with one pool and one kind of combo (10 requests/s on one GPU)."""
+    """A world. By default it has one pool and one kind of combo (10 requests/s on one GPU)."""
     where = pools or (pool(),)
     served = services or (service(),)
     made = catalogue or {s.model: simple(s.model, where[0]) for s in served}

@@ -1,5 +1,6 @@
-"""Answers of the planner that are late, missing, or overtaken by another request or by a change of
-the fleet."""
+"""Planner answers that are late, missing, or overtaken by another request or a
+change of the fleet.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +45,10 @@ def test_an_urgent_plan_is_answered_after_the_planner_failed_to_answer() -> None
     assert all(later - earlier <= 1000 for earlier, later in pairwise(asked[:10]))
 
 
-def test_a_full_plan_that_found_no_answer_is_said_and_the_last_one_stands() -> None:
-    """INVARIANTS 18: the fleet stays the same, a decision states the failure, and the controller
-    requests another plan."""
+def test_a_failed_full_plan_is_stated_and_the_last_plan_stays_in_force() -> None:
+    """INVARIANTS 18: the fleet stays as it is, a decision states the failure, and the controller
+    requests another plan.
+    """
     w = world(12.0, pools=(ONE,)).run(200)
     before = dict(w.applied)
     w.planner.broken.add(Urgency.FULL)
@@ -57,7 +59,7 @@ def test_a_full_plan_that_found_no_answer_is_said_and_the_last_one_stands() -> N
 
 
 class Failing(Planner):
-    """A planner whose answers contain no plan; each answer names the urgency of its request."""
+    """A planner whose answers contain no plan, only the urgency of the request."""
 
     def answer(self, request: PlanRequest, _: Cluster) -> PlanAnswer:
         return no_plan_answer(
@@ -65,9 +67,8 @@ class Failing(Planner):
         )
 
 
-def test_why_no_full_plan_came_is_not_read_off_another_answer() -> None:
-    """An urgent and a full request fail in one tick, and the answer to the urgent one comes
-    first."""
+def test_the_reason_of_a_failed_full_plan_is_its_own() -> None:
+    """An urgent and a full request fail in one tick. The answer to the urgent one comes first."""
     w = world(lambda _m, t: 5.0 if t < 310 else 45.0, pools=(ONE,)).run(309)
     w.planner = Failing(w.catalogue)
     for number in range(30):
@@ -77,9 +78,8 @@ def test_why_no_full_plan_came_is_not_read_off_another_answer() -> None:
     assert "no new plan (full failed)" in said.reason
 
 
-def test_demand_that_grew_is_not_held_up_by_an_earlier_smaller_one() -> None:
-    """No capacity is available for 20 req/s. Ten seconds later demand is 200 req/s, and the
-    controller requests a plan at once."""
+def test_larger_demand_requests_a_plan_at_once_after_a_failed_smaller_one() -> None:
+    """No nodes are left to serve 20 req/s. Ten seconds later demand is 200 req/s."""
     small = pool(nodes=1, per_node=1)
     w = world(lambda _m, t: 5.0 if t < 100 else 20.0 if t < 110 else 200.0, pools=(small,)).run(100)
     w.run(9)
@@ -89,9 +89,10 @@ def test_demand_that_grew_is_not_held_up_by_an_earlier_smaller_one() -> None:
     assert first and again and again[0] <= 113_000
 
 
-def test_a_part_that_no_longer_fits_is_left_out_and_planned_again() -> None:
-    """One of two models grows while their full plan is made: its part is left out and planned
-    again. In the end both have left the expensive pool."""
+def test_the_part_of_a_plan_that_no_longer_fits_is_planned_again() -> None:
+    """One of two models grows during the full solve: the controller skips its part and requests a
+    new plan for it. In the end both models have left the expensive pool.
+    """
     near, far = pool("near", per_node=1, usd=2.0), pool("far", nodes=40, per_node=1, usd=3.0)
     catalogue = {
         m: combos(combo(m, [(A, 1, near, 1, 10.0)]), combo(m, [(A, 1, far, 1, 10.0)]))
@@ -114,7 +115,9 @@ def test_a_part_that_no_longer_fits_is_left_out_and_planned_again() -> None:
 
 
 def test_load_that_rises_during_a_full_solve_drops_its_removals() -> None:
-    """The plan was made for 8 req/s, but 27 req/s arrive when it comes: no instance leaves."""
+    """The plan was made for 8 req/s, but 27 req/s arrive when its answer comes, so no instance
+    leaves.
+    """
     w = world(lambda _m, t: 30.0 if t < 100 else 8.0, pools=(ONE,), full_s=60)
     while not any(ReasonCode.EXCESS in codes_of(why) for why in w.reasons.values()):
         w.run(1)
@@ -125,8 +128,8 @@ def test_load_that_rises_during_a_full_solve_drops_its_removals() -> None:
     assert w.of_kind("scale_in") == [] and w.assigned_count("chat") >= wanted
 
 
-def test_an_answer_to_another_question_is_ignored() -> None:
-    """The controller gives up a request after two minutes; a later answer has no effect."""
+def test_an_answer_to_an_abandoned_request_is_ignored() -> None:
+    """The controller abandons a request after two minutes."""
     w = world(5.0, answers=False).run(125)
     late = w.planner.answer(w.requests(Urgency.URGENT)[0], w.cluster)
     w.planner.answer = lambda *_: late  # type: ignore[method-assign]
@@ -136,8 +139,8 @@ def test_an_answer_to_another_question_is_ignored() -> None:
     assert w.assigned_count("chat") == 0 and w.decisions == []
 
 
-def test_a_move_that_never_comes_up_keeps_the_old_instances() -> None:
-    """No instance starts in the cheaper pool: the old instances keep the capacity unchanged."""
+def test_the_old_instances_stay_if_their_replacements_never_start() -> None:
+    """No instance starts in the cheaper pool, so capacity stays the same."""
     near, far = pool("near", per_node=1, usd=2.0), pool("far", per_node=1, usd=3.0)
     catalogue = {
         "chat": combos(
@@ -155,7 +158,7 @@ def test_a_move_that_never_comes_up_keeps_the_old_instances() -> None:
 
 
 def test_decisions_state_every_reason_that_waited() -> None:
-    """Two triggers arrive while a plan is made: one plan follows, and its decision states both."""
+    """Two triggers arrive during a solve. One plan follows, and its decision states both."""
     near, far = pool("near", per_node=1, usd=2.0), pool("far", per_node=1, usd=3.0)
     catalogue = {
         "chat": combos(
@@ -163,7 +166,7 @@ def test_decisions_state_every_reason_that_waited() -> None:
         )
     }
     w = world(12.0, pools=(near, far), catalogue=catalogue, full_s=30).run(290)
-    w.run(15)  # the periodic plan is being made
+    w.run(15)  # the solve of the periodic plan is pending
     w.alerts.append(Alert("f", "high-latency", "firing", 1))
     w.run(2)
     w.prices[near.id] = Price(near.id, 20.0, w.now_ms)
@@ -172,9 +175,10 @@ def test_decisions_state_every_reason_that_waited() -> None:
     assert {ReasonCode.ALERT, ReasonCode.PRICE} <= {*moved.codes}
 
 
-def test_a_price_that_changes_little_changes_nothing() -> None:
-    """A price of 3.00 instead of 2.80 USD/h: a move would save less than it costs. The controller
-    requests the plan, and the fleet stays the same."""
+def test_a_small_price_change_does_not_move_the_fleet() -> None:
+    """A price rises from 2.80 to 3.00 USD/h, but a move would cost more than it saves. The
+    controller requests a plan, and the fleet stays the same.
+    """
     near, far = pool("near", per_node=1, usd=2.0), pool("far", per_node=1, usd=3.0)
     catalogue = {
         "chat": combos(
@@ -200,9 +204,10 @@ def test_an_addition_of_one_model_leaves_the_other_alone() -> None:
     assert {d.model for d in w.decisions if d.at_ms > T0 + 90_000} == {"chat"}
 
 
-def test_an_slo_that_nothing_can_meet_is_said_every_ten_minutes() -> None:
-    """Demand is served, but predicted latencies miss the SLO: a decision states this with figures
-    every ten minutes, not with each plan."""
+def test_an_slo_that_no_combo_meets_is_stated_every_ten_minutes() -> None:
+    """Demand is served, but predicted latencies miss the SLO. Every ten minutes one decision states
+    this with figures; other plans do not repeat it.
+    """
     late = tuple(replace(made, ttft_ms=1700.0, meets_slo=False) for made in simple("chat", ONE))
     w = world(5.0, pools=(ONE,), catalogue={"chat": late}).run(1300)
     said = w.of_kind("infeasible")
@@ -214,9 +219,9 @@ def test_an_slo_that_nothing_can_meet_is_said_every_ten_minutes() -> None:
     assert fine.of_kind("infeasible") == []
 
 
-def test_a_ceiling_lowered_in_the_cooldown_buys_nothing_and_is_kept_after_it() -> None:
-    """Six instances run, two are enough, and the new limit is three during the cool-down of an
-    addition. A large node could replace the capacity of all six, but the demand does not need it.
+def test_a_maximum_lowered_during_a_cool_down_adds_no_instance_and_holds_after_it() -> None:
+    """Six instances run and two are enough. During the cool-down of an addition the maximum drops
+    to three. One large node could replace all six, but demand does not need it.
     """
     small, large = pool("small", per_node=1, usd=2.0), pool("large", per_node=1, usd=12.0)
     catalogue = {

@@ -1,5 +1,4 @@
-"""Under any order of declarations, controls and losses each tick ends, and no GPU has two
-tenants."""
+"""With any order of declarations, controls and losses each tick ends, and no GPU has two owners."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def pools(random: random.Random) -> tuple[Pool, ...]:
 
 
 def declared(random: random.Random, model: str) -> Service:
-    """A random service."""
+    """A random valid service."""
     one = random.choice
     while True:
         try:
@@ -76,7 +75,7 @@ def declared(random: random.Random, model: str) -> Service:
 
 
 def anew(random: random.Random, before: Cluster) -> Cluster:
-    """`before` with some services added, removed or changed, and sometimes another policy."""
+    """`before` with some services added, removed or changed, and sometimes with another policy."""
     known = {service.model: service for service in before.services}
     services = tuple(
         known[model] if model in known and random.random() < 0.4 else declared(random, model)

@@ -1,6 +1,6 @@
 """Budget mode through `decide` and the simulator.
 
-The controller carries out its plans, and plans again if the mix shifts or a node is lost.
+The controller applies its plans, and plans again after a shift of the mix or the loss of a node.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ def cluster() -> Cluster:
 
 
 def arrivals(after: float, until_s: float = END_S) -> list[Arrival]:
-    """Poisson arrivals: 20% are long requests; from SHIFT_S on, the share of long requests is
-    `after`."""
+    """Poisson arrivals. The share of long requests is 20% until SHIFT_S and
+    `after` from then on.
+    """
     random = np.random.default_rng(7)
     times = np.sort(random.uniform(0.0, until_s, int(RATE * until_s)))
     return [
@@ -74,9 +75,8 @@ def shifted() -> Simulator:
     return world
 
 
-def test_what_is_served_is_what_was_planned_within_two_points(shifted: Simulator) -> None:
-    """Until the shift, the served share of each request type on each combo equals the planned
-    share."""
+def test_served_shares_match_the_plan_within_two_points(shifted: Simulator) -> None:
+    """Checked until the shift, for each request type on each combo."""
     routes = shifted.routes["m"]
     assert {kind.name for kind in routes.types} == {"long", "chat"}
     last = Counter[tuple[str, str]]()
@@ -89,7 +89,7 @@ def test_what_is_served_is_what_was_planned_within_two_points(shifted: Simulator
             assert abs(last[kind.name, group.group] / total - share) <= 0.02
 
 
-def test_a_shift_of_the_mix_plans_again_for_what_was_measured(shifted: Simulator) -> None:
+def test_a_shift_of_the_mix_gets_a_plan_for_the_measured_mix(shifted: Simulator) -> None:
     full = [(at, ask) for at, ask in shifted.timeline.plan_requests if ask.urgency is Urgency.FULL]
     after = [dict(ask.demands[0].mix) for at, ask in full if at > LEAD_S + SHIFT_S + 150.0]
     first = next(at for at, ask in full if dict(ask.demands[0].mix)["long"] > 0.4)
@@ -97,22 +97,23 @@ def test_a_shift_of_the_mix_plans_again_for_what_was_measured(shifted: Simulator
     assert after[-1]["long"] == pytest.approx(0.7, abs=0.08)
 
 
-def test_every_fleet_that_is_planned_keeps_the_budget(shifted: Simulator) -> None:
+def test_every_planned_fleet_keeps_the_budget(shifted: Simulator) -> None:
     """During an exchange the budget covers the old and the new instances together."""
     for plan in shifted.timeline.plans:
         assert sum(target.usd_per_h for target in plan.targets) <= 6.0
 
 
-def test_nothing_leaves_for_what_can_start_only_when_nothing_is_left(shifted: Simulator) -> None:
-    """After the shift, two prefill instances and one decode instance would serve more but take the
-    whole budget. The last running group may not leave before another one serves."""
+def test_the_last_serving_group_stays_until_another_one_serves(shifted: Simulator) -> None:
+    """After the shift, a combo of two prefill instances and one decode instance would serve more.
+    It takes the whole budget, so it could start only after every running group stops.
+    """
     assert [sum(target.count for target in plan.targets) for plan in shifted.timeline.plans] == [3]
     notes = [note for _, answer in shifted.timeline.plan_answers for note in answer.notes]
     assert Reason(ReasonCode.BUDGET_STUCK, "m", ("m",)) in notes
 
 
 def test_a_lost_node_is_planned_around_and_explained() -> None:
-    """Requests go to the other nodes at once; the next plan replaces the lost node."""
+    """Its requests go to the other nodes at once, and the next plan replaces the node."""
     world = Simulator(
         Scenario(cluster(), arrivals(0.2, 300.0), 300.0, LEAD_S), ControllerUnderTest()
     )
@@ -136,7 +137,7 @@ def test_a_lost_node_is_planned_around_and_explained() -> None:
     assert reasons is not None and "budget 6.00 USD/h" in reasons.bound_by
 
 
-def test_without_the_objective_nothing_is_told_apart() -> None:
+def test_without_the_throughput_objective_types_are_not_distinguished() -> None:
     plain = replace(cluster(), policy=Policy(budget_usd_per_h=6.0))
     world = Simulator(Scenario(plain, arrivals(0.2, 60.0), 60.0, 120.0), ControllerUnderTest())
     world.run()

@@ -1,5 +1,7 @@
-"""Component models through `decide` and the simulator: cells and paths follow the request mix, the
-rate and the available nodes."""
+"""Component models through `decide` and the simulator.
+
+Cells and paths follow the request mix, the rate and the available nodes.
+"""
 
 from __future__ import annotations
 
@@ -76,14 +78,14 @@ def started(
 
 @cache
 def shifted() -> Simulator:
-    """A run in which the share of requests with photos rises from 30% to 80%."""
+    """A run during which the share of requests with photos rises from 30% to 80%."""
     world = started([(CHANGE_S, RATE, PHOTOS), (END_S, RATE, 0.8)])
     world.run()
     return world
 
 
 def running(world: Simulator) -> Counter[str]:
-    """The instances that should run, by deployment."""
+    """The assigned instances, by deployment."""
     return Counter(
         one.engine.removeprefix("omni.")
         for record in world.assignments.values()
@@ -96,7 +98,7 @@ def since(world: Simulator, at_s: float) -> list[Call]:
     return [call for call in world.timeline.calls if call.arrival_ms / 1000.0 >= LEAD_S + at_s]
 
 
-def test_a_shift_of_kinds_brings_other_cells_and_other_paths() -> None:
+def test_a_shift_of_request_kinds_changes_cells_and_paths() -> None:
     before = started([(CHANGE_S, RATE, PHOTOS)])
     before.run()
     world = shifted()
@@ -115,14 +117,14 @@ def test_a_shift_of_kinds_brings_other_cells_and_other_paths() -> None:
     assert rates["photo"] / rates.total() == pytest.approx(0.8, abs=0.05)
 
 
-def test_requests_are_served_while_cells_are_exchanged_and_as_quickly_as_before_after() -> None:
+def test_requests_are_served_during_an_exchange_of_cells_and_as_quickly_after_it() -> None:
     world = shifted()
     assert {call.ending for call in world.timeline.calls} == {Ending.SERVED}
     late = [c.end_ms - c.arrival_ms for c in since(world, END_S - 300.0) if c.end_ms]
     assert np.quantile(late, 0.95) < 10_000.0
 
 
-def test_what_goes_each_path_is_what_was_planned_within_two_points() -> None:
+def test_the_share_of_each_path_matches_the_plan_within_two_points() -> None:
     world = shifted()
     planned = planned_shares(world.routes["omni"].groups)
     last = Counter((call.kind, call.group) for call in since(world, END_S - 200.0))

@@ -12,7 +12,7 @@ HIGH_S = 900
 
 
 def scaled_in(run_s: int = 3600, where: object = TWO, **changes: object) -> World:
-    """Two models fill one node each, then need half of it: each is left with half a node."""
+    """Two models fill one node each until demand falls. Each then needs half of its node."""
     there = where if isinstance(where, type(TWO)) else TWO
     return world(
         lambda _m, t: 14.0 if t < HIGH_S else 5.0,
@@ -23,7 +23,7 @@ def scaled_in(run_s: int = 3600, where: object = TWO, **changes: object) -> Worl
     ).run(run_s)
 
 
-def test_two_half_empty_nodes_become_one_and_capacity_never_falls_below_demand() -> None:
+def test_two_half_empty_nodes_become_one_while_capacity_covers_demand() -> None:
     least: dict[str, float] = {"chat": 1e9, "code": 1e9}
 
     def observe(now: World) -> None:
@@ -39,14 +39,14 @@ def test_two_half_empty_nodes_become_one_and_capacity_never_falls_below_demand()
     assert min(least.values()) >= 10.0  # the replacement serves before the old one leaves
 
 
-def test_a_move_says_what_it_frees_and_is_made_once() -> None:
+def test_a_move_states_the_freed_node_and_happens_once() -> None:
     w = scaled_in()
     moves = [d for d in w.decisions if ReasonCode.MOVED_TOGETHER in d.codes]
-    assert len(moves) <= 1  # none if scale-in alone had emptied a node
+    assert len(moves) <= 1  # No move would be made if scale-in alone had emptied a node.
     assert all(d.cost_delta_usd_per_h == -4.0 and d.change == () for d in moves)
 
 
-def test_owned_nodes_are_left_alone_because_nothing_is_saved() -> None:
+def test_groups_on_owned_nodes_are_not_moved_because_that_saves_nothing() -> None:
     w = scaled_in(where=pool(per_node=2, market=Market.OWNED))
     assert not [d for d in w.decisions if ReasonCode.MOVED_TOGETHER in d.codes]
 

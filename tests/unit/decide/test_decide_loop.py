@@ -1,5 +1,4 @@
-"""Decisions of `decide` over a small fleet in virtual time: which instances start and stop, and
-when."""
+"""Decisions over a small simulated fleet: which instances start and stop, and when."""
 
 from __future__ import annotations
 
@@ -16,9 +15,8 @@ from tests.unit.decide.decide_world import T0, world
 from topics.reason_codes import ReasonCode
 
 
-def test_without_an_answer_of_the_planner_nothing_starts_and_it_is_asked_again() -> None:
-    """The planner never answers: the controller gives up the request after two minutes and repeats
-    it."""
+def test_a_request_without_an_answer_is_repeated_and_no_instance_starts() -> None:
+    """The controller abandons a request after two minutes and sends it again."""
     w = world(5.0, answers=False).run(270)
     numbers = [e.request.number for e in w.effects if isinstance(e, SolveRequested)]
     urgent = [
@@ -31,8 +29,10 @@ def test_without_an_answer_of_the_planner_nothing_starts_and_it_is_asked_again()
     assert w.assigned_count("chat") == 0 and w.decisions == []
 
 
-def test_the_floor_is_started_at_once_without_any_traffic() -> None:
-    """min: 2. The controller requests a plan in the first tick and carries it out in the second."""
+def test_the_minimum_starts_at_once_without_traffic() -> None:
+    """With `min: 2`, the controller requests a plan in the first tick and
+    applies it in the second.
+    """
     w = world(0.0, service(min_instances=2)).run(1)
     assert [r.urgency for r in w.requests()] == [Urgency.URGENT]
     w.run(1)
@@ -41,7 +41,7 @@ def test_the_floor_is_started_at_once_without_any_traffic() -> None:
 
 
 def test_min_zero_runs_nothing_until_the_first_request_wakes_it() -> None:
-    """A model at zero costs nothing; its first arrival starts a combo with the next plan."""
+    """A model at zero costs nothing. Its first arrival starts a combo with the next plan."""
     w = world(lambda _m, t: 1.0 if t == 30 else 0.0, service(min_instances=0)).run(29)
     assert w.assigned_count("chat") == 0 and w.requests() == []
     w.run(1)
@@ -51,7 +51,7 @@ def test_min_zero_runs_nothing_until_the_first_request_wakes_it() -> None:
 
 
 def test_instances_are_routed_only_when_ready_and_weighted_by_goodput() -> None:
-    """Routes are empty while the instance starts; afterwards its weight is its goodput."""
+    """Routes are empty until the instance is ready. Its weight is its goodput."""
     w = world(5.0).run(50)
     assert w.routes["chat"].groups == ()
     w.run(20)
@@ -60,8 +60,9 @@ def test_instances_are_routed_only_when_ready_and_weighted_by_goodput() -> None:
 
 
 def test_a_ramp_scales_out_with_a_reason_and_the_price_of_new_nodes() -> None:
-    """Load rises from 5 to 30 requests/s on combos of 10: instances are added, and the reason has
-    figures and units."""
+    """Load rises from 5 to 30 requests/s on combos of 10. Instances are added, with figures and
+    units in the reason.
+    """
     w = world(lambda _m, t: 5.0 if t < 100 else 30.0).run(400)
     assert w.ready("chat") == 4  # 30 / 0.8 = 37.5 requests/s of raw capacity
     out = [d for d in w.of_kind("scale_out") if d.at_ms >= T0 + 100_000]
@@ -72,9 +73,10 @@ def test_a_ramp_scales_out_with_a_reason_and_the_price_of_new_nodes() -> None:
     )  # all four instances fit on one node
 
 
-def test_missed_slos_at_a_planned_load_derate_capacity_and_are_made_up_for() -> None:
+def test_missed_slos_at_a_planned_load_derate_capacity_and_add_an_instance() -> None:
     """At 15.5 of the planned 16 req/s half of all requests miss the SLO. Capacity is derated to 15%
-    below that load, which leaves a shortfall, and one instance is added within 45 s."""
+    below that load. The shortfall adds one instance within 45 s.
+    """
     w = world(15.5, pools=(pool(nodes=40, per_node=1, usd=2.0),)).run(600)
     assert w.assigned_count("chat") == 2
     w.missing["chat"] = 0.5
@@ -91,10 +93,10 @@ def test_missed_slos_at_a_planned_load_derate_capacity_and_are_made_up_for() -> 
     assert w.routed_req_per_s("chat") <= 40.0  # 15.5 / 0.8 / 0.5: derating ends at one half
 
 
-def test_requests_that_wait_are_demand_too() -> None:
-    """8.15 req/s arrive and 8 req/s are planned, which is within noise, but 400 requests are in
-    flight although the rate explains only 35. In-flight requests that the rate explains trigger no
-    plan."""
+def test_waiting_requests_count_as_demand() -> None:
+    """8.15 req/s arrive and 8 req/s are planned, which is within noise. But 400 requests are in
+    flight, while the rate explains only 35: the excess triggers a plan.
+    """
     w = world(lambda _m, t: 7.0 if t < 400 else 8.15).run(600)
     assert w.assigned_count("chat") == 1
     w.in_flight["chat"] = 50  # 35 by Little's law, and a random queue
@@ -105,26 +107,26 @@ def test_requests_that_wait_are_demand_too() -> None:
     assert w.assigned_count("chat") == 2
     assert "400 requests in flight where 8.2 req/s explain 35" in w.decisions[-1].reason
     w.run(20)
-    assert w.assigned_count("chat") == 2  # starting instances count
+    assert w.assigned_count("chat") == 2  # Starting instances count as capacity.
 
 
-def test_missed_slos_at_a_low_load_are_not_answered_with_capacity() -> None:
-    """All requests miss the SLO at 2 of 10 requests/s: additional engines would not help."""
+def test_missed_slos_at_a_low_load_add_no_capacity() -> None:
+    """All requests miss the SLO at 2 of 10 requests/s, so more engines would not help."""
     w = world(2.0, missing={"chat": 1.0}).run(1500)
     assert w.assigned_count("chat") == 1
 
 
-def test_the_cooldown_holds_but_not_against_a_surge_larger_than_what_was_added() -> None:
-    """30 requests/s, then 300 half a minute later: the second step does not wait for the cool-down
-    of 120 s."""
+def test_a_surge_larger_than_the_last_addition_does_not_wait_for_the_cool_down() -> None:
+    """30 requests/s, then 300 half a minute later. The cool-down lasts 120 s."""
     w = world(lambda _m, t: 5.0 if t < 100 else 30.0 if t < 130 else 250.0).run(135)
     late = [d for d in w.of_kind("scale_out") if d.at_ms >= T0 + 130_000]
     assert late and late[0].at_ms <= T0 + 134_000
 
 
-def test_what_cannot_be_had_is_said_once_and_not_tried_in_every_tick() -> None:
-    """The pool has one GPU: the surge leads to one "infeasible" decision, and assignments stay
-    within the supply."""
+def test_an_infeasible_surge_is_stated_once_and_not_retried_in_every_tick() -> None:
+    """The pool has one GPU. The surge leads to one "infeasible" decision, and assignments stay
+    within the pool.
+    """
     small = pool(nodes=1, per_node=1)
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).run(300)
     assert w.kinds().count("infeasible") == 1
@@ -132,26 +134,25 @@ def test_what_cannot_be_had_is_said_once_and_not_tried_in_every_tick() -> None:
     assert w.state.models["chat"].has_unserved
 
 
-def test_nothing_lacks_where_a_person_is_asked_first() -> None:
-    """Nodes are free, but missing capacity waits for an approval; shorter requests need no
-    evidence."""
+def test_missing_capacity_that_waits_for_approval_is_no_infeasible_demand() -> None:
+    """Nodes are free, but the addition waits for a person. Shorter requests need no evidence."""
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, service("chat", mode=Mode.APPROVE))
     w.run(300)
     state = w.state.models["chat"]
     assert state.proposal is not None and state.unmet_until_ms and not state.has_unserved
 
 
-def test_full_plans_remember_the_lengths_that_they_were_asked_for() -> None:
-    """Full plans record the request lengths of their requests; later lengths are compared with
-    these."""
+def test_full_plans_record_the_request_lengths_that_they_assume() -> None:
+    """Later lengths are compared with these."""
     w = world(5.0).run(320)
     assert w.requests(Urgency.FULL)
     assert w.state.full.lengths == {"chat": w.state.models["chat"].lengths}
 
 
-def test_a_promise_that_cannot_be_kept_is_said_although_the_demand_is_served() -> None:
-    """A fleet of one node cannot survive its loss: a decision states this at once and every ten
-    minutes."""
+def test_a_promise_that_cannot_be_kept_is_stated_although_demand_is_served() -> None:
+    """One node cannot survive its own loss. A decision states this at once and
+    every ten minutes.
+    """
     alone, two = pool(nodes=1, per_node=1), pool(nodes=2, per_node=1)
     w = world(5.0, service(min_instances=1, survive="one-node"), pools=(alone,)).run(900)
     assert w.assigned_count("chat") == 1
@@ -163,17 +164,16 @@ def test_a_promise_that_cannot_be_kept_is_said_although_the_demand_is_served() -
     assert kept.of_kind("infeasible") == []
 
 
-def test_a_ceiling_is_kept() -> None:
-    """max: 2 holds under any load."""
+def test_the_maximum_holds_under_any_load() -> None:
+    """`max: 2` under a load that needs more."""
     w = world(lambda _m, t: 5.0 if t < 90 else 90.0, service(max_instances=2)).run(300)
     assert w.assigned_count("chat") == 2
     (said,) = w.of_kind("infeasible")
     assert said.codes == (ReasonCode.UNSERVED, ReasonCode.CEILING)
 
 
-def test_recommend_says_everything_and_changes_nothing() -> None:
-    """Mode recommend: decisions with applied False; the controller publishes no assignment or
-    route."""
+def test_mode_recommend_states_decisions_and_publishes_no_assignment_or_route() -> None:
+    """Its decisions have `applied` False."""
     quiet = service(mode=Mode.RECOMMEND)
     w = world(lambda _m, t: 5.0 if t < 100 else 30.0, quiet).run(1500)
     assert w.of_kind("scale_out") and not any(d.applied for d in w.decisions)
@@ -182,8 +182,9 @@ def test_recommend_says_everything_and_changes_nothing() -> None:
 
 
 def test_a_mixed_cluster_acts_only_for_models_in_mode_act() -> None:
-    """One model is in mode act (20 / 0.8 = 25 req/s raw, three combos of 10), the other in mode
-    recommend."""
+    """One model is in mode act (20 / 0.8 = 25 req/s raw, three combos of 10). The other is in mode
+    recommend.
+    """
     where = pool()
     both = (service("chat"), service("code", mode=Mode.APPROVE))
     catalogue = {m: simple(m, where) for m in ("chat", "code")}
@@ -192,7 +193,7 @@ def test_a_mixed_cluster_acts_only_for_models_in_mode_act() -> None:
     assert {d.applied for d in w.decisions if d.model == "code"} == {False}
 
 
-def test_deciding_is_deterministic_and_leaves_its_inputs_alone() -> None:
+def test_deciding_is_deterministic_and_does_not_change_its_inputs() -> None:
     """Two calls with equal state and observation have equal effects."""
     w = world(lambda _m, t: 5.0 if t < 50 else 40.0).run(60)
     seen = Observation(statuses=dict(w.statuses))
@@ -202,9 +203,8 @@ def test_deciding_is_deterministic_and_leaves_its_inputs_alone() -> None:
     assert first == second and w.state is before
 
 
-def test_a_tick_without_news_publishes_nothing() -> None:
-    """Steady load on a settled fleet: the controller requests one plan per period and changes
-    nothing."""
+def test_a_tick_without_a_change_publishes_nothing() -> None:
+    """Under steady load the controller requests one plan per period and changes nothing."""
     w = world(7.0).run(200)
     count = len(w.effects)
     w.run(800)
@@ -214,8 +214,7 @@ def test_a_tick_without_news_publishes_nothing() -> None:
 
 
 def test_a_new_leader_publishes_every_key_again_under_its_token() -> None:
-    """After a restart the leader publishes every assignment and route with a higher generation and
-    unchanged content."""
+    """Every assignment and route gets a higher generation; its content is unchanged."""
     w = world(20.0).run(200)
     before = dict(w.applied)
     w.restart_controller()
@@ -228,19 +227,20 @@ def test_a_new_leader_publishes_every_key_again_under_its_token() -> None:
 
 
 def test_a_restart_causes_neither_scale_out_nor_scale_in() -> None:
-    """The state is rebuilt under steady load: the only decision is "rebuilt", and decision numbers
-    continue."""
+    """The state is rebuilt under steady load. The only decision is "rebuilt", and decision numbers
+    continue.
+    """
     w = world(20.0).run(300)
     wanted, number = w.assigned_count("chat"), w.decisions[-1].number
     w.restart_controller()
-    w.windows.__init__(1800)  # type: ignore[misc]  # the windows cannot be replayed either
+    w.windows.__init__(1800)  # type: ignore[misc]  # no replay of the windows either
     w.run(300)
     assert [d.kind for d in w.decisions if d.number > number] == ["rebuilt"]
     assert w.assigned_count("chat") == wanted
 
 
 def test_serials_are_not_used_twice_after_a_restart() -> None:
-    """Instances that start after a rebuild get unused names."""
+    """Instances that start after a rebuild get new serials."""
     w = world(lambda _m, t: 5.0 if t < 200 else 60.0).run(150)
     old = {i.instance for a in w.applied.values() for i in a.instances}
     w.restart_controller()
@@ -250,8 +250,9 @@ def test_serials_are_not_used_twice_after_a_restart() -> None:
 
 
 def test_the_serial_of_a_group_that_is_gone_is_not_used_again_after_a_restart() -> None:
-    """Only the last plan still names the group. An executor would take a new instance with that
-    name for the old one."""
+    """Only the last plan still names the group. Otherwise an executor would take a new instance of
+    that name for the old one.
+    """
     w = world(lambda _m, t: 45.0 if t < 300 or t > 1600 else 5.0)
     names: set[str] = set()
     w.run(1500, lambda w: names.update(g.name for g in w.state.groups))
@@ -263,14 +264,14 @@ def test_the_serial_of_a_group_that_is_gone_is_not_used_again_after_a_restart() 
 
 
 def test_rebuilding_from_nothing_is_a_first_start() -> None:
-    """The topics are empty: no decision is published and no instance is planned."""
+    """The topics are empty, so no decision is published and no instance is planned."""
     w = world(1.0)
     state = restore(w.cluster, {}, {}, {}, [], T0)
     assert state.groups == () and state.announce is None and state.next_serial == 1
 
 
 def test_a_higher_priority_gets_the_last_gpu() -> None:
-    """Two models need the only GPU: the model with the higher priority gets it."""
+    """Two models need the only GPU."""
     small = pool(nodes=1, per_node=1)
     both = (service("aaa", min_instances=1), service("zzz", min_instances=1, priority=5))
     catalogue = {m: simple(m, small) for m in ("aaa", "zzz")}

@@ -1,5 +1,6 @@
-"""Drain time-outs: how long instances may take to finish their requests, and when that is too
-short."""
+"""Drain time-outs: the time in which an instance may finish its requests, and a warning if it is
+too short.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ def writes_essays(**changes: object) -> Service:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def test_nodes_are_told_to_wait_for_the_longest_answers_of_what_they_run() -> None:
+def test_the_drain_time_out_of_a_node_covers_its_longest_answers() -> None:
     w = world(20.0, writes_essays(), pools=(ONE,)).run(60)
     told_ms = {a.drain_timeout_ms for a in w.applied.values() if a.instances}
     assert told_ms == {int(1000 * longest_answer_s(writes_essays()))}
     assert min(told_ms) > 480_000
 
 
-def test_a_declared_time_out_is_what_nodes_are_told_and_too_short_a_one_is_a_decision() -> None:
+def test_a_declared_time_out_is_sent_to_nodes_and_a_decision_states_if_it_is_too_short() -> None:
     w = world(20.0, writes_essays(), pools=(ONE,), policy=Policy(drain_timeout_s=120.0)).run(60)
     assert {a.drain_timeout_ms for a in w.applied.values() if a.instances} == {120_000}
     (said,) = [d for d in w.decisions if ReasonCode.DRAIN_TOO_SHORT in d.codes]
@@ -40,8 +41,8 @@ def test_a_declared_time_out_is_what_nodes_are_told_and_too_short_a_one_is_a_dec
     ]
 
 
-def test_that_a_time_out_is_too_short_for_measured_lengths_is_said_until_it_is_changed() -> None:
-    """The declared answers are short; the measured answers are long."""
+def test_a_time_out_too_short_for_measured_lengths_is_stated_until_it_is_changed() -> None:
+    """The declared answers are short, but the measured answers are long."""
     w = world(
         20.0,
         service(lengths=Lengths.expected(100.0, 50.0), max_len_tokens=16_384),

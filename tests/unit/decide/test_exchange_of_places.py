@@ -1,4 +1,4 @@
-"""A plan in which combos exchange places: no additional node is rented in the meantime."""
+"""Two combos exchange nodes without an additional rented node."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ CATALOGUE = {
 
 
 def stepped(mode: Mode = Mode.ACT) -> World:
-    """code and mini share a node. The load of code doubles, and code gets another node at once; the
-    best fleet has both combos of code on the first node and mini on the other."""
+    """code and mini share a node. The load of code doubles, so code gets a second node at once. In
+    the best fleet both combos of code are on the first node and mini is on the other.
+    """
     return world(
         lambda model, t: (1.0 if t < 400 else 2.9) if model == "code" else 5.0,
         service("code"),
@@ -33,7 +34,7 @@ def stepped(mode: Mode = Mode.ACT) -> World:
     )
 
 
-def test_what_has_no_place_yet_waits_until_the_other_has_left() -> None:
+def test_a_combo_waits_until_the_other_leaves_its_node() -> None:
     w = stepped().run(390)
     assert (len(w.rented(BIG.id)), len(w.rented(LONE.id))) == (1, 0)
     most, least = 0, 1e9
@@ -50,7 +51,7 @@ def test_what_has_no_place_yet_waits_until_the_other_has_left() -> None:
     assert least >= 4.0 and w.ready("code") == 2
 
 
-def test_where_the_other_may_not_leave_nothing_waits_for_it_for_ever() -> None:
-    """mini is in mode recommend, so its place stays taken and plans avoid it."""
+def test_a_combo_does_not_wait_for_a_model_that_may_not_move() -> None:
+    """mini is in mode recommend, so it keeps its GPU and plans avoid that GPU."""
     w = stepped(Mode.RECOMMEND).run(1900)
     assert w.ready("code") == 2 and w.routed_req_per_s("code") >= 4.0

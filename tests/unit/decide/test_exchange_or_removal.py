@@ -1,4 +1,4 @@
-"""Reasons that block a removal, and exchanges that do not count as removals."""
+"""Exchanges of capacity: small losses need no evidence, larger ones count as removals."""
 
 from __future__ import annotations
 
@@ -48,15 +48,14 @@ def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> tuple[ReasonCode
     return codes_of([kept]) if kept is not None else ()
 
 
-def test_an_exchange_that_leaves_about_the_same_waits_for_no_cool_down() -> None:
+def test_an_exchange_of_equal_capacity_does_not_wait_for_the_cool_down() -> None:
     assert why(adds=1, removes=4) == ()  # 3.9 replaces 4.0 of 8.0 req/s: 1% less
     assert ReasonCode.COOLDOWN in why(adds=1, removes=6)
     assert ReasonCode.COOLDOWN in why(adds=0, removes=1)
 
 
-def test_an_exchange_that_leaves_a_little_less_takes_as_much_evidence_as_a_removal() -> None:
-    """Repeated exchanges that each lose a tenth would amount to a removal; an exchange without a
-    loss needs no evidence."""
+def test_an_exchange_that_loses_capacity_needs_the_evidence_of_a_removal() -> None:
+    """Ten exchanges that each lose a tenth would amount to a removal."""
     missed = replace(SEEN, local=stats(120, 120, attained=60))
     stale = replace(SEEN, local=stats(120, 120, age_ms=30_000))
     assert ReasonCode.SLO_STRAINED in why(adds=1, removes=4, demand=missed)

@@ -1,4 +1,4 @@
-"""The bill stays within the budget at every moment, also during an exchange."""
+"""The hourly cost stays within the budget at every moment, including during an exchange."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ def bill_usd_per_h(w: World) -> float:
 
 
 def taking_turns(model: str, t: int) -> float:
-    """Arrivals/s: every 900 s one model rises to the high rate and the other falls to the low
-    rate."""
+    """Arrivals/s. Every 900 s one model rises to the high rate and the other
+    falls to the low rate.
+    """
     high = (t // 900) % 2 == (0 if model == "a" else 1)
     return 34.0 if high else 5.0
 
 
-def test_the_bill_never_exceeds_the_budget_while_a_mix_changes() -> None:
-    """Both models at their high rate would need 12 USD/h; each full plan places them again."""
+def test_cost_never_exceeds_the_budget_while_the_mix_changes() -> None:
+    """Both models at their high rate would need 12 USD/h. Each full plan moves capacity between
+    them.
+    """
     w = world(
         taking_turns,
         service("a"),

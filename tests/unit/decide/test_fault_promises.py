@@ -1,4 +1,4 @@
-"""Promises of the pure core under faults, in virtual time."""
+"""Guarantees of `decide` under faults, in virtual time."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ ONE = pool(nodes=40, per_node=1, usd=2.0)
 
 
 def over_provisioned(**switches: object) -> World:
-    """38 req/s on five combos, each on a separate node, then 4 req/s: excess from t = 300 on."""
+    """38 req/s on five combos, each on its own node, then 4 req/s. The excess begins at t = 300."""
     return world(lambda _m, t: 38.0 if t < 300 else 4.0, pools=(ONE,), **switches)
 
 
-def test_lasting_excess_is_taken_away_down_to_the_floor() -> None:
-    """The reference for all guards below: without a fault, scale-in happens.
+def test_lasting_excess_is_scaled_in_to_the_minimum() -> None:
+    """Without a fault, scale-in happens: the guards below are compared with this test.
 
-    Capacity that the oldest local window within `scale_in_after` still needs stays: the first
-    instance leaves after eight minutes of excess at the earliest, the last after twelve.
+    Removal waits until no local window within `scale_in_after` needs the capacity. The first
+    instance leaves after eight minutes of excess or later, the last after twelve.
     """
     w = over_provisioned().run(299)
     assert w.ready("chat") == 5
@@ -50,15 +50,17 @@ def test_lasting_excess_is_taken_away_down_to_the_floor() -> None:
     assert ins[0].at_ms - (T0 + 300_000) >= 480_000
 
 
-def test_what_a_paid_node_carries_costs_nothing_and_stays() -> None:
-    """Four combos share one node of four GPUs: removing three of them would save nothing."""
+def test_instances_on_a_node_that_stays_rented_are_kept() -> None:
+    """Four combos share one node of four GPUs, so removing three of them would save nothing."""
     w = world(lambda _m, t: 30.0 if t < 300 else 4.0).run(1500)
     assert w.assigned_count("chat") == 4 and w.of_kind("scale_in") == []
 
 
 @pytest.mark.parametrize("gap_s", [10, 60, 600])
 def test_a_telemetry_gap_never_scales_in_and_is_marked_within_two_ticks(gap_s: int) -> None:
-    """Gaps of 10, 60 and 600 s: NoData within 2 ticks, and no instance leaves during the gap."""
+    """Gaps of 10, 60 and 600 s. NoData is stated within 2 ticks, and no instance leaves during the
+    gap.
+    """
     w = world(40.0).run(800)
     wanted = w.assigned_count("chat")
     w.silent.add("g1")
@@ -73,8 +75,9 @@ def test_a_telemetry_gap_never_scales_in_and_is_marked_within_two_ticks(gap_s: i
 
 
 def test_a_gap_never_counts_as_idle() -> None:
-    """Excess, then silence for an hour: all instances that served when telemetry stopped still
-    serve."""
+    """After a period of excess, telemetry stops for an hour. All instances that served before the
+    gap still serve.
+    """
     w = over_provisioned().run(500)
     w.silent.add("g1")
     w.run(1500)
@@ -82,8 +85,9 @@ def test_a_gap_never_counts_as_idle() -> None:
 
 
 def test_zero_reported_by_a_gateway_without_the_routes_is_no_evidence() -> None:
-    """One gateway reports exactly 0 and its peer reports traffic: the zero does not count until the
-    gateway confirms the routes."""
+    """One gateway reports exactly 0 and its peer reports traffic. The zero does not count until the
+    gateway confirms the routes.
+    """
     where = pool()
     both = (service("chat"), service("code"))
     catalogue = {m: simple(m, where) for m in ("chat", "code")}
@@ -97,8 +101,8 @@ def test_zero_reported_by_a_gateway_without_the_routes_is_no_evidence() -> None:
     assert {d.model for d in w.of_kind("scale_in")} == {"chat"}
 
 
-def test_zero_reported_while_engines_hold_requests_is_no_evidence() -> None:
-    """The in-flight counts of the engines contradict a false zero."""
+def test_zero_arrivals_are_no_evidence_while_engines_have_requests() -> None:
+    """The in-flight counts of the engines contradict the zero."""
     w = world(40.0).run(400)
     w.zero.add("chat")
     w.busy.add("chat")
@@ -106,8 +110,8 @@ def test_zero_reported_while_engines_hold_requests_is_no_evidence() -> None:
     assert w.of_kind("scale_in") == []
 
 
-def test_rising_latency_forbids_scale_in() -> None:
-    """Utilisation is low, but TTFT rises: no instance leaves meanwhile."""
+def test_rising_latency_blocks_scale_in() -> None:
+    """Utilisation is low, but TTFT rises."""
     w = over_provisioned().run(450)
 
     def climb(w: World) -> None:
@@ -119,15 +123,16 @@ def test_rising_latency_forbids_scale_in() -> None:
     assert w.of_kind("scale_in") == []
 
 
-def test_a_missed_slo_forbids_scale_in() -> None:
-    """One request in four misses its SLO at a percentile of 95: no instance leaves."""
+def test_missed_slos_block_scale_in() -> None:
+    """One request in four misses its SLO at a percentile of 95."""
     w = over_provisioned(missing={"chat": 0.25}).run(1500)
     assert w.of_kind("scale_in") == []
 
 
-def test_misses_of_a_surge_that_is_over_do_not_start_the_period_again() -> None:
-    """Excess from t = 300 on, misses until t = 1000: scale-in begins once the window contains no
-    misses."""
+def test_misses_of_an_ended_surge_do_not_restart_the_scale_in_period() -> None:
+    """Excess from t = 300 on, misses until t = 1000. Scale-in begins once the window contains no
+    misses.
+    """
     w = over_provisioned(missing={"chat": 0.25}).run(1000)
     assert w.of_kind("scale_in") == []
     w.missing.clear()
@@ -137,9 +142,10 @@ def test_misses_of_a_surge_that_is_over_do_not_start_the_period_again() -> None:
     assert w.ready("chat") == 1
 
 
-def test_a_cold_controller_takes_nothing_away_before_it_has_seen_the_whole_time() -> None:
-    """Restart during excess: the first scale-in comes after the new controller has observed excess
-    for `scale_in_after`."""
+def test_a_restarted_controller_observes_the_whole_period_before_it_scales_in() -> None:
+    """The controller restarts during excess. Its first scale-in comes after `scale_in_after` of its
+    own observation.
+    """
     w = over_provisioned().run(600)
     w.restart_controller()
     restarted = w.now_ms
@@ -148,8 +154,8 @@ def test_a_cold_controller_takes_nothing_away_before_it_has_seen_the_whole_time(
     assert first.at_ms - restarted >= 600_000
 
 
-def test_a_cold_controller_without_windows_takes_nothing_away() -> None:
-    """The windows could not be replayed, so the controller has no data from before the restart."""
+def test_a_restarted_controller_without_windows_does_not_scale_in() -> None:
+    """Its windows could not be replayed, so it has no data from before the restart."""
     w = over_provisioned().run(900)
     w.restart_controller()
     w.windows.__init__(1800)  # type: ignore[misc]
@@ -157,9 +163,10 @@ def test_a_cold_controller_without_windows_takes_nothing_away() -> None:
     assert [d.kind for d in w.decisions if d.at_ms > w.state.started_ms] == ["rebuilt"]
 
 
-def test_of_what_is_needed_nothing_leaves_and_what_is_surplus_is_gone_soon() -> None:
-    """Load falls to 10% for ten minutes: the remaining capacity covers the planned demand at every
-    moment. The surplus 90% leaves within two minutes of the decision, not in steps of a tenth."""
+def test_surplus_leaves_soon_and_needed_capacity_stays() -> None:
+    """Load falls to 10% for ten minutes. Capacity covers the planned demand at every moment. The
+    surplus 90% leaves within two minutes of the decision, not in steps of a tenth.
+    """
     w = world(lambda _m, t: 150.0 if t < 300 else 15.0, pools=(ONE,)).run(299)
     assert w.ready("chat") >= 18
 
@@ -179,9 +186,10 @@ def test_of_what_is_needed_nothing_leaves_and_what_is_surplus_is_gone_soon() -> 
     assert w.ready("chat") == 2  # 15 / 0.8 = 18.75 req/s raw
 
 
-def test_without_present_evidence_removals_keep_to_the_disruption_budget() -> None:
-    """A freeze begins with the decision. The target fell, but of the instances that already retire
-    at most a fifth of the ready instances leave at a time."""
+def test_removals_without_present_evidence_keep_to_the_disruption_budget() -> None:
+    """A freeze begins with the decision, after instances were chosen to leave. At most a fifth of
+    the ready instances leave at a time.
+    """
     w = world(
         lambda _m, t: 150.0 if t < 300 else 15.0, service(max_disruption=0.2), pools=(ONE,)
     ).run(900)
@@ -198,10 +206,10 @@ def test_without_present_evidence_removals_keep_to_the_disruption_budget() -> No
 
 
 @pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
-def test_a_tenfold_burst_is_answered_within_three_seconds(rate: float) -> None:
-    """The plan is requested at most 3 s after the burst's first second for 19 of 20 seeds (5 s if
-    more than the mean was planned). Instances are assigned as soon as the answer arrives, here in
-    the next tick."""
+def test_a_tenfold_burst_gets_a_plan_request_within_three_seconds(rate: float) -> None:
+    """Measured from the burst's first second, for 19 of 20 seeds. The limit is 5 s if more than the
+    mean was planned. Instances are assigned as soon as the answer arrives, here in the next tick.
+    """
     delays_s = []
     for seed in range(20):
         where = pool(nodes=100)
@@ -222,16 +230,17 @@ def test_a_tenfold_burst_is_answered_within_three_seconds(rate: float) -> None:
     assert sorted(delays_s)[18] <= 3 and max(delays_s) <= 5
 
 
-def test_every_message_a_hundred_times_changes_nothing() -> None:
-    """Telemetry that is delivered 100 times leads to the decisions of a single delivery."""
+def test_telemetry_delivered_a_hundred_times_counts_once() -> None:
+    """Repeated telemetry leads to the decisions of a single delivery."""
     once = over_provisioned(copies=1).run(450)
     often = over_provisioned(copies=100).run(450)
     assert once.decisions == often.decisions and once.applied == often.applied
 
 
 def test_capacity_never_falls_below_demand_during_scale_in() -> None:
-    """While load falls slowly, the routed capacity at the planned utilization covers the demand in
-    every tick."""
+    """Load falls slowly. In every tick the routed capacity at the planned utilization covers the
+    demand.
+    """
     w = world(lambda _m, t: 60.0 if t < 300 else max(6.0, 60.0 - (t - 300) / 60)).run(400)
 
     def check(w: World) -> None:
@@ -242,8 +251,9 @@ def test_capacity_never_falls_below_demand_during_scale_in() -> None:
 
 
 def test_a_drain_starts_only_after_gateways_confirm_the_routes() -> None:
-    """Routes omit the instance first; `drain` becomes true once the gateway applies them or the
-    time limit ends."""
+    """Routes omit the instance first. `drain` becomes true once the gateway applies the routes or
+    the time limit ends.
+    """
     w = over_provisioned().run(700)
     drained: list[tuple[int, int]] = []
 
@@ -283,15 +293,17 @@ def test_prefill_and_decode_are_routed_together_and_reach_zero_together() -> Non
     assert w.assigned_count("chat") == 0 and all(not a.instances for a in w.applied.values())
 
 
-def test_with_all_metrics_gone_the_floor_is_still_enforced() -> None:
-    """No telemetry arrives from the start: the minimum number of instances runs nevertheless."""
+def test_the_minimum_runs_without_any_telemetry() -> None:
+    """No telemetry arrives from the start. The minimum number of instances runs nevertheless."""
     w = world(5.0, service(min_instances=3), silent={"g1"}).run(100)
     assert w.ready("chat") == 3
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_steady_noisy_load_hardly_ever_turns_the_fleet_around(seed: int) -> None:
-    """40 requests/s with rate noise of CV 0.3 in 10 s steps: at most one reversal in an hour."""
+def test_steady_noisy_load_rarely_reverses_the_fleet_size(seed: int) -> None:
+    """40 requests/s with rate noise of CV 0.3 in steps of 10 s. At most one reversal happens in an
+    hour.
+    """
     noise = random.Random(seed)
     steps = [max(0.0, noise.gauss(40.0, 12.0)) for _ in range(400)]
     w = world(lambda _m, t: steps[t // 10], pools=(pool(nodes=20),), seed=seed).run(3900)
@@ -299,9 +311,10 @@ def test_steady_noisy_load_hardly_ever_turns_the_fleet_around(seed: int) -> None
     assert sum(1 for a, b in pairwise(moves) if a != b) <= 1
 
 
-def test_records_that_arrive_late_and_out_of_order_give_the_same_end() -> None:
-    """Telemetry arrives in batches of five, each in reverse order: the fleet ends as with ordered
-    records."""
+def test_late_and_disordered_records_give_the_same_fleet() -> None:
+    """Telemetry arrives in batches of five, each in reverse order. The final fleet equals that with
+    ordered records.
+    """
     straight = world(lambda _m, t: 5.0 if t < 300 else 30.0).run(900)
     mixed = world(lambda _m, t: 5.0 if t < 300 else 30.0)
     add, held = mixed.windows.add, []

@@ -17,7 +17,9 @@ ONE = pool(nodes=40, per_node=1, usd=2.0)
 
 
 def test_a_declared_workload_starts_with_the_fleet_it_needs() -> None:
-    """30 req/s declared: the first answer starts four instances of 10 req/s (30 / 0.8 = 37.5)."""
+    """30 req/s are declared. The first answer starts four instances of 10 req/s
+    (30 / 0.8 = 37.5).
+    """
     w = world(lambda _m, t: 0.0 if t < 90 else 30.0, service(req_per_s=30.0), pools=(ONE,)).run(2)
     assert w.assigned_count("chat") == 4
     assert ReasonCode.DECLARED in w.decisions[0].codes
@@ -25,9 +27,10 @@ def test_a_declared_workload_starts_with_the_fleet_it_needs() -> None:
     assert [d.kind for d in w.decisions] == ["scale_out"] and w.ready("chat") == 4
 
 
-def test_a_declared_workload_holds_until_windows_know_better() -> None:
-    """30 req/s are declared and 5 arrive: all four instances stay until the excess has lasted long
-    enough, then one is left."""
+def test_a_declared_workload_counts_until_windows_have_evidence() -> None:
+    """30 req/s are declared and 5 arrive. All four instances stay until the excess has lasted long
+    enough; then one is left.
+    """
     w = world(5.0, service(req_per_s=30.0), pools=(ONE,)).run(600)
     assert w.ready("chat") == 4 and w.state.models["chat"].rate_observed
     w.run(180)
@@ -35,8 +38,8 @@ def test_a_declared_workload_holds_until_windows_know_better() -> None:
 
 
 def test_idle_time_before_the_first_request_is_no_evidence_of_excess() -> None:
-    """30 req/s declared, no request for 500 s, then 5 req/s: all four instances stay until 5 req/s
-    have lasted for `scale_in_after` (600 s). They do not leave two minutes after the first request.
+    """30 req/s are declared. No request comes for 500 s, then 5 req/s. All four instances stay
+    until 5 req/s have lasted for `scale_in_after` (600 s).
     """
     w = world(lambda _m, t: 0.0 if t < 500 else 5.0, service(req_per_s=30.0), pools=(ONE,))
     w.run(1080)
@@ -45,23 +48,24 @@ def test_idle_time_before_the_first_request_is_no_evidence_of_excess() -> None:
     assert w.assigned_count("chat") == 1
 
 
-def test_a_declared_workload_that_never_comes_is_given_up() -> None:
-    """No request in twice `scale_in_after`: the fleet shrinks to its floor soon after."""
+def test_a_declared_workload_that_never_arrives_stops_counting() -> None:
+    """After twice `scale_in_after` without a request the fleet shrinks to its minimum."""
     w = world(0.0, service(req_per_s=30.0), pools=(ONE,)).run(1190)
     assert w.assigned_count("chat") == 4
     w.run(60)
     assert w.assigned_count("chat") == 1
 
 
-def test_telemetry_that_never_came_is_no_knowledge() -> None:
-    """No gateway reports: the declared rate stays valid meanwhile."""
+def test_a_declared_workload_counts_while_no_gateway_reports() -> None:
+    """Missing telemetry is not zero traffic."""
     w = world(5.0, service(req_per_s=30.0), pools=(ONE,), silent={"g1"}).run(1500)
     assert w.assigned_count("chat") == 4
 
 
 def test_a_restart_does_not_return_to_the_declared_workload() -> None:
-    """Measured demand had reduced the fleet to one instance; the restarted controller keeps that
-    size."""
+    """Measured demand had reduced the fleet to one instance. The restarted controller keeps that
+    size.
+    """
     w = world(5.0, service(req_per_s=30.0), pools=(ONE,)).run(850)
     assert w.ready("chat") == 1
     w.restart_controller()
@@ -70,14 +74,17 @@ def test_a_restart_does_not_return_to_the_declared_workload() -> None:
 
 
 def test_idle_seconds_before_traffic_do_not_dilute_the_rate() -> None:
-    """100 s without a request, then 30 req/s: the capacity for 30 req/s is ordered within 40 s
-    although the mean of the local window is 10 req/s. The first instance is ordered within 4 s."""
+    """100 s without a request, then 30 req/s. The first instance is ordered within 4 s, and
+    capacity for 30 req/s within 40 s. The mean of the local window would be 10 req/s.
+    """
     w = world(lambda _m, t: 0.0 if t < 100 else 30.0, pools=(ONE,), seed=1).run(140)
     assert w.assigned_count("chat") >= 4 and w.of_kind("scale_out")[0].at_ms < T0 + 104_000
 
 
 def test_fifty_three_shorter_requests_change_nothing() -> None:
-    """The inputs of 53 requests are a third shorter: the planned lengths stay the same."""
+    """The inputs of 53 requests are a third shorter, which is too little evidence for other planned
+    lengths.
+    """
     w = world(1.0, pools=(ONE,)).run(300)
     before = w.state.models["chat"].lengths
     w.longer["chat"] = 2 / 3
@@ -86,8 +93,9 @@ def test_fifty_three_shorter_requests_change_nothing() -> None:
 
 
 class LongerHoldsLess(Planner):
-    """A planner over combos whose rate falls with the input length: 10 req/s at 1000 tokens, 5 at
-    2000."""
+    """A planner over combos that serve less with longer inputs: 10 req/s at
+    1000 tokens, 5 at 2000.
+    """
 
     def _candidates(
         self, cluster: Cluster, service: Service, lengths: Lengths, *rest: object
@@ -102,9 +110,10 @@ class LongerHoldsLess(Planner):
         return replace(found, req_per_s=1e4 / lengths.input_tokens)
 
 
-def test_longer_requests_raise_capacity_soon() -> None:
-    """The inputs of 7 req/s double, which halves the capacity of an instance: a second one is added
-    within a minute although the rate stays the same."""
+def test_longer_requests_add_capacity_within_a_minute() -> None:
+    """The inputs of 7 req/s double, which halves the capacity of an instance. The rate stays the
+    same.
+    """
     w = world(7.0, pools=(ONE,))
     w.planner = LongerHoldsLess(w.catalogue)
     w.run(300)
@@ -116,9 +125,10 @@ def test_longer_requests_raise_capacity_soon() -> None:
     assert 1800.0 < w.state.models["chat"].lengths.input_tokens <= 2000.0
 
 
-def test_misses_while_something_starts_do_not_derate() -> None:
-    """Requests of a surge miss the SLO until new instances are ready; this is no evidence about
-    capacity."""
+def test_misses_while_an_instance_starts_do_not_derate_capacity() -> None:
+    """Requests of a surge miss the SLO until new instances are ready. This is no evidence about
+    capacity.
+    """
     w = world(lambda _m, t: 5.0 if t < 300 else 40.0, pools=(ONE,)).run(300)
     w.missing["chat"] = 0.6
     w.run(100)
@@ -127,9 +137,10 @@ def test_misses_while_something_starts_do_not_derate() -> None:
     assert w.state.models["chat"].derate == 1.0
 
 
-def test_derating_is_taken_back_slowly() -> None:
-    """Misses for a minute at a planned load derate capacity by 15% at once; ten minutes later 3%
-    are restored."""
+def test_derated_capacity_recovers_slowly() -> None:
+    """Misses at a planned load for a minute derate capacity by 15% at once. Ten minutes later 3%
+    are restored.
+    """
     w = world(15.5, pools=(ONE,)).run(600)
     w.missing["chat"] = 0.5
     w.run(60)

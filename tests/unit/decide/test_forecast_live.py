@@ -1,4 +1,4 @@
-"""The controller starts instances before an hourly burst, also right after a restart."""
+"""The controller starts instances before an hourly burst, including right after a restart."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def rate(_model: str, t_s: int) -> float:
 
 
 def remembering(forecast: str) -> World:
-    """A world that begins 15 minutes before a burst, with the history of the six hours before it:
-    the controller has just taken over."""
+    """A world 15 minutes before a burst, with six hours of history: the controller has just taken
+    over.
+    """
     w = world(rate)
     policy = replace(w.cluster.policy, forecast=forecast)
     w.cluster = replace(w.cluster, policy=policy)
@@ -43,7 +44,7 @@ def test_a_burst_that_comes_each_hour_finds_its_instances_ready() -> None:
     assert any(ReasonCode.FORECAST in d.codes for d in ahead.of_kind("scale_out"))
 
 
-def test_what_was_asked_is_known_again_after_a_restart() -> None:
+def test_the_rate_history_is_known_again_after_a_restart() -> None:
     w = remembering("auto").run(700)
     before = w.state.models["chat"].forecast.history
     w.restart_controller()
@@ -54,7 +55,7 @@ def test_what_was_asked_is_known_again_after_a_restart() -> None:
     assert np.array_equal(before.rates()[:known], after.rates()[:known], equal_nan=True)
 
 
-def test_rates_are_written_every_ten_minutes_and_no_more() -> None:
+def test_rates_are_published_once_in_ten_minutes() -> None:
     w = world(rate)
     w.run(1250)
     written = [e for e in w.effects if type(e).__name__ == "PublishRates"]
@@ -63,9 +64,10 @@ def test_rates_are_written_every_ten_minutes_and_no_more() -> None:
     assert known and all(count > 0 for count in known)
 
 
-def test_every_model_has_its_turn_where_ticks_are_ten_seconds_apart() -> None:
-    """Each model is forecast in another second of ten. If ticks are ten seconds apart, as in a
-    simulation by rates, a tick need not fall on that second."""
+def test_every_model_is_forecast_if_ticks_are_ten_seconds_apart() -> None:
+    """Each model is forecast in its own second of ten. With ticks ten seconds apart, no tick may
+    fall on that second.
+    """
     w = world(1.0, *(service(model) for model in "abcdefghij"))
     for _ in range(10):
         w.t_s += 9

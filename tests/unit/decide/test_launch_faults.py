@@ -12,9 +12,10 @@ from tests.unit.decide.decide_world import T0, World, world
 from topics.reason_codes import ReasonCode
 
 
-def test_a_replacement_that_never_comes_up_drains_nothing() -> None:
-    """An engine fails permanently and its replacement never becomes ready: the other instance keeps
-    serving."""
+def test_no_instance_drains_for_a_replacement_that_never_starts() -> None:
+    """An engine fails permanently, and its replacement never becomes ready. The other instance
+    keeps serving.
+    """
     first, second = pool("one", nodes=1, per_node=2), pool("two", nodes=4, usd=90.0)
     catalogue = {
         "chat": combos(
@@ -37,11 +38,10 @@ def test_a_replacement_that_never_comes_up_drains_nothing() -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, 50])
-def test_a_pool_where_nothing_starts_is_left_alone_and_other_models_do_not_notice(
+def test_a_pool_with_repeated_failures_backs_off_and_other_models_are_unaffected(
     nodes: int,
 ) -> None:
-    """Starts fail repeatedly: the back-off doubles even if the pool has unused nodes; the model on
-    the other pool is unaffected."""
+    """The back-off doubles with each failure, even if the pool has unused nodes."""
     bad, good = pool("bad", nodes=nodes), pool("good", nodes=2)
     both = (service("chat"), service("code"))
     catalogue = {"chat": simple("chat", bad), "code": simple("code", good)}
@@ -56,8 +56,9 @@ def test_a_pool_where_nothing_starts_is_left_alone_and_other_models_do_not_notic
 
 
 def test_a_failing_pool_is_replaced_by_another() -> None:
-    """Instances fail to start in the first pool: instances in another pool provide their
-    capacity."""
+    """Instances fail to start in the first pool, so instances in another pool provide their
+    capacity.
+    """
     bad, good = pool("bad", usd=1.0), pool("good", usd=9.0)
     catalogue = {
         "chat": combos(
@@ -71,8 +72,9 @@ def test_a_failing_pool_is_replaced_by_another() -> None:
 
 
 def test_a_start_that_times_out_counts_as_failed() -> None:
-    """An instance that never listens is given up after the start time-out. One failed node is no
-    evidence about other nodes, so the cheap pool gets a second try; then another pool is used."""
+    """An instance that never listens fails at the start time-out. One failed node is no evidence
+    about other nodes, so the cheap pool gets a second try before another pool.
+    """
     bad, good = pool("bad", usd=1.0), pool("good", usd=9.0)
     catalogue = {
         "chat": combos(
@@ -87,10 +89,11 @@ def test_a_start_that_times_out_counts_as_failed() -> None:
     assert w.ready("chat") == 1
 
 
-def test_a_region_without_word_is_replaced_and_not_doubled_for_ever() -> None:
-    """All nodes of a region are silent for minutes: other regions replace their capacity. No
-    instance of the silent region is started or given up, and its routes stay. Afterwards the fleet
-    shrinks to its earlier size."""
+def test_a_silent_region_is_replaced_once() -> None:
+    """All nodes of a region are silent for minutes, and other regions replace their capacity. No
+    instance of the silent region starts or is given up, and its routes stay. Afterwards the fleet
+    shrinks to its earlier size.
+    """
     east, west = pool("p", per_node=1, region="east", usd=1.0), pool("p", region="west", usd=9.0)
     catalogue = {
         "chat": combos(

@@ -1,4 +1,6 @@
-"""Observed start times that differ from their prediction are used, and decisions state them."""
+"""Corrections of predictions from observed start times and capacity, and the decisions that state
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,10 @@ DAY_S = 86_400
 
 
 def starting_in(start_s: int, mode: Mode = Mode.ACT) -> World:
-    """A world whose instances start in `start_s` seconds; the catalogue predicts 60 s. 38 req/s
-    need five instances of 10."""
+    """A world whose instances start in `start_s` seconds; the catalogue predicts 60 s.
+
+    38 req/s need five instances of 10.
+    """
     w = world(38.0, service(mode=mode, scale_in_after_s=60.0), pools=(ONE,))
     w.start_s = start_s
     return w
@@ -45,16 +49,17 @@ def uncertainty_codes(w: World) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("start_s", [50, 60, 70])
-def test_a_start_within_a_fifth_of_its_prediction_is_as_predicted(start_s: int) -> None:
+def test_a_start_within_a_fifth_of_its_prediction_changes_no_estimate(start_s: int) -> None:
     w = starting_in(start_s).run(400)
     assert expected_s(w.state.models["chat"], 60.0) == 60.0
     assert w.routes["chat"].start_s == 60.0
     assert uncertainty_codes(w) == []
 
 
-def test_starts_that_take_longer_are_learnt_used_and_said_once() -> None:
-    """Starts take twice the predicted time: gateways hold requests for the longer time, and the
-    decision about the next start states it."""
+def test_longer_starts_change_the_estimate_and_are_stated_once() -> None:
+    """Starts take twice the predicted time. Gateways hold requests for the longer time, and the
+    decision about the next start states it.
+    """
     w = starting_in(120).run(400)
     assert expected_s(w.state.models["chat"], 60.0) == 120.0
     assert w.routes["chat"].start_s == 120.0
@@ -68,16 +73,17 @@ def test_starts_that_take_longer_are_learnt_used_and_said_once() -> None:
 
 
 @pytest.mark.parametrize(("start_s", "late"), [(60, 0.0), (180, 0.0), (240, 60.0)])
-def test_a_launch_may_have_waited_for_its_node(start_s: int, late: float) -> None:
-    """60 s for the start and 120 s for the node are predicted: a start within their sum is as
-    predicted."""
+def test_the_expected_start_includes_the_time_to_get_a_node(start_s: int, late: float) -> None:
+    """60 s for the start and 120 s for the node are predicted. A start within their sum is as
+    predicted.
+    """
     where = replace(ONE, provision_s=120.0)
     catalogue = {"chat": simple("chat", where, start_s=180.0)}
     w = world(38.0, service(), pools=(where,), catalogue=catalogue, start_s=start_s).run(700)
     assert expected_s(w.state.models["chat"], 180.0) == 180.0 + late
 
 
-def test_two_starts_are_too_few_and_one_that_was_repeated_does_not_count() -> None:
+def test_two_starts_are_too_few_and_a_repeated_start_does_not_count() -> None:
     w = world(10.0, service(), pools=(ONE,))
     w.start_s = 120
     w.run(400)
@@ -95,19 +101,21 @@ def in_a_minute_instead_of_five() -> World:
 @pytest.mark.parametrize(
     ("predicted_s", "then_s"), [(300.0, 60.0), (60.0, 12.0), (600.0, 360.0), (0.0, 0.0)]
 )
-def test_no_start_is_expected_in_no_time_or_before_its_launch(
+def test_an_expected_start_takes_at_least_a_fifth_of_its_prediction(
     predicted_s: float, then_s: float
 ) -> None:
-    """Earlier starts were four minutes faster than predicted. A start that is predicted to take one
-    minute is expected after a fifth of that time."""
+    """Earlier starts were four minutes faster than predicted, which is more than the next
+    prediction of one minute.
+    """
     chat = in_a_minute_instead_of_five().state.models["chat"]
     assert [reason.code for reason in uncertainty(chat)] == [ReasonCode.START_TIMES]
     assert expected_s(chat, predicted_s) == pytest.approx(then_s)
 
 
-def test_what_was_learnt_is_forgotten_once_only_other_combos_run() -> None:
+def test_start_estimates_are_dropped_once_only_other_combos_run() -> None:
     """The pool of the measured starts no longer runs instances. If no instance runs at all, the
-    estimates stay."""
+    estimates stay.
+    """
     w = in_a_minute_instead_of_five()
     chat, own = w.state.models["chat"], w.state.groups
 
@@ -122,7 +130,7 @@ def test_what_was_learnt_is_forgotten_once_only_other_combos_run() -> None:
     assert expected_s(after(elsewhere), 60.0) == 60.0
 
 
-def test_starts_sooner_than_predicted_are_marked_and_bar_nothing() -> None:
+def test_faster_starts_are_marked_and_block_no_scale_in() -> None:
     w = in_a_minute_instead_of_five()
     w.run(60)
     later_ms = w.now_ms + 2 * DAY_S * 1000
@@ -142,9 +150,10 @@ def test_starts_sooner_than_predicted_are_marked_and_bar_nothing() -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.ACT, Mode.APPROVE])
-def test_after_a_day_nothing_is_taken_away_without_a_word(mode: Mode) -> None:
-    """Load falls to a tenth. If predictions have been wrong for a minute, the fleet shrinks; if for
-    a day, it stays until starts are as predicted. Mode approve still proposes the removal."""
+def test_after_a_day_of_wrong_predictions_scale_in_needs_approval(mode: Mode) -> None:
+    """Load falls to a tenth. After a minute of wrong predictions the fleet still shrinks. After a
+    day it stays until starts are as predicted; mode approve proposes the removal.
+    """
     shrunk = starting_in(120).run(400)
     shrunk.rate = lambda _m, _t: 3.8
     assert shrunk.run(1200).assigned_count("chat") < 5
@@ -171,11 +180,12 @@ def test_after_a_day_nothing_is_taken_away_without_a_word(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize(("load", "shrinks"), [(30.0, False), (2.0, True)])
-def test_low_capacity_holds_a_fleet_only_while_its_load_shows_something_of_it(
+def test_low_learnt_capacity_blocks_scale_in_only_at_informative_loads(
     load: float, shrinks: bool
 ) -> None:
-    """Loads below half of the planned load cannot raise the learnt capacity, so the veto does not
-    apply: the whole fleet would stay idle endlessly."""
+    """A load below half of the planned load cannot raise the learnt capacity again. Without this
+    rule the whole fleet would stay idle endlessly.
+    """
     w = starting_in(60).run(400)
     model = w.state.models["chat"]
     day = replace(model.drift, worse_since_ms=w.now_ms - DAY_S * 1000)
@@ -187,7 +197,7 @@ def test_low_capacity_holds_a_fleet_only_while_its_load_shows_something_of_it(
     assert (after < before) == shrinks
 
 
-def test_capacity_far_below_its_prediction_is_uncertain_too() -> None:
+def test_capacity_far_below_its_prediction_is_marked_uncertain() -> None:
     w = starting_in(60).run(400)
     model = replace(w.state.models["chat"], derate=0.72, derated_ms=w.now_ms)
     w.state = replace(w.state, models={"chat": model})
@@ -195,9 +205,10 @@ def test_capacity_far_below_its_prediction_is_uncertain_too() -> None:
     assert uncertainty_codes(w) == [(ReasonCode.UNCERTAIN, ReasonCode.LESS_CAPACITY)]
 
 
-def test_a_new_leader_goes_on_with_what_was_learnt() -> None:
-    """The new leader continues the learnt capacity and the time since when starts are late, and
-    repeats no decision."""
+def test_a_new_leader_keeps_the_learnt_estimates() -> None:
+    """It keeps the learnt capacity and the time since when starts are late. It
+    repeats no decision.
+    """
     w = starting_in(120).run(400)
     _suspect_for_a_day(w)
     model = replace(w.state.models["chat"], derate=0.9, derated_ms=w.now_ms)
@@ -213,9 +224,8 @@ def test_a_new_leader_goes_on_with_what_was_learnt() -> None:
 
 
 @pytest.mark.parametrize("changed", ["measurements", "weights", "engine", "nothing"])
-def test_capacity_learnt_over_other_predictions_is_not_applied_to_these(changed: str) -> None:
-    """The controller restarts with another basis for its predictions: measurements, weights or
-    engine."""
+def test_learnt_capacity_is_dropped_if_the_predictions_have_another_basis(changed: str) -> None:
+    """The controller restarts with other measurements, weights or another engine."""
     w = starting_in(60).run(60)
     (chat,) = w.cluster.services
     spec, on = chat.architecture, basis(chat, w.cluster)
@@ -235,8 +245,8 @@ def test_capacity_learnt_over_other_predictions_is_not_applied_to_these(changed:
     assert w.state.models["chat"].derate == (0.6 if changed == "nothing" else 1.0)
 
 
-def test_what_is_learnt_is_handed_on_where_no_minute_was_counted_yet() -> None:
-    """Without forecasts, no minute is ever counted."""
+def test_learnt_estimates_are_published_before_the_first_counted_minute() -> None:
+    """Without forecasts, minutes are never counted."""
     w = starting_in(120)
     w.cluster = replace(w.cluster, policy=replace(w.cluster.policy, forecast="none"))
     w.run(400)
@@ -245,8 +255,8 @@ def test_what_is_learnt_is_handed_on_where_no_minute_was_counted_yet() -> None:
     assert w.state.models["chat"].drift.start_s == 120.0
 
 
-def test_what_is_learnt_right_after_an_hour_is_handed_on() -> None:
-    """The hour is over, and no minute of the next one is counted yet."""
+def test_learnt_estimates_are_published_right_after_a_full_hour() -> None:
+    """No minute of the next hour is counted yet."""
     w = starting_in(120)
     w.t_s = 2690  # the hour is over at 2800
     w.run(160)
@@ -256,9 +266,10 @@ def test_what_is_learnt_right_after_an_hour_is_handed_on() -> None:
     assert w.state.models["chat"].drift == before.drift
 
 
-def test_a_new_leader_believes_no_record_of_the_future_and_no_capacity_below_the_least() -> None:
-    """One record comes from a clock that was ahead; another has a forged value that no leader can
-    learn."""
+def test_a_new_leader_ignores_records_from_the_future_and_impossible_capacity() -> None:
+    """One record comes from a clock that was ahead. Another has a forged value below the least
+    capacity that a leader can learn.
+    """
     w = starting_in(60).run(400)
     hour = w.now_ms // 3_600_000
     unknown = (-1,) * 60

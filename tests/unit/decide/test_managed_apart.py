@@ -1,4 +1,4 @@
-"""Recommended and paused models take no capacity from models that serve."""
+"""Models in mode recommend and paused models take no capacity from models that Shoal may change."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ RENTED = pool("rent", nodes=6, per_node=1, usd=3.0)
 def two(
     chat: Service, chat_rates: tuple[float, float], mini_rates: tuple[float, float], *pools: str
 ) -> World:
-    """chat and mini, 10 requests/s on one GPU each; each has one rate for 300 s and another rate
-    afterwards."""
+    """chat and mini, 10 requests/s on one GPU each. Each has one rate for 300 s and another
+    afterwards.
+    """
     where = tuple(pool for pool in (OWNED, RENTED) if pool.name in (pools or ("own", "rent")))
     catalogue = {
         model: tuple(combo(model, [(AGGREGATED, 1, one, 1, 10.0)]) for one in where)
@@ -37,8 +38,10 @@ def two(
     )
 
 
-def test_what_is_only_recommended_takes_no_room_when_none_is_left() -> None:
-    """No instance of chat runs. mini keeps its two nodes after the last free node is gone."""
+def test_a_recommended_instance_takes_no_node_when_none_is_left() -> None:
+    """No instance of chat runs. mini keeps its two nodes after other models take the last free
+    node.
+    """
     w = two(service(mode=Mode.RECOMMEND), (20.0, 20.0), (12.0, 12.0), "rent").run(300)
     assert w.state.models["chat"].recommended
     assert w.ready("mini") == 2
@@ -47,14 +50,14 @@ def test_what_is_only_recommended_takes_no_room_when_none_is_left() -> None:
     assert w.assigned_count("mini") == w.ready("mini") == 2
 
 
-def test_a_higher_priority_that_is_only_recommended_takes_nothing() -> None:
+def test_a_recommended_model_of_higher_priority_takes_no_node() -> None:
     chat = service(mode=Mode.RECOMMEND, priority=5)
     w = two(chat, (12.0, 60.0), (12.0, 12.0), "own").run(900)
     assert w.assigned_count("mini") == w.ready("mini") == 2
     assert dict(w.state.models["chat"].recommended) == {f"chat:a1@{OWNED.id}": 4}, "what is free"
 
 
-def test_what_is_only_recommended_takes_no_owned_node_and_no_budget() -> None:
+def test_recommended_instances_take_no_owned_node_and_no_budget() -> None:
     w = two(service(mode=Mode.RECOMMEND), (40.0, 40.0), (0.0, 12.0)).run(600)
     assert {placed.pool for group in w.state.groups for placed in group.placed} == {OWNED.id}
     assert w.ready("mini") == 2
@@ -66,7 +69,7 @@ def test_what_is_only_recommended_takes_no_owned_node_and_no_budget() -> None:
     assert poor.ready("mini") == 2
 
 
-def test_instances_of_a_paused_model_beyond_what_is_recommended_are_in_the_way() -> None:
+def test_surplus_instances_of_a_paused_model_keep_their_nodes() -> None:
     """chat is paused on five of six owned nodes and needs one. mini grows on the rented nodes."""
     w = two(service(), (38.0, 5.0), (5.0, 5.0)).run(290)
     w.say("chat", "pause")
@@ -79,9 +82,10 @@ def test_instances_of_a_paused_model_beyond_what_is_recommended_are_in_the_way()
     assert len(w.rented(RENTED.id)) == 2
 
 
-def test_servers_that_others_started_take_their_nodes_only() -> None:
-    """Three servers of chat run that Shoal did not start, and no node is free: mini keeps its
-    node."""
+def test_unmanaged_servers_take_only_their_own_nodes() -> None:
+    """Three servers of chat run that Shoal did not start, and no node is free.
+    mini keeps its node.
+    """
     theirs = f"chat:a1@{RENTED.id}"
     chat = service(mode=Mode.RECOMMEND, unmanaged=theirs, min_instances=0)
     w = two(chat, (20.0, 20.0), (5.0, 14.0), "rent")
@@ -102,8 +106,8 @@ OWN_POOLS: Catalogue = {
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_one_that_finds_no_room_does_not_hold_up_recommendations(paused: bool) -> None:
-    """mini has all nodes of its pool, two, and needs a third; the rate of chat triples."""
+def test_a_model_without_a_free_node_does_not_delay_recommendations(paused: bool) -> None:
+    """mini has both nodes of its pool and needs a third. The rate of chat triples."""
     w = world(
         lambda model, t_s: 30.0 if model == "mini" or t_s >= 400 else 10.0,
         service(mode=Mode.ACT if paused else Mode.RECOMMEND),
@@ -121,9 +125,10 @@ def test_one_that_finds_no_room_does_not_hold_up_recommendations(paused: bool) -
     assert len(w.requests(Urgency.URGENT)) - asked <= 15, "mini rests between two requests"
 
 
-def test_full_plans_take_turns_where_both_are_always_due() -> None:
-    """A price changes every five seconds and a plan takes eight. The rate of chat falls to an
-    eighth."""
+def test_full_plans_alternate_if_both_kinds_are_always_due() -> None:
+    """A price changes every five seconds, and a plan takes eight. The rate of chat falls to an
+    eighth.
+    """
     where = (pool("a", nodes=20, per_node=1), pool("b", nodes=20, per_node=1))
     w = world(
         lambda _model, t_s: 40.0 if t_s < 300 else 5.0,
@@ -159,9 +164,10 @@ def test_a_budget_is_shared_without_planning_all_the_time(paused: bool) -> None:
     assert len(scopes) <= 6 and {*scopes} == {("chat",), ("mini",)}
 
 
-def test_a_plan_that_fails_for_recommendations_holds_up_nobody_else() -> None:
-    """No plan for chat is possible, so its planning pauses for a minute; an alert for mini still
-    gets a plan."""
+def test_a_failed_plan_of_a_recommended_model_does_not_delay_other_models() -> None:
+    """No plan for chat is possible, so its planning pauses for a minute. An alert for mini still
+    gets a plan.
+    """
     w = two(service(mode=Mode.RECOMMEND), (12.0, 12.0), (12.0, 12.0), "own")
     answer = w.planner.answer
 

@@ -1,5 +1,4 @@
-"""Manual changes outside of Shoal: a decision states each once, and they do not count as
-capacity."""
+"""Manual changes outside of Shoal: each is stated once and does not count as capacity."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ class Meddled(World):
             self.statuses[node] = replace(status, instances=instances)
 
 
-def test_an_instance_that_nobody_assigned_is_said_once_and_not_counted() -> None:
+def test_an_unassigned_instance_is_stated_once_and_not_counted() -> None:
     base = world(20.0, pools=(ONE,))
     w = Meddled(base.cluster, base.catalogue, base.rate)
     w.run(150)
@@ -47,7 +46,7 @@ def test_an_instance_that_nobody_assigned_is_said_once_and_not_counted() -> None
     assert len([d for d in w.decisions if "by-hand" in d.reason]) == 2
 
 
-def test_it_is_noticed_where_no_tick_falls_on_a_whole_ten_seconds() -> None:
+def test_a_manual_change_is_detected_if_no_tick_falls_on_a_multiple_of_ten_seconds() -> None:
     base = world(20.0, pools=(ONE,))
     w = Meddled(base.cluster, base.catalogue, base.rate)
     w.run(153)
@@ -58,9 +57,10 @@ def test_it_is_noticed_where_no_tick_falls_on_a_whole_ten_seconds() -> None:
     assert len([d for d in w.decisions if "by-hand" in d.reason]) == 1
 
 
-def test_what_is_merely_late_is_no_manual_change() -> None:
-    """An hour with starts, drains, lost nodes and two surges: no decision states a manual
-    change."""
+def test_a_late_start_or_drain_is_no_manual_change() -> None:
+    """An hour with starts, drains, lost nodes and two surges leads to no decision about a manual
+    change.
+    """
     w = world(lambda _m, t: 50.0 if (t // 500) % 2 else 8.0, pools=(ONE,), seed=3).run(1500)
     w.cut.add(min(w.rented(ONE.id)))
     w.run(300)

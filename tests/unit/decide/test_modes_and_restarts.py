@@ -1,4 +1,4 @@
-"""Modes that do not act, and restarts of the controller at any moment."""
+"""Modes that do not act, and controller restarts at any moment."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def recommended(w: World) -> int:
     return sum(count for _, count in w.state.models["chat"].recommended)
 
 
-def test_recommending_says_a_thing_once_and_follows_changes() -> None:
-    """5, then 30, then 5 req/s: one recommendation for each change. Each is based on the last
-    recommended fleet, none on an empty fleet."""
+def test_each_change_of_demand_gets_one_recommendation() -> None:
+    """Load is 5, then 30, then 5 req/s. Each recommendation is based on the last recommended fleet,
+    not on an empty one.
+    """
     w = world(lambda _m, t: 30.0 if 400 <= t < 1200 else 5.0, QUIET, pools=(ONE,)).run(390)
     assert [dict(d.change) for d in w.decisions] == [{"chat:a1@us/l40s/on-demand": 1}]
     w.run(100)
@@ -45,8 +46,9 @@ def test_recommending_says_a_thing_once_and_follows_changes() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.APPROVE])
 def test_modes_that_do_not_act_have_no_effects(mode: Mode) -> None:
-    """In an hour of load, faults, prices, alerts and a restart, the only effects are decisions and
-    requests to the planner."""
+    """During an hour of load, faults, prices, alerts and a restart, the only effects are decisions
+    and requests to the planner.
+    """
     w = world(
         lambda _m, t: 5.0 if (t // 400) % 2 else 40.0,
         service(mode=mode, min_instances=2),
@@ -60,7 +62,7 @@ def test_modes_that_do_not_act_have_no_effects(mode: Mode) -> None:
     assert not any(d.applied for d in w.decisions if d.model != "*")
 
 
-def test_a_model_that_starts_to_act_has_what_was_recommended() -> None:
+def test_a_model_that_enters_mode_act_gets_the_recommended_fleet() -> None:
     w = world(30.0, QUIET, pools=(ONE,)).run(200)
     assert w.assigned_count("chat") == 0
     before = recommended(w)
@@ -70,7 +72,7 @@ def test_a_model_that_starts_to_act_has_what_was_recommended() -> None:
 
 
 def restarted_at(second: int) -> World:
-    """A world with 5, 45, then 5 req/s; the controller restarts at `second`."""
+    """A world with 5, then 45, then 5 req/s. The controller restarts at `second`."""
     w = world(lambda _m, t: 45.0 if 200 <= t < 500 else 5.0, pools=(ONE,), full_s=5).run(second)
     w.restart_controller()
     return w
@@ -78,8 +80,9 @@ def restarted_at(second: int) -> World:
 
 @pytest.mark.parametrize("second", [1, 2, 30, 201, 202, 230, 262, 400])
 def test_a_restart_at_any_moment_ends_with_the_same_fleet(second: int) -> None:
-    """The restart comes during the first start, in the surge, while a plan is pending, or after its
-    answer: the fleet ends as without a restart."""
+    """The restart comes during the first start, during the surge, during a solve, or after its
+    answer.
+    """
     w = restarted_at(second).run(480 - second)
     assert w.ready("chat") == 6  # 45 / 0.8 = 56.25 req/s raw
     instances = [i.instance for a in w.applied.values() for i in a.instances]
@@ -87,9 +90,10 @@ def test_a_restart_at_any_moment_ends_with_the_same_fleet(second: int) -> None:
 
 
 @pytest.mark.parametrize("second", [970, 990, 1010, 1060, 1100, 1110])
-def test_a_restart_amid_a_scale_in_takes_nothing_that_is_needed(second: int) -> None:
-    """Restart while excess lasts, is being planned for, or drains: capacity covers demand all the
-    time. Instances without a drain order stay until excess is observed again; then they leave."""
+def test_a_restart_during_scale_in_removes_no_needed_capacity(second: int) -> None:
+    """The restart comes before the plan, during the solve, or during drains. Capacity covers demand
+    all the time. Instances without a drain order stay until excess is observed again.
+    """
     w = world(lambda _m, t: 45.0 if t < 500 else 5.0, pools=(ONE,), full_s=5).run(second)
     w.restart_controller()
     wanted = w.assigned_count("chat")
@@ -104,9 +108,10 @@ def test_a_restart_amid_a_scale_in_takes_nothing_that_is_needed(second: int) -> 
     assert w.ready("chat") == 1
 
 
-def test_drains_under_way_go_on_after_a_restart_and_nothing_more_leaves() -> None:
-    """Five of six instances are surplus and drain for minutes: the restarted controller keeps the
-    sixth and does not revoke the five drains."""
+def test_drains_continue_after_a_restart_and_no_other_instance_leaves() -> None:
+    """Five of six instances are surplus and drain for minutes. The restarted controller keeps the
+    sixth and revokes no drain.
+    """
     w = world(
         lambda _m, t: 45.0 if t < 500 else 5.0,
         service(max_disruption=0.1, scale_in_after_s=60.0),
@@ -131,9 +136,10 @@ def test_drains_under_way_go_on_after_a_restart_and_nothing_more_leaves() -> Non
     assert w.ready("chat") == 1
 
 
-def test_a_restart_leaves_the_routes_as_they_are() -> None:
-    """Two combos of different capacity: their weights and slots stay until the controller
-    calculates them again."""
+def test_a_restart_does_not_change_the_routes() -> None:
+    """Two combos differ in capacity. Their weights and slots stay until the controller calculates
+    them again.
+    """
     first, second = pool("one", nodes=1, per_node=1), pool("two", nodes=4, per_node=1, usd=90.0)
     catalogue = {
         "chat": combos(
@@ -150,9 +156,8 @@ def test_a_restart_leaves_the_routes_as_they_are() -> None:
         assert w.routes["chat"].groups == before and w.routes["chat"].leader_token == 2
 
 
-def test_a_restart_keeps_capacity_that_is_lost_right_afterwards() -> None:
-    """Capacity that a new leader takes over is needed: if a node is lost during the restart, it is
-    replaced."""
+def test_a_node_lost_during_a_restart_is_replaced() -> None:
+    """Capacity that a new leader takes over counts as needed."""
     w = world(30.0, pools=(ONE,)).run(300)
     w.restart_controller()
     w.run(5)
@@ -173,8 +178,9 @@ def pair_world(seconds: int) -> World:
 
 @pytest.mark.parametrize("pool_name", ["pre", "dec"])
 def test_a_lost_assignment_of_a_running_pair_is_written_again(pool_name: str) -> None:
-    """The executor still runs the lost assignment: the leader publishes it again and starts no
-    other instance."""
+    """The executor still runs the pair of the lost assignment. The leader publishes the assignment
+    again and starts no other instance.
+    """
     w = pair_world(200)
     before = w.routes["chat"].groups
     (node,) = [n for n, a in w.applied.items() if f"/{pool_name}/" in a.pool]
@@ -186,8 +192,9 @@ def test_a_lost_assignment_of_a_running_pair_is_written_again(pool_name: str) ->
 
 
 def test_half_a_pair_is_no_capacity_and_is_replaced() -> None:
-    """The assignment and the node of one half are gone: the other half drains and a whole pair is
-    placed."""
+    """The assignment and the node of one half are gone. The other half drains, and a whole pair is
+    placed.
+    """
     w = pair_world(200)
     (node,) = [n for n, a in w.applied.items() if "/dec/" in a.pool]
     del w.applied[node], w.statuses[node]

@@ -1,4 +1,6 @@
-"""Pauses, releases, freezes, scheduled floors and scale to zero, through the whole of `decide`."""
+"""Pauses, releases, freezes, scheduled minimums and scale to zero, through the
+whole of `decide`.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,8 @@ def busy(at_s: int) -> World:
 
 @pytest.mark.parametrize("scope", ["chat", "*"])
 @pytest.mark.parametrize("kind", ["pause", "release"])
-def test_nothing_is_done_after_the_tick_that_sees_a_pause(scope: str, kind: str) -> None:
-    """A surge, a lost node and an excess: decisions state each of them, and the fleet stays the
-    same."""
+def test_a_paused_fleet_does_not_change(scope: str, kind: str) -> None:
+    """A surge, a lost node and an excess follow the pause. Decisions state each of them."""
     w = world(lambda _m, t: 60.0 if 160 <= t < 300 else 20.0, pools=(ONE,)).run(150)
     before = w.ready("chat")
     w.say(scope, kind)
@@ -48,7 +49,7 @@ def test_nothing_is_done_after_the_tick_that_sees_a_pause(scope: str, kind: str)
     assert later and not any(d.applied for d in later)
 
 
-def test_a_resumed_model_is_brought_to_what_it_needs_at_once() -> None:
+def test_a_resumed_model_gets_its_needed_capacity_at_once() -> None:
     w = busy(160).run(150)
     w.say("chat", "pause")
     w.run(100)
@@ -59,7 +60,7 @@ def test_a_resumed_model_is_brought_to_what_it_needs_at_once() -> None:
     assert any(d.codes == (ReasonCode.RESUMED,) for d in w.decisions)
 
 
-def test_a_pause_ends_by_itself_where_that_was_said() -> None:
+def test_a_pause_with_a_time_limit_ends_by_itself() -> None:
     w = busy(160).run(150)
     w.say("chat", "pause", until_ms=w.now_ms + 60_000)
     w.run(55)
@@ -68,7 +69,7 @@ def test_a_pause_ends_by_itself_where_that_was_said() -> None:
     assert w.ready("chat") >= 7
 
 
-def test_other_models_go_on_while_one_is_paused() -> None:
+def test_other_models_scale_while_one_is_paused() -> None:
     w = world(
         lambda _m, t: 60.0 if t >= 160 else 20.0, service("chat"), service("mini"), pools=(ONE,)
     ).run(150)
@@ -78,8 +79,8 @@ def test_other_models_go_on_while_one_is_paused() -> None:
 
 
 @pytest.mark.parametrize("why", ["release chat", "pause chat", "pause *", "recommend"])
-def test_what_shoal_must_leave_alone_goes_on_when_its_model_is_no_longer_declared(why: str) -> None:
-    """No instance of the model drains, and the routes of the model stay."""
+def test_instances_of_an_undeclared_paused_model_keep_running(why: str) -> None:
+    """No instance of the model drains, and its routes stay."""
     w = world(20.0, service("chat"), service("mini"), pools=(ONE,)).run(150)
     before = w.routes["chat"].groups
     assert len(before) == w.assigned_count("chat") == 3
@@ -96,7 +97,7 @@ def test_what_shoal_must_leave_alone_goes_on_when_its_model_is_no_longer_declare
     assert w.assigned_count("chat") == 3 and w.routes["chat"].groups == before
 
 
-def test_what_was_removed_while_it_was_paused_leaves_once_the_pause_ends() -> None:
+def test_a_model_undeclared_during_its_pause_leaves_when_the_pause_ends() -> None:
     w = world(20.0, service("chat"), service("mini"), pools=(ONE,)).run(150)
     w.say("*", "pause")
     w.run(5)
@@ -107,7 +108,7 @@ def test_what_was_removed_while_it_was_paused_leaves_once_the_pause_ends() -> No
     assert w.assigned_count("chat") == 0 and w.assigned_count("mini") == 3
 
 
-def test_a_freeze_window_holds_removals_and_lets_additions_through() -> None:
+def test_a_freeze_window_blocks_removals_and_permits_additions() -> None:
     now = dt.datetime.fromtimestamp(T0 / 1000, tz=dt.UTC)
     frozen = Weekly.parse(f"{now:%H:%M}-{now + dt.timedelta(hours=1):%H:%M}")
     w = world(
@@ -124,7 +125,7 @@ def test_a_freeze_window_holds_removals_and_lets_additions_through() -> None:
     assert any(ReasonCode.FREEZE_BEGAN in d.codes for d in w.decisions)
 
 
-def test_a_scheduled_floor_holds_while_its_window_does() -> None:
+def test_a_scheduled_minimum_holds_during_its_window() -> None:
     now = dt.datetime.fromtimestamp(T0 / 1000, tz=dt.UTC)
     hours = [f"{now + dt.timedelta(minutes=m):%H:%M}" for m in (5, 25)]
     floor = Weekly.parse(f"{hours[0]}-{hours[1]}")
@@ -139,8 +140,9 @@ def test_a_scheduled_floor_holds_while_its_window_does() -> None:
 
 
 def test_a_model_goes_to_zero_after_its_idle_time_and_not_before() -> None:
-    """Both phases leave together, because a combo is one group. The model wakes on its first
-    request."""
+    """Both phases leave together, because a combo is one group. The first
+    request wakes the model.
+    """
     idle = service(min_instances=0, zero_after_s=1200.0, scale_in_after_s=300.0)
     w = world(lambda _m, t: 0.0 if 300 <= t < 3000 else 15.0, idle, pools=(ONE,)).run(300 + 1150)
     assert w.ready("chat") == 1
@@ -150,8 +152,8 @@ def test_a_model_goes_to_zero_after_its_idle_time_and_not_before() -> None:
     assert w.ready("chat") >= 1
 
 
-def test_silence_is_no_zero() -> None:
-    """No telemetry for longer than the idle time: the last combo stays."""
+def test_missing_telemetry_does_not_scale_to_zero() -> None:
+    """Telemetry is missing for longer than the idle time, and the last combo stays."""
     w = world(15.0, service(min_instances=0, zero_after_s=600.0), pools=(ONE,)).run(300)
     before = w.ready("chat")
     w.silent.add("g1")
@@ -180,7 +182,7 @@ def test_weekly_windows(window: str, moment: str, inside: bool) -> None:
     assert Weekly.parse(window).contains(at(moment)) is inside
 
 
-def test_a_window_follows_the_clocks_of_its_zone() -> None:
+def test_a_window_follows_the_summer_time_of_its_zone() -> None:
     """08:00 in Berlin is 07:00 UTC in winter and 06:00 UTC in summer."""
     window = Weekly.parse("08:00-09:00", "Europe/Berlin")
     assert window.contains(at("2026-01-05T07:30+00:00"))
@@ -191,11 +193,11 @@ def test_a_window_follows_the_clocks_of_its_zone() -> None:
 @pytest.mark.parametrize(
     "text", ["8-18", "mon 25:00-26:00", "xyz 08:00-09:00", "", 5, "08:00-24:01"]
 )
-def test_what_is_no_window_is_refused(text: object) -> None:
+def test_an_invalid_window_is_refused(text: object) -> None:
     with pytest.raises(InvalidValue, match="weekly window"):
         Weekly.parse(text)
 
 
-def test_a_floor_above_the_ceiling_is_refused() -> None:
+def test_a_minimum_above_the_maximum_is_refused() -> None:
     with pytest.raises(InvalidValue, match="floors"):
         replace(service(max_instances=2), floors=((Weekly.parse("08:00-09:00"), 3),))

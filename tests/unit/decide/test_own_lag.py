@@ -1,4 +1,4 @@
-"""Unread statuses and telemetry of a controller that is behind do not count as silence."""
+"""If the controller reads with a lag, unread statuses and telemetry do not count as silence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _steady() -> World:
 
 
 def _unread(w: World, seconds: int) -> None:
-    """For `seconds`, the controller reads no status and its measured lag grows."""
+    """For `seconds`, the controller reads no status, and its measured lag grows."""
     w.cut.add(SMALL.id)
     for second in range(seconds):
         w.lag_s["status"] = second + 1
@@ -33,15 +33,15 @@ def test_nodes_whose_statuses_are_unread_are_not_lost() -> None:
     assert not [d for d in w.decisions[writes:] if d.change]
 
 
-def test_the_same_silence_counts_where_everything_was_read() -> None:
+def test_the_same_silence_counts_if_the_controller_has_no_lag() -> None:
     w = _steady()
     w.cut.add(SMALL.id)
     w.run(60)
     assert w.state.silent_nodes
 
 
-def test_a_node_that_is_silent_in_what_was_read_is_lost_while_the_controller_is_behind() -> None:
-    """Otherwise a controller that never catches up would never notice a lost node."""
+def test_a_node_silent_in_the_records_already_read_is_lost_despite_the_lag() -> None:
+    """Otherwise a controller that never catches up would never detect a lost node."""
     w = _steady()
     node = sorted(w.statuses)[0]
     w.cut.add(node)
@@ -52,7 +52,7 @@ def test_a_node_that_is_silent_in_what_was_read_is_lost_while_the_controller_is_
         w.lag_s["status"] = second + 1
         w.tick()
         assert w.state.silent_nodes == frozenset()
-    for _ in range(60):  # from now on it reads at the rate of the topic, a minute late
+    for _ in range(60):  # From now on it reads at the rate of the topic, with a lag of one minute.
         w.cut.discard(SMALL.id)
         w.tick()
         for name, status in w.statuses.items():
@@ -62,7 +62,7 @@ def test_a_node_that_is_silent_in_what_was_read_is_lost_while_the_controller_is_
 
 @pytest.mark.parametrize("topic", ["status", "telemetry", "demand"])
 def test_nothing_is_scaled_in_while_the_controller_is_behind(topic: str) -> None:
-    """Demand falls to a fifth; surplus instances leave once the controller has caught up."""
+    """Demand falls to a fifth. Surplus instances leave once the controller has caught up."""
     w = world(
         lambda _m, t: 20.0 if t < 900 else 4.0,
         QUICK,
@@ -95,7 +95,7 @@ def test_a_removal_under_way_waits_until_the_controller_has_caught_up() -> None:
     assert len(w.draining) == drained
 
 
-def test_that_the_controller_is_behind_is_said_once_and_again_when_it_is_over() -> None:
+def test_the_begin_and_the_end_of_a_lag_are_each_stated_once() -> None:
     w = _steady()
     _unread(w, 30)
     w.lag_s.clear()

@@ -29,7 +29,7 @@ def answer(w: World, number: int, approve: bool, token: int = 1) -> None:
     w.say("chat", "verdict", approve, proposal=number, leader_token=token)
 
 
-def test_a_proposal_names_its_change_its_reason_and_its_end_and_does_nothing() -> None:
+def test_a_proposal_names_change_reason_and_expiry_and_changes_nothing() -> None:
     w = approving().run(200)
     (first, *_) = open_proposals(w)
     assert first.kind == "scale_out" and not first.applied and first.change and first.reason
@@ -38,8 +38,9 @@ def test_a_proposal_names_its_change_its_reason_and_its_end_and_does_nothing() -
 
 
 def test_an_open_proposal_is_not_repeated_each_second() -> None:
-    """Demand that a proposal covers leads to no second proposal; a larger demand leads to a larger
-    proposal."""
+    """A proposal is not repeated while it covers the demand. Larger demand leads to a larger
+    proposal.
+    """
     w = approving().run(900)
     first = len(open_proposals(w))
     assert first <= 3
@@ -49,7 +50,7 @@ def test_an_open_proposal_is_not_repeated_each_second() -> None:
     assert later and sum(n for _, n in later[-1].change) > 3
 
 
-def test_an_approved_proposal_is_carried_out_once_with_who_and_why() -> None:
+def test_an_approved_proposal_is_applied_once_and_names_the_person_and_reason() -> None:
     w = approving().run(60)
     newest = open_proposals(w)[-1]
     answer(w, newest.number, approve=True)
@@ -62,7 +63,7 @@ def test_an_approved_proposal_is_carried_out_once_with_who_and_why() -> None:
     assert len([d for d in w.decisions if d.applied and d.change]) == 1
 
 
-def test_a_rejected_proposal_is_dropped_and_not_made_again_before_it_would_have_expired() -> None:
+def test_a_rejected_proposal_is_not_repeated_before_its_expiry() -> None:
     w = approving(within_s=600.0).run(300)
     newest = open_proposals(w)[-1]
     count = len(open_proposals(w))
@@ -76,7 +77,7 @@ def test_a_rejected_proposal_is_dropped_and_not_made_again_before_it_would_have_
     assert len(open_proposals(w)) > count
 
 
-def test_a_proposal_expires_and_a_late_word_does_nothing() -> None:
+def test_an_approval_after_the_expiry_has_no_effect() -> None:
     w = approving(within_s=60.0).run(70)
     (first, *_) = open_proposals(w)
     w.run(60)
@@ -86,16 +87,17 @@ def test_a_proposal_expires_and_a_late_word_does_nothing() -> None:
     assert w.assigned_count("chat") == 0
 
 
-def test_a_word_on_another_leaders_proposal_does_nothing() -> None:
-    """Proposal numbers may start again if the topics were lost; the leader token distinguishes the
-    proposals."""
+def test_an_approval_of_another_leaders_proposal_has_no_effect() -> None:
+    """Proposal numbers may start again if the topics are lost. The leader token tells the proposals
+    apart.
+    """
     w = approving().run(60)
     answer(w, open_proposals(w)[-1].number, approve=True, token=7)
     w.run(10)
     assert w.assigned_count("chat") == 0
 
 
-def test_a_removal_waits_too_and_is_withdrawn_when_demand_comes_back() -> None:
+def test_a_removal_waits_for_approval_and_is_withdrawn_when_demand_returns() -> None:
     w = approving(rate=45.0).run(60)
     answer(w, open_proposals(w)[-1].number, approve=True)
     w.run(200)
@@ -117,8 +119,8 @@ def test_a_removal_waits_too_and_is_withdrawn_when_demand_comes_back() -> None:
     assert w.ready("chat") == before
 
 
-def test_an_approved_removal_that_may_not_begin_is_said_and_not_carried_out() -> None:
-    """Telemetry stopped after the proposal: there is no evidence of excess any more."""
+def test_an_approved_removal_without_evidence_is_stated_and_not_applied() -> None:
+    """Telemetry stopped after the proposal, so evidence of excess is missing."""
     w = approving(rate=45.0).run(60)
     answer(w, open_proposals(w)[-1].number, approve=True)
     w.run(200)
@@ -134,7 +136,7 @@ def test_an_approved_removal_that_may_not_begin_is_said_and_not_carried_out() ->
     )
 
 
-def test_an_approved_removal_is_carried_out() -> None:
+def test_an_approved_removal_is_applied() -> None:
     w = approving(rate=45.0).run(60)
     answer(w, open_proposals(w)[-1].number, approve=True)
     w.run(200)
@@ -145,7 +147,7 @@ def test_an_approved_removal_is_carried_out() -> None:
     assert w.ready("chat") == 1
 
 
-def test_a_lost_node_is_proposed_to_be_replaced() -> None:
+def test_the_replacement_of_a_lost_node_is_proposed() -> None:
     w = approving().run(60)
     answer(w, open_proposals(w)[-1].number, approve=True)
     w.run(150)
@@ -154,9 +156,10 @@ def test_a_lost_node_is_proposed_to_be_replaced() -> None:
     assert open_proposals(w)[-1].kind == "replace"
 
 
-def test_a_proposal_that_no_mode_waits_for_is_forgotten_in_the_tick_that_sees_it() -> None:
-    """The proposal no longer counts as capacity, so the controller requests a plan for the
-    shortfall at once."""
+def test_an_open_proposal_is_dropped_when_the_model_leaves_mode_approve() -> None:
+    """It no longer counts as capacity, so the controller requests a plan for the shortfall in the
+    same tick.
+    """
     w = approving().run(25)
     asked = len(w.requests(Urgency.URGENT))
     w.answers = False

@@ -1,5 +1,4 @@
-"""Quality mode through `decide` and the simulator: thresholds stay while the scores do, and change
-when the scores shift."""
+"""Quality mode through `decide` and the simulator: thresholds change only if the scores shift."""
 
 from __future__ import annotations
 
@@ -56,7 +55,9 @@ def cluster() -> Cluster:
 
 
 def run(seed: int, hard_from_s: float, until_s: float) -> Simulator:
-    """A run with scores as in the sample; from `hard_from_s` on, only scores of its harder half."""
+    """A run with the scores of the sample. From `hard_from_s` on, only the harder half of the
+    scores occurs.
+    """
     random = np.random.default_rng(seed)
     times = np.sort(random.uniform(0.0, until_s, random.poisson(RATE * until_s)))
     found = [
@@ -70,12 +71,12 @@ def run(seed: int, hard_from_s: float, until_s: float) -> Simulator:
 
 
 def moves_s(timeline: Timeline) -> list[float]:
-    """The times at which other thresholds were chosen, without the first choice."""
+    """The times of threshold changes, except the first choice."""
     chosen = [d for d in timeline.decisions if d.model == "auto" and d.kind == "replan"]
     return [timeline.second_of(d.at_ms) for d in chosen][1:]
 
 
-def test_steady_scores_move_thresholds_at_most_once_in_ten_minutes() -> None:
+def test_steady_scores_change_thresholds_at_most_once_in_ten_minutes() -> None:
     world = run(1, 1e9, 1800.0)
     moved = [0.0, *moves_s(world.timeline)]
     assert all(b - a >= 600.0 for a, b in pairwise(moved))
@@ -83,7 +84,9 @@ def test_steady_scores_move_thresholds_at_most_once_in_ten_minutes() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 3])
-def test_a_shift_of_scores_moves_thresholds_within_two_minutes_and_quality_holds(seed: int) -> None:
+def test_a_shift_of_scores_changes_thresholds_within_two_minutes_and_quality_holds(
+    seed: int,
+) -> None:
     world = run(seed, SHIFT_S, 1300.0)
     timeline = world.timeline
     moved = [at for at in moves_s(timeline) if at >= LEAD_S + SHIFT_S]
@@ -101,7 +104,7 @@ def test_a_shift_of_scores_moves_thresholds_within_two_minutes_and_quality_holds
     assert np.mean(quality) >= 79.0
 
 
-def test_without_room_the_other_model_answers_and_that_is_counted() -> None:
+def test_the_other_model_answers_and_fallbacks_are_counted_while_capacity_is_missing() -> None:
     """The small model answers until the large one serves."""
     small, large = cluster().services
     both = replace(
@@ -118,9 +121,10 @@ def test_without_room_the_other_model_answers_and_that_is_counted() -> None:
     assert 0 < by_small == counted["fell-back"] < counted["all"]
 
 
-def test_a_service_that_is_removed_chooses_no_more() -> None:
-    """The models of the service are still declared. If everything is paused, the routes of the
-    service stay the same."""
+def test_a_removed_service_publishes_no_new_thresholds() -> None:
+    """Its models are still declared. If everything is paused, the routes of the service stay the
+    same.
+    """
     routed = Routes("auto", 3, 1, 1000, 0.0, 0.0, split=ROUTE.split((5,), ROUTE.sample))
     left = replace(cluster(), routes=())
     t0 = 1_700_000_000_000

@@ -1,4 +1,4 @@
-"""Mode recommend over 24 simulated hours with many kinds of events: no port gets an effect."""
+"""Mode recommend over 24 simulated hours with many kinds of events sends no effect to any port."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EVERY_S = 10
 
 
 class Recording:
-    """All ports in one object, which counts the effects that it gets."""
+    """All ports in one object. It counts their effects."""
 
     def __init__(self) -> None:
         self.heard: Counter[str] = Counter()
@@ -43,8 +43,8 @@ def day(w: World, t: int) -> None:
 
 @pytest.mark.slow
 def test_a_day_in_mode_recommend_has_no_effects() -> None:
-    """Load varies between 2 and 38 req/s, gateways are silent at times, and the controller ticks
-    every ten seconds. The controller makes recommendations all day and sends no effect to any port.
+    """Load varies between 2 and 38 req/s, gateways are silent at times, and ticks are ten seconds
+    apart. The controller makes recommendations all day.
     """
     w = world(
         lambda _m, t: 20.0 + 18.0 * math.sin(t / 86_400 * 2 * math.pi),

@@ -33,7 +33,7 @@ def route_records(w: World) -> int:
     return sum(isinstance(e, PublishRoutes) and e.record.model == "chat" for e in w.effects)
 
 
-def test_its_routes_are_emptied_once_before_anything_of_it_is_told_to_drain() -> None:
+def test_routes_of_a_removed_service_are_withdrawn_once_before_its_instances_drain() -> None:
     w = two()
     before, generation = route_records(w), w.routes["chat"].generation
     w.undeclare("chat")
@@ -45,7 +45,7 @@ def test_its_routes_are_emptied_once_before_anything_of_it_is_told_to_drain() ->
     assert w.ready("mini") == 3
 
 
-def test_what_is_declared_again_before_it_drains_serves_on() -> None:
+def test_a_service_declared_again_before_its_drain_keeps_serving() -> None:
     w = two()
     declared, running = w.cluster, {g.name for g in w.state.groups if g.model == "chat"}
     w.undeclare("chat")
@@ -57,7 +57,7 @@ def test_what_is_declared_again_before_it_drains_serves_on() -> None:
 
 
 @pytest.mark.parametrize("how", ["recommend", "pause"])
-def test_what_is_declared_again_before_it_drains_serves_on_where_nothing_may_be_changed(
+def test_a_paused_service_declared_again_before_its_drain_keeps_serving(
     how: str,
 ) -> None:
     w = two()
@@ -72,9 +72,10 @@ def test_what_is_declared_again_before_it_drains_serves_on_where_nothing_may_be_
     assert w.ready("chat") == w.assigned_count("chat") == 3
 
 
-def test_what_was_removed_in_mode_recommend_goes_on_under_the_next_leader_too() -> None:
-    """The instances keep running, also if the service is removed while no controller leads. A
-    decision states this; mode act can remove them."""
+def test_a_service_removed_in_mode_recommend_keeps_running_under_a_new_leader() -> None:
+    """This holds even if the service is removed while no controller leads. A decision states that
+    its instances run. Mode act can remove them.
+    """
     w = two()
     declared = w.cluster
     w.cluster = recommended(declared)
@@ -94,8 +95,8 @@ def test_what_was_removed_in_mode_recommend_goes_on_under_the_next_leader_too() 
     assert w.ready("chat") == w.assigned_count("chat") == 0
 
 
-def test_what_is_declared_again_with_other_lengths_has_not_turned() -> None:
-    """Request lengths that plans recorded before the removal do not count after it."""
+def test_a_service_declared_again_with_other_lengths_shows_no_length_shift() -> None:
+    """The request lengths of plans from before the removal no longer count."""
     w = two()
     w.undeclare("chat")
     w.run(60)

@@ -1,4 +1,4 @@
-"""The cost that a controller reports, compared with an independent bill."""
+"""The cost that a controller reports, compared with an independent calculation."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ SPOT = pool("spot", nodes=6, per_node=2, market=Market.SPOT, usd=3.0)
 DEMAND = pool("more", nodes=6, per_node=1, usd=8.0)
 
 
-def test_the_reported_cost_is_the_bill_within_two_percent() -> None:
-    """An hour with changing load, a changed price and a reclaimed node: the sum of the reported
-    rates is compared with node seconds from executor reports."""
+def test_the_reported_cost_matches_node_hours_within_two_percent() -> None:
+    """An hour with changing load, a changed price and a reclaimed node. The reference is the node
+    seconds in executor reports.
+    """
     chat = service(spot_share=0.5, scale_in_after_s=60.0, max_disruption=0.5)
     pools = (OWNED, SPOT, DEMAND)
     catalogue = {"chat": tuple(one for p in pools for one in simple("chat", p))}
@@ -48,7 +49,7 @@ def test_the_reported_cost_is_the_bill_within_two_percent() -> None:
     assert reported == pytest.approx(billed, rel=0.02)
 
 
-def test_a_node_with_the_name_of_one_that_is_gone_is_paid_for_from_its_start() -> None:
+def test_a_new_node_with_a_reused_name_costs_from_its_start() -> None:
     """The old node was deleted when it was empty. The new node has not reported yet."""
     sleeps = service(min_instances=0, scale_in_after_s=60.0)
     where = pool("one", nodes=1, per_node=1, usd=3.0)
@@ -64,7 +65,7 @@ def test_a_node_with_the_name_of_one_that_is_gone_is_paid_for_from_its_start() -
     assert fleet_status(w.state, seen, w.cluster, w.now_ms).usd_per_h == 3.0
 
 
-def test_a_lost_node_is_in_neither_the_price_of_its_model_nor_the_bill() -> None:
+def test_a_lost_node_counts_neither_for_its_model_nor_in_total() -> None:
     w = world(15.0, service(), pools=(pool("one", nodes=8, per_node=1, usd=2.0),)).run(300)
     w.cut.add(min(node for node, desired in w.applied.items() if desired.instances))
     for _ in range(120):

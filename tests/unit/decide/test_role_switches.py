@@ -1,6 +1,6 @@
-"""Role switches that the planner chooses: instances change their phase on their present GPUs.
+"""Role switches that the planner chooses: instances change phase on their present GPUs.
 
-Example: requests come to need more decode and less prefill.
+In these tests requests begin to need more decode and less prefill.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def phases(w: World) -> dict[str, str]:
     return {i.instance: i.phase for a in w.applied.values() for i in a.instances if not i.drain}
 
 
-def test_nothing_is_taken_from_what_is_seen_to_serve_all() -> None:
-    """Other roles are predicted to have more capacity, but no request misses its SLO."""
+def test_no_instance_switches_while_every_request_meets_its_slo() -> None:
+    """The plan predicts more capacity for other roles, but no request misses its SLO."""
     w = settled()
     before = phases(w)
     changed(w, missing=0.0).run(90)
@@ -75,9 +75,10 @@ def test_nothing_is_taken_from_what_is_seen_to_serve_all() -> None:
 
 
 @pytest.mark.parametrize("disruption", [0.4, 0.1])
-def test_instances_change_roles_where_they_are(disruption: float) -> None:
-    """No instance is started, and one keeps serving in each phase while the others switch. A group
-    larger than the disruption budget may switch alone, as it may leave alone."""
+def test_instances_switch_roles_on_their_own_gpus(disruption: float) -> None:
+    """No instance is started, and one keeps serving in each phase during the switch. A group larger
+    than the disruption budget may switch alone, as it may leave alone.
+    """
     w = settled(replace(CHAT, max_disruption=disruption))
     before, launched = phases(w), dict(w.launched)
     least = []
@@ -93,9 +94,8 @@ def test_instances_change_roles_where_they_are(disruption: float) -> None:
     assert all(group.switch is None for group in w.state.groups)
 
 
-def test_what_cannot_switch_yet_is_not_planned_to() -> None:
-    """No plan switches roles while no request misses its SLO. Misses themselves trigger the plan
-    that switches, without waiting for the period."""
+def test_plans_switch_roles_only_after_slo_misses() -> None:
+    """Misses trigger the plan themselves; it does not wait for the period."""
     w = settled()
     before = len(w.requests(Urgency.FULL))
     changed(w).run(60)
@@ -110,8 +110,10 @@ def test_what_cannot_switch_yet_is_not_planned_to() -> None:
 
 
 def pairs(count: int, share: float) -> World:
-    """A world with `count` groups on all nodes, all of them needed. All should switch roles, at
-    most `share` of the capacity at a time, and some requests miss the SLO."""
+    """A world with `count` groups on all nodes, all of them needed.
+
+    All should switch roles, at most `share` of the capacity at a time. Some requests miss the SLO.
+    """
     where = pool(nodes=3 * count, per_node=1, usd=1.0)
 
     def of(prefill_heavy: float, decode_heavy: float) -> Catalogue:
@@ -137,17 +139,17 @@ def switching(w: World) -> int:
     return sum(group.switch is not None for group in w.state.groups)
 
 
-def test_one_switch_follows_another_without_waiting_for_the_period() -> None:
-    """Only some groups may switch at a time; the last of four is done long before the next
-    period."""
+def test_role_switches_follow_each_other_without_waiting_for_the_period() -> None:
+    """Only some groups may switch at a time. The last of four is done long
+    before the next period.
+    """
     w = pairs(4, 0.25).run(60)
     assert len({group.combo_id for group in w.state.groups}) == 1
     assert phases(w) and sum(p == "prefill" for p in phases(w).values()) == 4
 
 
-def test_what_switches_counts_against_the_disruption_budget() -> None:
-    """A tenth of eight groups is less than one group, so one may switch at a time, whatever else is
-    planned."""
+def test_role_switches_count_against_the_disruption_budget() -> None:
+    """A tenth of eight groups is less than one group, so one may switch at a time."""
     w = pairs(8, 0.1)
     w.confirm = False
     most = []
@@ -159,7 +161,7 @@ def test_what_switches_counts_against_the_disruption_budget() -> None:
     assert 1 <= max(most) <= 2
 
 
-def test_during_a_freeze_no_switch_is_planned_in_vain() -> None:
+def test_no_role_switch_is_planned_during_a_freeze() -> None:
     at = dt.datetime.fromtimestamp(T0 / 1000, tz=dt.UTC) + dt.timedelta(minutes=5)
     window = Weekly.parse(f"{at:%H:%M}-{at + dt.timedelta(hours=1):%H:%M}")
     w = settled(replace(CHAT, freezes=(window,)))
@@ -169,8 +171,10 @@ def test_during_a_freeze_no_switch_is_planned_in_vain() -> None:
     assert len(w.requests(Urgency.FULL)) - before <= 2
 
 
-def test_other_roles_that_are_worth_nothing_are_looked_at_once() -> None:
-    """A plan records the instances that may switch, so the planner evaluates each of them once."""
+def test_unprofitable_role_switches_are_evaluated_once() -> None:
+    """Each plan records the instances that may switch, so the planner does not
+    evaluate them again.
+    """
     w = settled()
     before = len(w.requests(Urgency.FULL))
     changed(w)
@@ -181,9 +185,10 @@ def test_other_roles_that_are_worth_nothing_are_looked_at_once() -> None:
     assert len(w.requests(Urgency.FULL)) - before <= 3
 
 
-def test_a_model_that_has_enough_switches_while_something_starts_elsewhere() -> None:
-    """The plan of chat needs no further node. chat does not wait for an instance of code whose node
-    never starts."""
+def test_a_model_switches_roles_while_an_instance_of_another_model_starts() -> None:
+    """The plan of chat needs no further node, so it does not wait for an instance of code whose
+    node never starts.
+    """
     mine, other = pool(nodes=30, per_node=1, usd=1.0), pool("other", nodes=8, per_node=1, usd=1.0)
 
     def of(decode_heavy: float) -> Catalogue:
@@ -211,7 +216,7 @@ def test_a_model_that_has_enough_switches_while_something_starts_elsewhere() -> 
     assert switching(w)
 
 
-def test_targets_of_one_combo_share_what_may_switch() -> None:
+def test_target_combos_share_the_instances_that_may_switch() -> None:
     where = pool(nodes=12, per_node=1, usd=1.0)
     ratios = ((3, 1, 2.0), (2, 2, 6.0), (1, 3, 11.0))
     known = tuple(
@@ -230,9 +235,10 @@ def test_targets_of_one_combo_share_what_may_switch() -> None:
         replace(request, switchable=((known[0].id, -1),))
 
 
-def test_what_would_not_switch_is_what_it_was_and_others_take_its_place() -> None:
-    """The executor rolls the switch back: the group serves as before and gets no second request to
-    switch."""
+def test_a_rolled_back_group_serves_as_before_and_another_group_switches() -> None:
+    """The executor rolls the switch back. The controller does not request it
+    again for this group.
+    """
     w = settled()
     w.stubborn.update(phases(w))
     before = phases(w)
@@ -242,9 +248,10 @@ def test_what_would_not_switch_is_what_it_was_and_others_take_its_place() -> Non
     assert w.ready("chat") > 0
 
 
-def test_what_was_rolled_back_is_routed_again_at_once() -> None:
-    """The tick that reads the rollback routes the whole group again; the routes name three groups
-    at all times."""
+def test_a_rolled_back_group_is_routed_again_at_once() -> None:
+    """The tick that reads the rollback routes the whole group again. Routes name three groups at
+    all times.
+    """
     w = settled()
     w.stubborn.update(phases(w))
     groups: list[int] = []
@@ -260,8 +267,8 @@ def test_what_was_rolled_back_is_routed_again_at_once() -> None:
     assert all(capacity)
 
 
-def test_a_new_leader_finds_a_switch_that_was_not_asked_yet_undone() -> None:
-    """No executor had received the request, so the fleet stayed the same."""
+def test_a_new_leader_drops_a_switch_that_no_executor_received() -> None:
+    """The fleet stayed as it was, because the request was never published."""
     w = settled()
     w.confirm = False
     changed(w)
@@ -276,9 +283,10 @@ def test_a_new_leader_finds_a_switch_that_was_not_asked_yet_undone() -> None:
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_a_new_leader_finds_a_switch_that_was_asked_under_way(refused: bool) -> None:
-    """Whether the switch is rolled back or succeeds, routes name every instance in the phase that
-    it serves."""
+def test_a_new_leader_continues_a_requested_switch(refused: bool) -> None:
+    """Routes name every instance in the phase that it serves, whether the switch succeeds or is
+    rolled back.
+    """
     w = settled()
     if refused:
         w.stubborn.update(phases(w))
@@ -304,7 +312,7 @@ def test_a_new_leader_finds_a_switch_that_was_asked_under_way(refused: bool) -> 
     assert all(serves[instance] == phase for instance, phase in routed)
 
 
-def test_where_a_switch_is_dearer_than_a_start_none_is_made() -> None:
+def test_no_switch_is_made_if_a_start_is_cheaper() -> None:
     found = catalogue(10.0, 4.0)
     w = world(22.0, CHAT, pools=(FLEET,), catalogue=found, policy=Policy(k_switch=1.0)).run(300)
     changed(w).run(90)

@@ -1,5 +1,6 @@
-"""Services that route among several models: when thresholds are chosen, the targets of their
-models, and drift."""
+"""Services that route among several models: choice of thresholds, targets of their models, and
+drift.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def window_demand(counts: dict[int, int], long: dict[int, int] | None = None) ->
     )
 
 
-def test_the_first_thresholds_are_told_at_once_and_carry_the_declared_rate() -> None:
+def test_the_first_thresholds_are_published_at_once_and_use_the_declared_rate() -> None:
     asks = route_requests(CLUSTER, {}, {}, MODELS, NOW)
     assert asks == (RouteTraffic("auto", 10.0, ROUTE.sample, ()),)
     splits, said = answered(12, {})
@@ -96,7 +97,7 @@ def test_the_first_thresholds_are_told_at_once_and_carry_the_declared_rate() -> 
     assert asked.recently_moved
 
 
-def test_new_thresholds_wait_for_the_fleet_but_not_for_ever() -> None:
+def test_new_thresholds_wait_for_the_fleet_for_a_limited_time() -> None:
     splits, _ = answered(12, {})
     splits, said = answered(8, splits)
     assert said
@@ -113,7 +114,7 @@ def test_new_thresholds_wait_for_the_fleet_but_not_for_ever() -> None:
     assert ReasonCode.THRESHOLDS_IN_FORCE in words[0].codes
 
 
-def test_nobody_is_told_of_thresholds_of_models_that_are_not_managed() -> None:
+def test_thresholds_of_unmanaged_models_are_not_published() -> None:
     watched = replace(
         CLUSTER, services=tuple(replace(s, mode=Mode.RECOMMEND) for s in CLUSTER.services)
     )
@@ -121,7 +122,7 @@ def test_nobody_is_told_of_thresholds_of_models_that_are_not_managed() -> None:
     assert list(split_routes(watched, splits, {}, 7, NOW)) == []
 
 
-def test_a_model_that_is_to_get_more_is_planned_for_before_it_does() -> None:
+def test_capacity_is_planned_before_a_model_gets_a_larger_share() -> None:
     moving = replace(view("large", 2.0), routed=RoutedTraffic("auto", 1.0, 6.0))
     proposal = rule.propose(moving)
     assert proposal is not None
@@ -131,7 +132,7 @@ def test_a_model_that_is_to_get_more_is_planned_for_before_it_does() -> None:
     assert rule.propose(view("large", 2.0)) is None
 
 
-def test_thresholds_are_asked_for_at_once_and_again_when_scores_shift() -> None:
+def test_thresholds_are_requested_at_once_and_after_a_shift_of_scores() -> None:
     def fired(
         splits: dict[str, SplitState], counts: dict[int, int], after_s: int = 120
     ) -> list[Reason]:
@@ -148,7 +149,7 @@ def test_thresholds_are_asked_for_at_once_and_again_when_scores_shift() -> None:
     assert fired(splits, shifted, after_s=119) == []  # half of the window is from before the shift
 
 
-def test_thresholds_that_moved_rest_unless_scores_drift() -> None:
+def test_changed_thresholds_stay_unless_scores_drift() -> None:
     splits, _ = answered(12, {})
 
     def rests(after_s: int, counts: dict[int, int]) -> bool:
@@ -163,7 +164,7 @@ def test_thresholds_that_moved_rest_unless_scores_drift() -> None:
     assert not rests(120, shifted)
 
 
-def test_a_shift_of_scores_is_told_from_chance() -> None:
+def test_a_shift_of_scores_is_distinguished_from_chance() -> None:
     usual = dict.fromkeys(range(20), 20)
     shifted = {k: 20 + 60 * (k >= 14) for k in range(20)}
     assert not has_drifted(ROUTE, ROUTE.sample, ROUTE.mix(usual | {3: 26, 8: 12}))
@@ -175,7 +176,7 @@ def test_a_shift_of_scores_is_told_from_chance() -> None:
     assert has_drifted(ROUTE, ROUTE.sample, ROUTE.mix(unscored))
 
 
-def test_the_mix_is_of_the_longest_time_that_still_speaks_of_now() -> None:
+def test_the_mix_uses_the_longest_window_without_a_shift() -> None:
     usual = dict.fromkeys(range(20), 100)
     shifted = {19: 500}
     assert current_score_mix(ROUTE, UNKNOWN_DEMAND) == ROUTE.sample

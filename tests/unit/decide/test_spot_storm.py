@@ -1,4 +1,4 @@
-"""Half of the spot nodes are reclaimed within a minute."""
+"""The provider reclaims half of the spot nodes within a minute."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ START_S, NOTICE_S = 60, 120
 
 
 @pytest.mark.parametrize("spot_is_left", [True, False])
-def test_half_of_the_spot_nodes_are_reclaimed_and_demand_is_carried_again(
+def test_demand_is_served_again_after_half_of_the_spot_nodes_are_reclaimed(
     spot_is_left: bool,
 ) -> None:
-    """Ten nodes serve 76 req/s at 80%; every 12 s another node gets a notice of two minutes, with
-    or without spot nodes left on the market. No route names a node that is gone. Capacity covers
-    demand again one start and a minute after the last notice."""
+    """Ten nodes serve 76 req/s at 80%. Every 12 s one more gets a notice of two minutes. The test
+    runs with and without spot nodes left on the market.
+
+    No route names a reclaimed node. Capacity covers demand again one start time plus a minute after
+    the last notice.
+    """
     catalogue = {"chat": (*simple("chat", SPOT), *simple("chat", OTHER))}
     w = world(
         76.0,

@@ -1,4 +1,4 @@
-"""Faults of supply and fleet: trusted prices, rented nodes, and back-off after failures."""
+"""Faults of prices, nodes and launches: price checks, replacement of nodes, and back-off."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from topics.supply import Availability, Price
 ONE = pool(nodes=40, per_node=1, usd=2.0)
 
 
-def test_a_price_beyond_twenty_times_keeps_the_last_good_one() -> None:
-    """A price rise from 2 to 3 is accepted; 100 is rejected, and plans and the bill continue with
-    3, not 2."""
+def test_a_price_beyond_twenty_times_the_declared_one_is_rejected() -> None:
+    """A rise from 2 to 3 is accepted and 100 is rejected. Plans and cost then use 3, not 2."""
     w = world(12.0, pools=(ONE,)).run(100)
     w.prices[ONE.id] = Price(ONE.id, 3.0, w.now_ms)
     w.run(5)
@@ -27,7 +26,7 @@ def test_a_price_beyond_twenty_times_keeps_the_last_good_one() -> None:
     assert w.plans[-1].cost_usd_per_h == 3.0 * len(w.rented(ONE.id)) > 6.0
 
 
-def test_one_obtainable_node_and_five_wanted_rents_one() -> None:
+def test_only_available_nodes_are_rented() -> None:
     w = world(lambda _m, t: 5.0 if t < 100 else 45.0, pools=(ONE,)).run(99)
     w.availability[ONE.id] = Availability(ONE.id, 1, w.now_ms)
     w.run(200)
@@ -37,7 +36,7 @@ def test_one_obtainable_node_and_five_wanted_rents_one() -> None:
     assert len(w.rented(ONE.id)) == 4
 
 
-def test_urgent_additions_keep_to_the_budget_and_say_so() -> None:
+def test_urgent_additions_keep_to_the_budget_and_state_it() -> None:
     w = world(
         lambda _m, t: 5.0 if t < 100 else 45.0,
         pools=(ONE,),
@@ -47,7 +46,7 @@ def test_urgent_additions_keep_to_the_budget_and_say_so() -> None:
     assert any(ReasonCode.BUDGET in d.codes for d in w.of_kind("infeasible"))
 
 
-def test_one_of_two_gateways_falls_silent_and_nothing_leaves() -> None:
+def test_no_instance_leaves_while_one_of_two_gateways_is_silent() -> None:
     """Half of the 40 req/s is no longer reported, for longer than excess must last."""
     w = world(40.0, pools=(ONE,), gateways=("g1", "g2")).run(900)
     wanted = w.assigned_count("chat")
@@ -56,16 +55,17 @@ def test_one_of_two_gateways_falls_silent_and_nothing_leaves() -> None:
     assert w.assigned_count("chat") == wanted and w.of_kind("scale_in") == []
 
 
-def test_one_bad_node_leaves_seven_of_eight_usable() -> None:
+def test_a_failed_node_does_not_block_the_other_nodes_of_its_pool() -> None:
     where = pool(nodes=8, per_node=1)
     w = world(50.0, pools=(where,), failing={"us.l40s.on-demand.3"}).run(200)
     assert w.ready("chat") == 7  # 50 / 0.8 = 62.5 req/s raw
     assert "us.l40s.on-demand.3" not in w.rented(where.id)
 
 
-def test_lost_nodes_leave_bill_slots_and_routes() -> None:
-    """Two of three nodes fall silent: after 15 s they leave the routes and the bill, and other
-    nodes replace them. After ten minutes they are given up."""
+def test_lost_nodes_leave_cost_slots_and_routes() -> None:
+    """Two of three nodes fall silent. After 15 s they leave the routes and the cost, and other
+    nodes replace them. After ten minutes the controller gives them up.
+    """
     where = pool(nodes=5, per_node=1)
     w = world(20.0, pools=(where,)).run(300)
     lost = sorted(w.rented(where.id))[:2]
@@ -80,14 +80,14 @@ def test_lost_nodes_leave_bill_slots_and_routes() -> None:
     assert w.ready("chat") == 3 and not any(
         placed.node in lost for g in w.state.groups for placed in g.placed
     )
-    w.rate = lambda _m, _t: 36.0  # needs five nodes: nodes that were given up are tried again
+    w.rate = lambda _m, _t: 36.0  # This load needs five nodes, so it uses the given-up nodes again.
     w.cut.clear()
     w.run(150)
     assert w.ready("chat") == 5
 
 
-def test_a_region_with_one_known_node_recovers() -> None:
-    """The only node of the region is lost: the region may still start other nodes."""
+def test_a_region_recovers_after_the_loss_of_its_only_node() -> None:
+    """The region may start other nodes although its only known node is lost."""
     where = pool(nodes=3, per_node=4)
     w = world(12.0, pools=(where,)).run(200)
     (lost,) = w.rented(where.id)
@@ -98,9 +98,10 @@ def test_a_region_with_one_known_node_recovers() -> None:
     assert lost not in w.rented(where.id) and w.ready("chat") == 2
 
 
-def test_a_region_that_is_cut_off_is_not_doubled() -> None:
-    """Both nodes are silent for ten minutes, and there is no other region: no instance is started
-    there, and afterwards the assignments are as before."""
+def test_instances_of_a_silent_region_are_not_started_twice() -> None:
+    """Both nodes are silent for ten minutes, and there is no other region. No instance is started.
+    Afterwards the assignments are as before.
+    """
     where = pool(nodes=9, per_node=1)
     w = world(12.0, pools=(where,)).run(200)
     before = dict(w.applied)
@@ -123,13 +124,15 @@ EITHER = {
 }
 
 
-def test_a_spot_only_model_gets_its_floor() -> None:
+def test_a_spot_only_model_gets_its_minimum() -> None:
     w = world(1.0, service(min_instances=2, spot_share=0.5), pools=(SPOT,)).run(90)
     assert w.ready("chat") == 2
 
 
 def test_the_second_single_addition_may_be_spot() -> None:
-    """Half of the fleet may be spot: of two instances that are added one by one, one is spot."""
+    """Half of the fleet may be spot. Two instances are added one by one, and
+    one of them is spot.
+    """
     served = service(spot_share=0.5)
     w = world(
         lambda _m, t: 5.0 if t < 100 else 14.0, served, pools=(SPOT, SOLID), catalogue=EITHER
@@ -137,9 +140,10 @@ def test_the_second_single_addition_may_be_spot() -> None:
     assert (len(w.rented(SPOT.id)), len(w.rented(SOLID.id))) == (1, 1)
 
 
-def test_a_ceiling_filled_with_small_instances_is_replaced_by_larger_ones() -> None:
-    """The limit is three instances, and three of 1 req/s run; 12 req/s need larger ones, which a
-    full plan starts."""
+def test_larger_instances_replace_small_ones_at_the_maximum() -> None:
+    """The maximum is three instances, and three of 1 req/s run. 12 req/s need larger ones, which a
+    full plan starts.
+    """
     tiny, large = pool("tiny", per_node=1, usd=1.0), pool("large", per_node=1, usd=9.0)
     catalogue = {
         "chat": combos(
@@ -158,9 +162,10 @@ def test_a_ceiling_filled_with_small_instances_is_replaced_by_larger_ones() -> N
     assert w.routed_req_per_s("chat") * 0.8 >= 12.0 and w.assigned_count("chat") <= 3
 
 
-def test_priority_is_not_starved_in_a_full_pool() -> None:
-    """All four GPUs run the model of priority 0; the model of priority 10 takes the GPUs that it
-    needs."""
+def test_a_higher_priority_gets_gpus_in_a_full_pool() -> None:
+    """All four GPUs run the model of priority 0. The model of priority 10 takes the GPUs that it
+    needs.
+    """
     full = pool(nodes=4, per_node=1)
     services = (service("low"), service("high", priority=10, min_instances=0))
     catalogue = {m: simple(m, full) for m in ("low", "high")}
@@ -174,9 +179,10 @@ def test_priority_is_not_starved_in_a_full_pool() -> None:
     assert (w.ready("low"), w.ready("high")) == (2, 2)
 
 
-def test_scale_in_keeps_survival_of_one_node() -> None:
-    """12 req/s that must survive the loss of a node need three instances of 10; scale-in from 40
-    req/s ends at three, not two."""
+def test_scale_in_keeps_the_capacity_to_survive_a_lost_node() -> None:
+    """12 req/s that must survive the loss of a node need three instances of 10. Scale-in from 40
+    req/s ends at three, not two.
+    """
 
     def check(w: World) -> None:
         left = sorted((g.weight for g in w.routes["chat"].groups), reverse=True)[1:]
@@ -189,16 +195,15 @@ def test_scale_in_keeps_survival_of_one_node() -> None:
     assert w.of_kind("scale_in") and w.ready("chat") == 3
 
 
-def test_a_fleet_that_cannot_grow_is_asked_about_now_and_then_only() -> None:
-    """No capacity is available for ten minutes: the controller sends one urgent request per half
-    minute."""
+def test_an_unserved_model_sends_one_urgent_request_per_half_minute() -> None:
+    """No nodes are available for ten minutes."""
     small = pool(nodes=1, per_node=1)
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).run(700)
     late = [r for r in w.requests(Urgency.URGENT) if r.at_ms > w.now_ms - 500_000]
     assert 10 <= len(late) <= 18
 
 
-def test_a_price_that_jumps_is_set_aside_and_that_is_said_once() -> None:
+def test_a_price_jump_is_rejected_and_stated_once() -> None:
     w = world(5.0, pools=(pool("one"),)).run(20)
     name = w.cluster.pools[0].id
     w.prices[name] = Price(name, 9.0, w.now_ms)
@@ -210,9 +215,10 @@ def test_a_price_that_jumps_is_set_aside_and_that_is_said_once() -> None:
     assert w.state.supply.prices_usd_per_h() == {name: 9.0}
 
 
-def test_a_silent_feed_is_said_and_planned_with_care() -> None:
-    """After half an hour of silence, plans use no price below the declared one and at most one node
-    until the feed reports again."""
+def test_a_silent_feed_is_stated_and_planned_with_caution() -> None:
+    """After half an hour without the feed, plans use no price below the declared one. They add at
+    most one node until the feed reports again.
+    """
     w = world(5.0, pools=(pool("one", usd=8.0),)).run(20)
     name = w.cluster.pools[0].id
     w.prices[name] = Price(name, 4.0, w.now_ms)
@@ -228,9 +234,10 @@ def test_a_silent_feed_is_said_and_planned_with_care() -> None:
     assert [d.codes[0] for d in w.decisions if d.codes[0] in feeds] == [*feeds]
 
 
-def test_a_reclaimed_node_is_replaced_at_once_and_left_within_the_notice() -> None:
-    """A notice of two minutes: replacements start within three seconds and not on this node. It
-    serves for at most half of the notice and has stopped before its end."""
+def test_a_reclaimed_node_is_replaced_at_once_and_empty_before_its_end() -> None:
+    """The notice is two minutes. Replacements start on other nodes within three seconds. The node
+    serves for at most half of the notice and has stopped before its end.
+    """
     where = pool(nodes=8, per_node=1, market=Market.SPOT)
     w = world(20.0, pools=(where,), start_s=90, drain_s=20).run(300)
     before = w.rented(where.id)
@@ -250,10 +257,10 @@ def test_a_reclaimed_node_is_replaced_at_once_and_left_within_the_notice() -> No
     assert node not in w.rented(where.id)
 
 
-def test_a_model_wakes_where_all_nodes_were_deleted_when_they_ran_nothing() -> None:
+def test_a_model_at_zero_wakes_after_all_its_idle_nodes_were_deleted() -> None:
     """Nodes start 30 s after their first assignment and are deleted after a minute without
-    instances. A region without any node is not cut off: the model wakes, and each instance is
-    started once."""
+    instances. A region without any node does not count as cut off, and each instance starts once.
+    """
     asleep = service(min_instances=0, zero_after_s=600.0, scale_in_after_s=300.0)
     rate = lambda _m, t_s: 0.0 if 300 <= t_s < 2000 else 15.0  # noqa: E731
     w = world(rate, asleep, pools=(pool(nodes=12, per_node=1),))
@@ -280,8 +287,8 @@ def test_a_model_wakes_where_all_nodes_were_deleted_when_they_ran_nothing() -> N
     assert len(w.of_kind("scale_out")) - before <= 2
 
 
-def test_rented_nodes_that_all_died_are_replaced_after_half_an_hour() -> None:
-    """At first the loss looks like a region that is cut off, where no instance is started."""
+def test_rented_nodes_that_all_failed_are_replaced_after_half_an_hour() -> None:
+    """At first the loss looks like a cut-off region, in which no instance is started."""
     w = world(20.0, pools=(pool(nodes=12, per_node=1),)).run(300)
     dead = w.rented(w.cluster.pools[0].id)
     w.cut.update(dead)
@@ -293,7 +300,7 @@ def test_rented_nodes_that_all_died_are_replaced_after_half_an_hour() -> None:
     assert w.ready("chat") == len(new)
 
 
-def test_where_no_other_node_is_left_the_dead_are_given_up_after_an_hour() -> None:
+def test_dead_nodes_are_given_up_after_an_hour_if_no_other_node_is_left() -> None:
     w = world(20.0, pools=(pool(nodes=3, per_node=1),)).run(300)
     w.cut.update(w.rented(w.cluster.pools[0].id))
     w.run(3500)

@@ -1,5 +1,6 @@
-"""Each trigger gets a full plan within two ticks of its record; triggers that come together share
-plans."""
+"""Each trigger leads to a full plan within two ticks of its record. Simultaneous triggers share
+plans.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def alert(number: int = 1, state: str = "firing", models: tuple[str, ...] = ()) 
 
 
 def full(w: World, since: int) -> list[tuple[PlanRequest, tuple[Reason, ...]]]:
-    """Full requests after tick `since`, each with the triggers that led to it."""
+    """Requests for full plans after tick `since`, each with its triggers."""
     after = [r for r in w.requests(Urgency.FULL) if r.at_ms > w.now_ms - (w.t_s - since) * 1000]
     return [(r, w.reasons.get(r.number, ())) for r in after]
 
@@ -51,8 +52,7 @@ def _of(why: tuple[Reason, ...], code: ReasonCode, node: str) -> bool:
 
 
 def _bills(w: World, since: int) -> list[tuple[float, ...]]:
-    """(present, previous) bill of each growth of the bill that led to a full plan since tick
-    `since`."""
+    """(present, previous) cost of each cost increase that led to a full plan since tick `since`."""
     reasons = (one for _, why in full(w, since) for one in why)
     return [one.quantities for one in reasons if one.code is ReasonCode.BILL]
 
@@ -83,7 +83,7 @@ def alerted(w: World) -> None:
         (alerted, ReasonCode.ALERT, "high-latency"),
     ],
 )
-def test_a_record_has_its_full_plan_within_two_ticks(
+def test_each_trigger_record_leads_to_a_full_plan_within_two_ticks(
     happens: Callable[[World], None], code: ReasonCode, subject: str
 ) -> None:
     w = settled()
@@ -108,9 +108,10 @@ def test_a_tenfold_price_moves_the_fleet_to_the_other_pool_make_before_break() -
     assert ReasonCode.PRICE in moved.codes and moved.cost_delta_usd_per_h == 6.0 - 40.0
 
 
-def test_a_lost_node_and_its_return_have_a_plan_each() -> None:
-    """A node counts as lost after 60 s of silence; two ticks after its next report it counts
-    again."""
+def test_a_lost_node_and_its_return_lead_to_one_plan_each() -> None:
+    """A node counts as lost after 60 s of silence. Two ticks after its next
+    report it counts again.
+    """
     w = settled()
     lost = min(w.rented(NEAR.id))
     w.cut.add(lost)
@@ -126,16 +127,17 @@ def test_a_lost_node_and_its_return_have_a_plan_each() -> None:
     assert len(w.rented(NEAR.id)) == 2
 
 
-def test_a_failed_launch_has_a_plan_and_another_node() -> None:
+def test_a_failed_launch_leads_to_a_plan_with_another_node() -> None:
     w = world(12.0, pools=(NEAR, FAR), catalogue=BOTH, failing={"us.near.on-demand.0"}).run(25)
     assert any(_of(why, ReasonCode.LAUNCH_FAILED, "us.near.on-demand.0") for _, why in full(w, 0))
     w.run(65)
     assert w.ready("chat") == 2 and "us.near.on-demand.0" not in w.rented(NEAR.id)
 
 
-def test_a_storm_of_alerts_is_answered_together_and_within_the_limit() -> None:
-    """Ten alerts a second for two minutes: at most 6 full plans in any minute, and no alert is
-    lost."""
+def test_many_alerts_share_plans_within_the_limit() -> None:
+    """Ten alerts arrive each second for two minutes. No minute has more than 6 full plans, and no
+    alert is lost.
+    """
     w = settled()
     at, count = w.t_s, len(w.decisions)
     for second in range(120):
@@ -148,7 +150,7 @@ def test_a_storm_of_alerts_is_answered_together_and_within_the_limit() -> None:
     assert w.state.full.due == ()
 
 
-def test_duplicates_of_an_alert_wait_as_one() -> None:
+def test_duplicates_of_an_alert_wait_as_one_trigger() -> None:
     w = settled(full_s=60)
     w.alerts.append(alert())
     w.run(5)
@@ -158,9 +160,8 @@ def test_duplicates_of_an_alert_wait_as_one() -> None:
     assert [one.why.code for one in w.state.full.due] == [ReasonCode.ALERT]
 
 
-def test_a_resolved_alert_permits_nothing() -> None:
-    """A resolved alert leads to neither a plan nor a scale-in: a dead exporter resolves alerts
-    too."""
+def test_a_resolved_alert_leads_to_no_plan_and_no_scale_in() -> None:
+    """A dead exporter resolves alerts too."""
     w = world(lambda _m, t: 40.0 if t < 200 else 10.0, pools=(NEAR,), catalogue=None).run(361)
     at = w.t_s
     w.alerts.append(alert(state="resolved"))
@@ -168,7 +169,7 @@ def test_a_resolved_alert_permits_nothing() -> None:
     assert full(w, at) == [] and w.of_kind("scale_in") == []
 
 
-def test_an_alert_of_one_model_plans_that_model_and_one_of_strangers_none() -> None:
+def test_an_alert_plans_only_its_own_declared_model() -> None:
     services = (service("chat"), service("code"))
     catalogue = {m: simple(m, NEAR) for m in ("chat", "code")}
     w = world(5.0, *services, pools=(NEAR,), catalogue=catalogue).run(360)
@@ -182,7 +183,7 @@ def test_an_alert_of_one_model_plans_that_model_and_one_of_strangers_none() -> N
     assert request.scope == ("code",)
 
 
-def test_a_service_that_comes_has_its_floor_and_one_that_goes_leaves() -> None:
+def test_a_new_service_gets_its_minimum_and_a_removed_one_leaves() -> None:
     catalogue = {m: simple(m, NEAR) for m in ("chat", "code")}
     w = world(5.0, service("chat"), pools=(NEAR,), catalogue=catalogue).run(100)
     w.cluster = replace(w.cluster, services=(service("chat"), service("code")))
@@ -194,8 +195,8 @@ def test_a_service_that_comes_has_its_floor_and_one_that_goes_leaves() -> None:
     assert w.assigned_count("code") == 0 and w.ready("chat") == 1
 
 
-def test_while_a_plan_is_made_a_period_is_not_due_again() -> None:
-    """Plans that take 100 s are requested every 300 s, not in immediate succession."""
+def test_no_periodic_plan_is_due_during_a_solve() -> None:
+    """Solves take 100 s and are due every 300 s. They do not follow each other immediately."""
     w = world(12.0, pools=(NEAR, FAR), catalogue=BOTH, full_s=100).run(1000)
     assert [(r.at_ms - w.requests()[0].at_ms) // 1000 for r in w.requests(Urgency.FULL)] == [
         299,
@@ -204,8 +205,8 @@ def test_while_a_plan_is_made_a_period_is_not_due_again() -> None:
     ]
 
 
-def test_a_trigger_that_waits_for_a_model_that_was_withdrawn_is_dropped() -> None:
-    """The model is withdrawn while a plan is made; triggers of other models still wait."""
+def test_a_waiting_trigger_of_a_withdrawn_model_is_dropped() -> None:
+    """The model is withdrawn during a solve. Triggers of other models still wait."""
     services = (service("chat"), service("code"))
     catalogue = {m: simple(m, NEAR) for m in ("chat", "code")}
     w = world(5.0, *services, pools=(NEAR,), catalogue=catalogue, full_s=40).run(310)
@@ -221,9 +222,10 @@ def test_a_trigger_that_waits_for_a_model_that_was_withdrawn_is_dropped() -> Non
     assert w.ready("chat") == 1 and w.assigned_count("code") == 0 and w.state.full.due == ()
 
 
-def test_additions_have_one_plan_of_the_whole_and_its_own_exchange_has_none() -> None:
-    """Capacity for a rise is added in two steps, each with a full plan. The exchange that the
-    second plan leads to triggers no further plan."""
+def test_additions_lead_to_a_full_plan_and_its_own_exchange_to_none() -> None:
+    """A rise adds capacity in two steps, each with a full plan. The exchange of the second plan
+    triggers no further plan.
+    """
     w = world(
         lambda _m, t: 6.0 if t < 360 else 30.0,
         pools=(NEAR, FAR),
@@ -238,8 +240,8 @@ def test_additions_have_one_plan_of_the_whole_and_its_own_exchange_has_none() ->
     assert _bills(w, 0) == [(6.0, 3.0), (12.0, 6.0)]
 
 
-def test_what_a_price_adds_to_the_bill_or_an_exchange_is_no_addition() -> None:
-    """Old and new nodes are both paid for during the exchange."""
+def test_a_price_rise_or_an_exchange_is_no_addition() -> None:
+    """During the exchange both old and new nodes are paid for."""
     w = settled()
     at = w.t_s
     dearer(w)
@@ -248,7 +250,7 @@ def test_what_a_price_adds_to_the_bill_or_an_exchange_is_no_addition() -> None:
     assert _bills(w, at) == []
 
 
-def test_what_is_rented_beside_an_owned_fleet_is_an_addition() -> None:
+def test_a_node_rented_in_addition_to_an_owned_fleet_is_an_addition() -> None:
     own = pool("own", nodes=1, per_node=1, market=Market.OWNED)
     catalogue = {"chat": (*simple("chat", own), *simple("chat", NEAR))}
     w = world(lambda _m, t: 6.0 if t < 360 else 20.0, pools=(own, NEAR), catalogue=catalogue)
@@ -257,11 +259,12 @@ def test_what_is_rented_beside_an_owned_fleet_is_an_addition() -> None:
 
 
 @pytest.mark.parametrize(("where", "asked"), [(FAR, ("chat", "code")), (NEAR, ("code",))])
-def test_what_found_no_room_waits_for_those_that_make_some_where_it_can_run(
+def test_a_model_without_a_node_waits_for_a_drain_only_in_its_own_pools(
     where: Pool, asked: tuple[str, ...]
 ) -> None:
-    """An instance of code makes room and takes long to drain, in a pool that chat can use or in
-    another pool."""
+    """An instance of code drains slowly and frees a node. The node is in a pool that chat can use,
+    or in another pool.
+    """
     services = (service("chat"), service("code"))
     catalogue = {"chat": simple("chat", NEAR), "code": simple("code", where)}
     w = world(5.0, *services, pools=(NEAR, FAR), catalogue=catalogue, drain_s=500).run(340)
@@ -281,9 +284,8 @@ def test_what_found_no_room_waits_for_those_that_make_some_where_it_can_run(
     assert [*w.state.full.due] == [no_room] * ("chat" not in asked)
 
 
-def test_a_node_that_is_given_back_once_it_is_empty_is_not_lost() -> None:
-    """The executor of the node falls silent when the empty node is deleted: this triggers no
-    plan."""
+def test_the_deletion_of_an_empty_node_triggers_no_plan() -> None:
+    """The executor of the node falls silent when the provider deletes the empty node."""
     w = settled()
     w.run(600)
     before = w.rented(NEAR.id)
@@ -301,9 +303,10 @@ def test_a_node_that_is_given_back_once_it_is_empty_is_not_lost() -> None:
     assert not any(empty in one.names for _, why in full(w, at) for one in why)
 
 
-def test_what_finds_no_room_is_planned_again_twice_a_minute_while_nothing_moves() -> None:
+def test_a_model_without_a_node_is_planned_again_twice_a_minute() -> None:
     """chat needs one node but keeps six of eight because of a freeze. mini needs seven nodes and
-    gets them after the freeze."""
+    gets them after the freeze.
+    """
     where = pool("own", nodes=8, per_node=1, market=Market.OWNED)
     always = Weekly.parse("00:00-24:00")
     rates = {"chat": (45.0, 5.0, 5.0), "mini": (8.0, 8.0, 50.0)}

@@ -1,4 +1,4 @@
-"""Unmanaged servers, which Shoal did not start, are counted, reported, and never touched."""
+"""Unmanaged servers, which Shoal did not start, are counted and reported but never changed."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ def recommended(w: World) -> list[Decision]:
     return [d for d in w.decisions if d.kind != "hold"]
 
 
-def test_only_what_is_missing_beside_them_is_recommended() -> None:
-    """24 req/s at 80% need three servers of 10: if two run, one more is recommended; if three run,
-    none."""
+def test_only_capacity_missing_next_to_unmanaged_servers_is_recommended() -> None:
+    """24 req/s at 80% need three servers of 10. With two running, one more is recommended; with
+    three, none.
+    """
     short, enough = beside(2, 20.0), beside(3, 20.0)
     short.run(300)
     enough.run(300)
@@ -48,9 +49,8 @@ def test_only_what_is_missing_beside_them_is_recommended() -> None:
     assert not short.state.assignments and not enough.state.assignments
 
 
-def test_where_all_of_them_may_go_that_is_said_once() -> None:
-    """Without demand and floor, one decision recommends stopping all three servers, and it is not
-    repeated."""
+def test_stopping_every_unneeded_server_is_recommended_once() -> None:
+    """There is neither demand nor a minimum."""
     w = beside(3, 0.0)
     none = service(mode=Mode.RECOMMEND, min_instances=0, unmanaged=THEIRS, scale_in_after_s=60.0)
     w.cluster = replace(w.cluster, services=(none,))
@@ -58,7 +58,7 @@ def test_where_all_of_them_may_go_that_is_said_once() -> None:
     assert sum(dict(d.change)[THEIRS] for d in recommended(w)) == -3
 
 
-def test_they_are_shown_with_their_capacity() -> None:
+def test_unmanaged_servers_are_shown_with_their_capacity() -> None:
     w = beside(3, 20.0)
     w.run(60)
     shown = now(w)
@@ -70,9 +70,10 @@ def test_they_are_shown_with_their_capacity() -> None:
     assert "1 runs that Shoal did not start" in now(w).word
 
 
-def test_a_change_by_hand_is_said_and_adopted() -> None:
-    """A server that a person stops is missing; a server that a person adds as recommended covers
-    the demand."""
+def test_a_manual_change_of_unmanaged_servers_is_stated_and_counted() -> None:
+    """A server that a person stops is missing. A server that a person adds as recommended covers
+    the demand.
+    """
     w = beside(3, 20.0)
     w.run(120)
     w.unmanaged["chat"] = 2
@@ -87,8 +88,8 @@ def test_a_change_by_hand_is_said_and_adopted() -> None:
     assert now(w).wanted == 3
 
 
-def test_what_is_not_known_changes_nothing() -> None:
-    """Prometheus does not answer: the last count stays valid."""
+def test_the_last_count_stays_valid_while_prometheus_does_not_answer() -> None:
+    """Missing data is not a count of zero."""
     w = beside(3, 20.0)
     w.run(60)
     del w.unmanaged["chat"]
@@ -97,8 +98,8 @@ def test_what_is_not_known_changes_nothing() -> None:
     assert now(w).unmanaged is None and now(w).wanted == 3
 
 
-def test_where_shoal_acts_they_are_not_its_fleet() -> None:
-    """In mode act Shoal does not count on servers that it did not start."""
+def test_mode_act_does_not_rely_on_unmanaged_servers() -> None:
+    """Servers that Shoal did not start cover no demand in mode act."""
     w = beside(3, 20.0)
     w.cluster = _acting(w)
     w.run(200)
@@ -106,9 +107,10 @@ def test_where_shoal_acts_they_are_not_its_fleet() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pause", "release"])
-def test_what_shoal_is_told_to_leave_alone_counts_beside_them(kind: str) -> None:
+def test_managed_and_unmanaged_instances_count_together_during_a_pause(kind: str) -> None:
     """Three managed instances run; unmanaged servers join and leave while Shoal may not act.
-    Together they cover the demand; afterwards only managed instances count again."""
+    Afterwards only managed instances count again.
+    """
     w = beside(0, 20.0)
     w.cluster = _acting(w)
     w.run(200)
@@ -127,7 +129,7 @@ def test_what_shoal_is_told_to_leave_alone_counts_beside_them(kind: str) -> None
     assert w.state.models["chat"].recommended == ((THEIRS, 4),), "they are taken in again"
 
 
-def test_what_runs_counts_after_nothing_was_recommended() -> None:
+def test_running_instances_count_after_a_recommendation_of_zero() -> None:
     """Shoal recommended zero instances, later started three itself, and is then paused."""
     w = world(lambda _m, t: 15.0 if t < 300 or t > 1200 else 0.0, pools=(ONE,))
     idle = service(mode=Mode.RECOMMEND, min_instances=0, zero_after_s=300.0, scale_in_after_s=300.0)
@@ -150,7 +152,7 @@ def _acting(w: World) -> Cluster:
     return replace(w.cluster, services=(own,))
 
 
-def test_what_is_only_recommended_costs_nothing_and_what_others_started_does() -> None:
+def test_recommended_instances_cost_nothing_but_unmanaged_servers_do() -> None:
     w = beside(2, 20.0)
     w.run(300)
     assert now(w).wanted == 3

@@ -1,5 +1,6 @@
-"""A decision names the model and the demand that no plan can serve, within the length limit of its
-record."""
+"""A decision names the model and the demand that no plan can serve, within the length limit of a
+record.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +36,14 @@ class Noting(Planner):
 
 
 def shortage_decision(notes: tuple[Reason, ...]) -> Decision:
-    """The decision about 40 req/s on nodes for 10 req/s; the planner adds `notes`."""
+    """The decision about 40 req/s on nodes for 10 req/s. The planner adds `notes`."""
     w: World = world(40.0, service(), pools=(ONE,))
     w.planner = Noting(w.planner, notes)
     w.run(60)
     return w.of_kind("infeasible")[0]
 
 
-def test_a_model_is_not_told_of_others_whose_names_begin_like_its_own() -> None:
+def test_a_decision_leaves_out_notes_of_models_with_the_same_name_prefix() -> None:
     others = (Reason(ReasonCode.NO_POOL, name) for name in OTHERS)
     said = shortage_decision((Reason(ReasonCode.NO_USABLE_NODE, "chat"), *others))
     assert ReasonCode.NO_USABLE_NODE in said.codes
@@ -57,9 +58,10 @@ def test_a_reason_longer_than_the_record_allows_is_cut() -> None:
     assert len(said.reason) == 2000 and said.reason.endswith("...")
 
 
-def test_a_floor_that_finds_no_room_is_said_once_in_ten_minutes() -> None:
-    """Two nodes for a floor of four, and demand for one instance: the floor leads to no more plans
-    than demand that has no room."""
+def test_a_minimum_without_nodes_is_stated_once_in_ten_minutes() -> None:
+    """The minimum is four, two nodes exist, and demand needs one instance. The minimum leads to no
+    more plans than unserved demand.
+    """
     where = pool("two", nodes=2, per_node=1)
     floor = world(5.0, service(min_instances=4), pools=(where,)).run(900)
     demand = world(40.0, service(), pools=(where,)).run(900)
@@ -76,7 +78,7 @@ def test_a_floor_that_finds_no_room_is_said_once_in_ten_minutes() -> None:
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_floor_that_finds_no_room_is_said_where_it_is_only_recommended_too(paused: bool) -> None:
+def test_a_minimum_without_nodes_is_stated_in_mode_recommend_too(paused: bool) -> None:
     where = pool("two", nodes=2, per_node=1)
     floor = service(min_instances=4, mode=Mode.ACT if paused else Mode.RECOMMEND)
     w = world(5.0, floor, pools=(where,))
@@ -88,9 +90,8 @@ def test_a_floor_that_finds_no_room_is_said_where_it_is_only_recommended_too(pau
     assert len(said) == 1 and ReasonCode.FLOOR_UNMET in said[0].codes
 
 
-def test_what_can_run_of_a_floor_is_counted_after_the_change() -> None:
-    """While four instances are planned, the feed withdraws two of their nodes: the other two
-    start."""
+def test_the_part_of_a_minimum_that_can_run_starts() -> None:
+    """The feed withdraws two nodes during the solve for four instances. The other two start."""
     where = pool("four", nodes=4, per_node=1)
     w = world(5.0, service(min_instances=4), pools=(where,)).run(1)
     w.availability[where.id] = Availability(where.id, 2, w.now_ms)

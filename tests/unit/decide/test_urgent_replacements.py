@@ -1,5 +1,6 @@
-"""Urgent additions that replace running instances: only if these may leave, and counted as
-additions."""
+"""Urgent additions that replace running instances: only if these may leave. They count as
+additions.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ CATALOGUE = {
 
 
 def surge(**more: object) -> World:
-    """12 req/s, then 26 from 100 s on: either a fourth small instance, or a large one that replaces
-    three."""
+    """12 req/s, then 26 from 100 s on: either a fourth small instance is added, or a large one
+    replaces three.
+    """
     return world(
         lambda _m, t: 12.0 if t < 100 else 26.0,
         service("chat", **more),
@@ -29,7 +31,7 @@ def surge(**more: object) -> World:
     )
 
 
-def test_what_will_not_leave_is_added_to_and_not_replaced() -> None:
+def test_instances_that_may_not_leave_are_not_replaced() -> None:
     now = dt.datetime.fromtimestamp(T0 / 1000, tz=dt.UTC)
     frozen = Weekly.parse(f"{now:%H:%M}-{now + dt.timedelta(hours=1):%H:%M}")
     w = surge(freezes=(frozen,)).run(250)
@@ -37,12 +39,12 @@ def test_what_will_not_leave_is_added_to_and_not_replaced() -> None:
     assert w.assigned_count("chat") == 4
 
 
-def test_additions_are_recommended_alone_where_nothing_is_carried_out() -> None:
+def test_mode_recommend_recommends_only_additions() -> None:
     w = surge(mode=Mode.RECOMMEND).run(250)
     assert [count for _, count in w.state.models["chat"].recommended] == [4]
 
 
-def test_an_urgent_replacement_is_a_scale_out_for_the_next_leader_too() -> None:
+def test_a_new_leader_counts_an_urgent_replacement_as_scale_out() -> None:
     w = surge().run(120)
     found = w.decisions[-1]
     assert any(n < 0 for _, n in found.change)
@@ -55,8 +57,8 @@ def test_an_urgent_replacement_is_a_scale_out_for_the_next_leader_too() -> None:
     assert after.last_out_ms == found.at_ms
 
 
-def test_a_rise_long_after_a_node_was_silent_for_a_moment_is_no_replacement() -> None:
-    """The node returned before a replacement was ordered, so no capacity is missing any more."""
+def test_a_rise_long_after_a_short_silence_of_a_node_is_no_replacement() -> None:
+    """The node returned before a replacement was ordered, so no capacity was missing."""
     w = world(lambda _m, t: 20.0 if t < 900 else 40.0, service("chat"), pools=(SMALL,)).run(300)
     node = min(w.rented(SMALL.id))
     w.cut.add(node)

@@ -1,5 +1,4 @@
-"""Two models that each wait for the other to leave its node: one of them gets an additional
-node."""
+"""Two models that wait for each other's node: one of them gets an additional node."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ NOW = {"a": (A_HERE,), "b": (B_THERE,), "c": simple("c", APART)}
 
 
 class Swapping(Planner):
-    """A planner whose full plans exchange the places of a and b."""
+    """A planner whose full plans exchange the nodes of a and b."""
 
     def answer(self, request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         found = super().answer(request, cluster)
@@ -30,8 +29,11 @@ class Swapping(Planner):
 
 
 def swapped(mode: Mode, dead: bool) -> tuple[World, int]:
-    """(world after the exchange, most nodes rented for a and b at the same time). mode: mode of c
-    once everything runs; dead: the instance of c fails a minute before the exchange."""
+    """(world after the exchange, most nodes rented for a and b at the same time).
+
+    mode: mode of c once all instances run. dead: the instance of c fails a minute before the
+    exchange.
+    """
     w = world(
         5.0,
         *(service(model) for model in "abc"),
@@ -59,12 +61,12 @@ def changed_places(w: World) -> bool:
     return {("a", THERE.id), ("b", HERE.id)} <= runs
 
 
-def test_one_of_them_alone_gets_a_further_node() -> None:
+def test_only_one_of_two_waiting_models_gets_an_additional_node() -> None:
     w, most = swapped(Mode.ACT, dead=False)
     assert changed_places(w)
     assert most == 3
 
 
-def test_an_instance_that_is_not_shoals_to_replace_keeps_nobody_waiting() -> None:
+def test_no_model_waits_for_an_instance_that_shoal_may_not_replace() -> None:
     w, _ = swapped(Mode.RECOMMEND, dead=True)
     assert changed_places(w)
