@@ -19,7 +19,7 @@ def demand_of(counts: NDArray[np.int64]) -> ModelDemand:
 
 
 def demand_at(total: NDArray[np.int64], now: int) -> ModelDemand:
-    """The demand after `now` seconds. total[k]: arrivals in the first k seconds."""
+    """The demand `now` seconds after the start. total[k]: arrivals in the first k seconds."""
 
     def count(span: int) -> tuple[int, int]:
         span = min(span, now)

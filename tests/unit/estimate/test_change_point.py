@@ -1,4 +1,6 @@
-"""The present rate: unbiased soon after a change, with bounds that narrow as evidence grows."""
+"""The estimate of the present rate: unbiased soon after a change, with bounds that narrow over
+time.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,12 @@ def after_step(before: float, after: float, seconds: int, seeds: int = 60) -> li
 
 @pytest.mark.parametrize(("before", "after"), [(1.0, 10.0), (0.0, 5.0), (10.0, 3.0)])
 @pytest.mark.parametrize("seconds", [3, 10, 20, 30, 60, 120])
-def test_a_step_is_estimated_without_the_time_before_it(
+def test_the_estimate_after_a_step_ignores_the_time_before_it(
     before: float, after: float, seconds: int
 ) -> None:
-    """From the third second on, the mean estimate is the new rate and lies within the bounds."""
+    """From the third second on, the mean of the estimates is the new rate and lies within the
+    bounds.
+    """
     found = after_step(before, after, seconds)
     assert np.mean([rate.req_per_s for rate in found]) == pytest.approx(after, rel=0.08)
     held = [rate.low <= after <= rate.high for rate in found]
@@ -39,8 +43,9 @@ def test_a_step_is_estimated_without_the_time_before_it(
 
 
 def test_bounds_narrow_as_evidence_grows() -> None:
-    """A step from 1 to 10 req/s: the bounds are 7 to 14 after 3 s, and within a tenth after a
-    minute."""
+    """After a step from 1 to 10 req/s, the bounds are 7 to 14 after 3 s, and within a tenth after a
+    minute.
+    """
     early, late = after_step(1.0, 10.0, 3), after_step(1.0, 10.0, 60)
     assert 6.0 < np.mean([rate.low for rate in early]) < 8.0
     assert 12.0 < np.mean([rate.high for rate in early]) < 15.0
@@ -48,7 +53,7 @@ def test_bounds_narrow_as_evidence_grows() -> None:
     assert np.mean([rate.high for rate in late]) < 11.2
 
 
-def test_traffic_begins_where_it_begins() -> None:
+def test_idle_time_before_traffic_does_not_dilute_the_rate() -> None:
     """5 req/s for 20 s after 25 idle minutes give 5 req/s, not 5 x 20 / 120."""
     counts = np.array([0] * 1500 + [5] * 20)
     rate = current_rate(demand_of(counts), POLICY)
@@ -58,8 +63,8 @@ def test_traffic_begins_where_it_begins() -> None:
 
 
 @pytest.mark.parametrize("level", [0.5, 5.0, 20.0])
-def test_a_constant_rate_uses_all_that_is_known(level: float) -> None:
-    """Nine of ten estimates use the whole long window."""
+def test_a_constant_rate_is_estimated_from_the_whole_window(level: float) -> None:
+    """This holds for nine of ten estimates."""
     found = [
         current_rate(demand_of(np.random.default_rng(seed).poisson(level, 1995)), POLICY)
         for seed in range(100)
@@ -71,8 +76,9 @@ def test_a_constant_rate_uses_all_that_is_known(level: float) -> None:
 
 
 def test_clustered_arrivals_widen_the_bounds() -> None:
-    """The variance is ten times that of Poisson arrivals with equal mean: a burst is not a new
-    rate."""
+    """The variance is ten times that of Poisson arrivals with the same mean. A burst is not a new
+    rate.
+    """
     rng = np.random.default_rng(4)
     clustered = np.repeat(rng.gamma(0.5, 10.0, 400), 5)[:1995]
     wide = current_rate(demand_of(rng.poisson(clustered)), POLICY)
@@ -82,64 +88,66 @@ def test_clustered_arrivals_widen_the_bounds() -> None:
     ) / plain.req_per_s
 
 
-def test_nothing_known_is_no_rate_of_zero() -> None:
-    """Without telemetry the upper bound is infinite; with zero traffic it is small."""
+def test_missing_telemetry_is_no_rate_of_zero() -> None:
+    """Without telemetry the upper bound is infinite. With zero traffic it is small."""
     assert current_rate(UNKNOWN_DEMAND, POLICY) == NO_RATE
     idle = current_rate(demand_of(np.zeros(600, dtype=int)), POLICY)
     assert idle.req_per_s == 0.0 and 0.0 < idle.high < 0.01
 
 
 def most_evident(counts: np.ndarray) -> float:
-    """The largest evidence of a rise among the spans of the local window."""
+    """The strongest evidence of a rise over all spans of the local window."""
     demand = demand_of(counts)
     spans = [s for s in current_rate_spans(demand, POLICY) if s[0] <= POLICY.local_window_s]
     return max(increase_evidence(demand, POLICY, span) for span in spans)
 
 
-def test_no_span_speaks_of_the_present_that_reaches_back_to_before_a_fall() -> None:
-    """Spans of the present rate begin after a fall (20 to 2 req/s 40 s ago), but reach back past a
-    rise."""
+def test_spans_of_the_present_rate_begin_after_a_fall() -> None:
+    """The rate fell from 20 to 2 req/s 40 s ago. A span may begin before a rise."""
     fallen = current_rate_spans(demand_of(np.array([5] * 900 + [20] * 60 + [2] * 40)), POLICY)
     assert 28 <= max(fallen)[0] <= 40
     risen = current_rate_spans(demand_of(np.array([5] * 900 + [20] * 40)), POLICY)
     assert max(risen)[0] > 900
 
 
-def test_a_rise_is_as_evident_as_two_rates_beside_one() -> None:
-    """8 req/s for 30 s after ten minutes of 5 req/s."""
+def test_the_evidence_of_a_rise_compares_two_rates_with_one() -> None:
+    """8 req/s for 30 s follow ten minutes of 5 req/s."""
     counts = np.array([5] * 600 + [8] * 30)
     found = most_evident(counts)
     assert found == pytest.approx(log_likelihood_ratio(240, 30, 3000, 600), rel=0.1)
     assert found > 15.0
 
 
-def test_what_came_before_an_earlier_change_is_no_evidence_of_a_rise() -> None:
-    """20 minutes of 1 req/s before 5 minutes of 5 req/s do not make a rise to 8 req/s more
-    evident."""
+def test_traffic_before_an_earlier_change_is_no_evidence_of_a_rise() -> None:
+    """5 minutes of 5 req/s come before a possible rise to 8 req/s. 20 minutes of 1 req/s before
+    them do not make it more evident.
+    """
     counts = np.array([1] * 1200 + [5] * 300 + [8] * 30)
     found = most_evident(counts)
     assert found == pytest.approx(log_likelihood_ratio(240, 30, 1500, 300), rel=0.2)
     assert found < 0.3 * log_likelihood_ratio(240, 30, 2700, 1500)
 
 
-def test_a_rate_that_came_before_is_no_rise() -> None:
-    """Five minutes of 40 req/s and of 8 req/s alternate: the next 40 req/s are no rise, 60 req/s
-    are."""
+def test_the_return_of_an_earlier_rate_is_no_rise() -> None:
+    """Five minutes of 40 req/s and of 8 req/s alternate. The next 40 req/s are no rise, but 60
+    req/s are.
+    """
     swings = ([40] * 300 + [8] * 300) * 3
     assert most_evident(np.array(swings + [40] * 30)) < 1.0
     assert most_evident(np.array(swings + [60] * 30)) > 50.0
 
 
 def test_a_constant_rate_a_fall_and_silence_are_no_rise() -> None:
-    """Very little telemetry is no rise either."""
+    """Neither is a short span of telemetry."""
     for counts in ([5] * 900, [8] * 900 + [3] * 40, [0] * 900, [5]):
         assert most_evident(np.array(counts)) == 0.0
     assert not current_rate_spans(UNKNOWN_DEMAND, POLICY)
 
 
-def test_clumps_are_less_evidence_than_single_requests() -> None:
-    """If requests come in groups of ten, 30 s of a higher rate are only a few independent
-    arrivals."""
+def test_clustered_requests_are_less_evidence_than_single_ones() -> None:
+    """If requests come in groups of ten, 30 s of a higher rate contain only a few independent
+    arrivals.
+    """
     rng = np.random.default_rng(3)
     single = rng.poisson(5.0, 1800)
     clumped = np.where(rng.random(1800) < 0.05, 100, 0)

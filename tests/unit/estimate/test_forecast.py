@@ -1,4 +1,4 @@
-"""The forecast: the history of minutes, the forecasting methods, and the choice among them."""
+"""The forecast: the history of minutes, the forecasting methods, and the choice of a method."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def blocks(*arrivals: int) -> tuple[tuple[int, int], ...]:
     return tuple((10, count) for count in arrivals)
 
 
-def test_a_minute_counts_once_it_is_over_and_its_records_are_here() -> None:
+def test_a_minute_counts_after_its_end_and_its_records() -> None:
     seen = extend_history(History(), blocks(1, 2, 3, 4, 5, 6), T0 + 2_000)
     assert seen.end_minute == T0 // MINUTE_MS - 1 and not len(seen.rates())
     seen = extend_history(seen, blocks(1, 2, 3, 4, 5, 6), T0 + 3_000)
@@ -47,8 +47,8 @@ def test_a_minute_that_was_not_reported_is_unknown_and_not_zero() -> None:
     assert rates[0] == 0.6 and math.isnan(rates[1]) and rates[2] == 0.0
 
 
-def test_what_was_missed_is_filled_in_from_the_blocks() -> None:
-    """A controller that takes over has an older record and half an hour in its windows."""
+def test_missing_minutes_are_filled_in_from_window_blocks() -> None:
+    """A controller that takes over has an older history record and half an hour in its windows."""
     before = restore_history([(HOUR - 2, tuple([60] * 60))], T0)
     after = extend_history(before, blocks(*[20] * 180), T0 + 5_000)
     rates = after.rates()
@@ -57,7 +57,7 @@ def test_what_was_missed_is_filled_in_from_the_blocks() -> None:
     assert np.isnan(rates[60:-30]).all()
 
 
-def test_a_history_keeps_three_days_whatever_the_clock_does() -> None:
+def test_a_history_keeps_three_days_at_any_clock_time() -> None:
     old = extend_history(History(), blocks(*[6] * 6), T0 + 5_000)
     week_ms = 7 * 86_400_000
     new = extend_history(old, blocks(*[12] * 6), T0 + week_ms + 5_000)
@@ -65,7 +65,7 @@ def test_a_history_keeps_three_days_whatever_the_clock_does() -> None:
     assert extend_history(new, blocks(*[6] * 6), T0) is new
 
 
-def test_hours_of_the_future_and_of_long_ago_are_not_believed() -> None:
+def test_history_from_the_future_or_long_ago_is_ignored() -> None:
     hour = tuple([60] * 60)
     found = restore_history([(HOUR + 2, hour), (HOUR - KEPT_HOURS - 5, hour), (HOUR - 1, hour)], T0)
     assert found.rates().tolist() == [1.0] * 60
@@ -73,19 +73,19 @@ def test_hours_of_the_future_and_of_long_ago_are_not_believed() -> None:
     assert restore_history([(HOUR - 1, (UNKNOWN,) * 60)], T0) == History()
 
 
-def test_an_outlook_survives_writing_and_reading() -> None:
+def test_a_forecast_is_unchanged_after_writing_and_reading() -> None:
     made = update_forecast(
         ForecastState(), blocks(*[6] * 180), Policy(forecast="last"), 60.0, 0, T0 + 5_000
     )
     assert read_value(ForecastState, orjson.loads(write_value(made))) == made
 
 
-def test_last_value_looks_past_a_short_gap_only() -> None:
+def test_the_last_value_method_bridges_only_short_gaps() -> None:
     assert LastValue().predict(np.array([1.0, 2.0, math.nan]), 3) == 2.0
     assert isinstance(LastValue().predict(np.array([1.0, *[math.nan] * 5]), 1), NoForecast)
 
 
-def test_seasonal_repeats_what_was_one_season_ago() -> None:
+def test_the_seasonal_method_repeats_the_value_of_one_season_ago() -> None:
     season = np.tile([1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 1.0, 1.0], 3)[
         :-3
     ]  # the next value is the fifth of the season
@@ -102,7 +102,7 @@ def test_smoothing_continues_a_ramp_and_never_goes_below_zero() -> None:
 
 
 @pytest.mark.parametrize("strategy", forecasters(), ids=lambda s: s.name)
-def test_no_strategy_answers_with_nonsense(strategy: SeasonalNaive) -> None:
+def test_every_method_returns_finite_rates_from_zero(strategy: SeasonalNaive) -> None:
     random = np.random.default_rng(1)
     for _ in range(50):
         rates = random.exponential(5.0, int(random.integers(0, 1600)))
@@ -116,14 +116,14 @@ def minutes(rate_of: object, count: int, seed: int = 1) -> np.ndarray:
     return np.array([random.poisson(60.0 * rate_of(m)) / 60.0 for m in range(count)])
 
 
-def test_what_repeats_each_hour_is_forecast_by_its_season() -> None:
+def test_an_hourly_pattern_is_forecast_by_the_seasonal_method() -> None:
     rates = minutes(lambda m: 16.0 if m % 60 < 6 else 4.0, 240)
     best = best_score(score_forecasters(rates, 3, forecasters()), AUTO)
     assert best is not None and best.forecaster.name == "seasonal (1 h)"
 
 
-def test_a_rate_that_wanders_is_not_forecast() -> None:
-    """The last value is the best forecast of a random walk."""
+def test_a_random_walk_is_forecast_by_its_last_value() -> None:
+    """No other method is better for a random walk."""
     random = np.random.default_rng(3)
     walk = np.maximum(0.0, 50.0 + np.cumsum(random.normal(0.0, 1.0, 400)))
     assert best_score(score_forecasters(walk, 3, forecasters()), AUTO) is None
@@ -139,7 +139,7 @@ def test_one_season_is_not_enough_to_be_chosen() -> None:
 def run(rate_of: object, count: int, family: str, start_s: float = 120.0) -> list[ForecastState]:
     """The forecast state after each minute of Poisson arrivals at `rate_of(minute)` requests/s.
 
-    family: forecasting method. start_s: start time of an instance.
+    family: forecasting method. start_s: start time of an instance, in s.
     """
     found, outlook, seen = [], ForecastState(), []
     random = np.random.default_rng(2)
@@ -152,8 +152,8 @@ def run(rate_of: object, count: int, family: str, start_s: float = 120.0) -> lis
     return found
 
 
-def test_a_burst_that_comes_each_hour_is_expected_before_it_comes() -> None:
-    """Instances start in two minutes: the burst at each full hour is expected at minute 58."""
+def test_an_hourly_burst_is_forecast_one_start_time_ahead() -> None:
+    """Instances start in two minutes, so the burst at each full hour is forecast at minute 58."""
     all_ = run(lambda m: 16.0 if m % 60 < 6 else 4.0, 240, AUTO)
     ahead, before = all_[237].forecast, all_[215].forecast
     assert ahead is not None and ahead.forecaster == "seasonal (1 h)"
@@ -162,30 +162,30 @@ def test_a_burst_that_comes_each_hour_is_expected_before_it_comes() -> None:
     assert ahead.error_req_per_s < ahead.last_error_req_per_s
 
 
-def test_what_is_only_noise_is_not_expected() -> None:
-    """Five hours of a steady rate: the forecast exceeds it for a few minutes at most."""
+def test_noise_around_a_steady_rate_is_not_forecast() -> None:
+    """During five hours of a steady rate, the forecast exceeds it for a few minutes at most."""
     all_ = [o.forecast for o in run(lambda _: 8.0, 300, AUTO)]
     rates = [one.lower_bound_req_per_s for one in all_ if one is not None]
     assert len(rates) > 200 and sum(rate > 8.2 for rate in rates) <= 5
 
 
-def test_nothing_is_kept_or_expected_where_no_forecast_is_wanted() -> None:
+def test_without_forecasting_there_is_neither_history_nor_forecast() -> None:
     assert run(lambda _: 4.0, 5, "none")[-1] == ForecastState()
 
 
-def test_without_a_start_time_nothing_is_expected_but_history_grows() -> None:
+def test_without_a_start_time_history_grows_but_no_rate_is_forecast() -> None:
     found = run(lambda _: 4.0, 5, "last", start_s=0.0)[-1]
     assert found.forecast is None and len(found.history.rates()) == 5
 
 
-def test_a_spike_is_not_continued_into_the_sky() -> None:
+def test_a_spike_is_not_extrapolated() -> None:
     all_ = run(lambda m: 4.0 * 1.3 ** max(0, m - 50), 66, "smoothing")
     highest = max(float(np.nanmax(o.history.rates())) for o in all_)
     expected = [o.forecast.lower_bound_req_per_s for o in all_ if o.forecast is not None]
     assert expected and max(expected) <= 2.0 * highest
 
 
-def test_a_family_that_was_changed_is_chosen_anew() -> None:
+def test_a_changed_family_leads_to_a_new_choice() -> None:
     before = run(lambda _: 4.0, 90, "smoothing")[-1]
     assert before.forecaster.startswith("smoothing")
     after = update_forecast(
@@ -194,7 +194,7 @@ def test_a_family_that_was_changed_is_chosen_anew() -> None:
     assert after.forecaster == "last value"
 
 
-def test_the_same_history_gives_the_same_outlook() -> None:
+def test_the_same_history_gives_the_same_forecast() -> None:
     first, second = (run(lambda m: 4.0 + m % 7, 120, AUTO) for _ in range(2))
     assert first == second
     again = replace(first[-1], forecast=None)
@@ -206,16 +206,17 @@ def noisy(rate_of: object, seconds: int, seed: int) -> tuple[tuple[int, int], ..
     return tuple((10, int(random.poisson(10 * rate_of(at)))) for at in range(0, seconds, 10))
 
 
-def test_a_steady_rise_is_continued_over_the_start_time() -> None:
-    """The rate rises by 0.5 req/s each minute from 0.5: after eight minutes it is 4.5, two minutes
-    later 5.5."""
+def test_a_steady_rise_is_extrapolated_over_the_start_time() -> None:
+    """The rate rises from 0.5 by 0.5 req/s each minute. After eight minutes it is 4.5, two minutes
+    later 5.5.
+    """
     found = [detect_rise(noisy(lambda at: 0.5 + at / 120, 480, seed), 5e-5) for seed in range(20)]
     sure = [one.lower_bound_req_per_s(120.0) for one in found if one is not None]
     assert len(sure) >= 16
     assert 4.6 < float(np.median(sure)) <= 5.5
 
 
-def test_no_rise_is_continued_for_longer_than_half_the_time_that_it_lasted() -> None:
+def test_a_rise_is_extrapolated_by_at_most_half_of_its_duration() -> None:
     found = detect_rise(noisy(lambda at: 2.0 + at / 20, 190, 1), 5e-5)
     assert found is not None
     half_s = 0.5 * found.lasted_s
@@ -224,7 +225,7 @@ def test_no_rise_is_continued_for_longer_than_half_the_time_that_it_lasted() -> 
     )
 
 
-def test_a_constant_rate_and_one_that_jumped_do_not_rise() -> None:
+def test_a_constant_rate_and_a_step_are_no_steady_rise() -> None:
     looked = seen = 0
     for seed in range(10):
         for rate_of in (lambda _: 5.0, lambda at: 1.0 if at < 300 else 10.0):
@@ -236,9 +237,10 @@ def test_a_constant_rate_and_one_that_jumped_do_not_rise() -> None:
 
 
 @pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
-def test_a_constant_poisson_rate_rises_less_than_every_other_day(rate: float) -> None:
-    """Sixty days, evaluated every ten seconds; fewer than one false rise in two days. Times at
-    which no line exceeds 3.5 standard errors need no evaluation."""
+def test_a_constant_poisson_rate_rarely_looks_like_a_rise(rate: float) -> None:
+    """Sixty days, evaluated every ten seconds, have fewer than one false rise in two days. The test
+    skips times at which no line exceeds 3.5 standard errors.
+    """
     days, window = 60, 180
     counts = np.random.default_rng(4).poisson(10 * rate, days * 8640 + window)
     whole, steep = blocks(*counts.tolist()), np.zeros(len(counts) + 1, bool)
@@ -252,9 +254,10 @@ def test_a_constant_poisson_rate_rises_less_than_every_other_day(rate: float) ->
     assert len(ends) > 200 and 0 < len(apart) < 0.5 * days
 
 
-def test_traffic_that_begins_is_no_rise() -> None:
-    """1 req/s begins at some second after four idle minutes. A line through the idle time or
-    through the first, partial block would rise."""
+def test_the_begin_of_traffic_is_no_steady_rise() -> None:
+    """1 req/s begins at some second after four idle minutes. A line would rise through the idle
+    time, or through the first, partial block.
+    """
     seen = 0
     for seed in range(100):
         random = np.random.default_rng(seed)
@@ -265,8 +268,10 @@ def test_traffic_that_begins_is_no_rise() -> None:
 
 
 @pytest.mark.parametrize(("rate", "idle"), [(0.2, 24), (1.0, 6), (1.0, 24), (5.0, 12)])
-def test_a_stray_request_before_traffic_begins_makes_it_no_rise(rate: float, idle: int) -> None:
-    """One request, no other for a minute or more, then a constant rate from some second on."""
+def test_a_single_request_before_traffic_begins_makes_no_steady_rise(
+    rate: float, idle: int
+) -> None:
+    """One request, then none for a minute or more, then a constant rate from some second on."""
     seen = 0
     for seed in range(100):
         random = np.random.default_rng(seed)
@@ -279,11 +284,8 @@ def test_a_stray_request_before_traffic_begins_makes_it_no_rise(rate: float, idl
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.05, 0.5), (0.2, 1.0), (1.0, 2.5)])
-def test_a_step_within_a_block_from_a_low_rate_is_mostly_no_rise(
-    before: float, after: float
-) -> None:
-    """The noise at the higher rate and the block that contains the step make a step look like a
-    line to least squares."""
+def test_a_step_within_a_block_is_mostly_no_steady_rise(before: float, after: float) -> None:
+    """Noise at the higher rate and the partial block of the step make least squares see a slope."""
     seen = 0
     for seed in range(40):
         random = np.random.default_rng(seed)
@@ -294,8 +296,8 @@ def test_a_step_within_a_block_from_a_low_rate_is_mostly_no_rise(
     assert seen <= 5
 
 
-def test_a_rise_that_is_over_is_not_continued() -> None:
-    """The rate rises for ten minutes, then is constant for three."""
+def test_an_ended_rise_is_not_extrapolated() -> None:
+    """The rate rises for ten minutes, then stays constant for three."""
     over = [
         detect_rise(noisy(lambda at: 2.0 + min(at, 600) / 60, 780, seed), 5e-5)
         for seed in range(20)
@@ -309,7 +311,7 @@ def test_a_gap_in_the_telemetry_is_no_rise() -> None:
     assert detect_rise((*whole[:-2], (4, 10), whole[-1]), 5e-5) is None
 
 
-def test_a_rise_is_looked_for_every_ten_seconds_and_only_where_all_methods_may_speak() -> None:
+def test_rises_are_searched_every_ten_seconds_and_only_if_all_methods_are_allowed() -> None:
     whole, at_ms = noisy(lambda at: 0.5 + at / 60, 300, 1), T0 + 310_000
     outlook = update_forecast(ForecastState(), whole, Policy(), 120.0, 0, at_ms)
     assert outlook.trend is not None and outlook.trend.at_ms == at_ms + 120_000

@@ -1,4 +1,4 @@
-"""A shift from long prompts to long answers: earlier windows describe other requests."""
+"""A shift from long prompts to long answers: windows from before it describe other requests."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def means(tokens: TokenSums) -> WindowLengths:
 def demand_after_shift(
     since_s: float, after: tuple[float, float] = AFTER, rate: float = RATE
 ) -> ModelDemand:
-    """The demand `since_s` seconds after a shift to the mean lengths `after`, and long before it
-    BEFORE."""
+    """The demand `since_s` seconds after a shift from the mean lengths BEFORE to `after`."""
 
     def window(span_s: float) -> TokenSums:
         new_s = min(since_s, span_s)
@@ -56,9 +55,10 @@ def demand_after_shift(
 
 
 @pytest.mark.parametrize("since_s", [20.0, 50.0, 90.0, 130.0, 600.0])
-def test_both_sides_are_believed_as_they_are_since_the_turn(since_s: float) -> None:
-    """Prompts and answers are estimated from the time since the shift, also the prompts, which are
-    shorter now: means over both sides of the shift describe neither."""
+def test_both_lengths_are_estimated_from_the_time_since_the_shift(since_s: float) -> None:
+    """Prompts are now shorter and answers longer. Means over both sides of the shift describe
+    neither.
+    """
     current = DECLARED
     for at_s in np.arange(10.0, since_s + 1.0, 10.0):
         current = estimate_lengths(
@@ -68,9 +68,8 @@ def test_both_sides_are_believed_as_they_are_since_the_turn(since_s: float) -> N
     assert 0.8 * AFTER[1] < current.output_tokens <= AFTER[1]
 
 
-def test_while_the_planner_can_add_shorter_requests_only_save_money() -> None:
-    """Shorter means are accepted late, as without a shift; older requests do not delay longer
-    means."""
+def test_shorter_requests_count_late_while_capacity_can_be_added() -> None:
+    """Longer means count at once, because older requests do not delay them."""
     current = DECLARED
     for at_s in range(10, 61, 10):
         current = estimate_lengths(current, DECLARED, demand_after_shift(float(at_s)))
@@ -78,7 +77,7 @@ def test_while_the_planner_can_add_shorter_requests_only_save_money() -> None:
     assert 0.8 * AFTER[1] < current.output_tokens <= AFTER[1]
 
 
-def test_what_was_believed_in_need_is_not_taken_back_because_the_need_is_over() -> None:
+def test_an_estimate_made_during_a_shortfall_stays_after_it() -> None:
     short = estimate_lengths(DECLARED, DECLARED, demand_after_shift(60.0), capacity_exhausted=True)
     assert short.input_tokens < 0.5 * DECLARED.input_tokens
     assert (
@@ -87,7 +86,7 @@ def test_what_was_believed_in_need_is_not_taken_back_because_the_need_is_over() 
     )
 
 
-def test_requests_that_turn_back_are_believed_as_soon() -> None:
+def test_a_shift_back_is_estimated_as_quickly() -> None:
     raised = Lengths.expected(*AFTER, 0.7)
     back = demand_after_shift(20.0, after=BEFORE)
     turned = ModelDemand(
@@ -105,16 +104,18 @@ def test_requests_that_turn_back_are_believed_as_soon() -> None:
 
 
 @pytest.mark.parametrize("after", [(6000.0, 400.0), (2000.0, 150.0), (9000.0, 225.0)])
-def test_one_side_alone_or_both_together_are_no_turn(after: tuple[float, float]) -> None:
-    """One mean changes alone, or both change in one direction: this is no shift, and the usual
-    rules apply."""
+def test_a_change_of_one_length_or_of_both_in_one_direction_is_no_shift(
+    after: tuple[float, float],
+) -> None:
+    """The usual rules apply."""
     for since_s in (20.0, 60.0, 130.0):
         assert lengths_since_shift(demand_after_shift(since_s, after), 0.7, 0.7) is None
 
 
-def test_drift_is_no_turn_and_requests_that_come_in_clumps_prove_less() -> None:
-    """Significance alone is no shift: in a recorded trace, some minutes are always a fifth longer
-    than others."""
+def test_drift_is_no_shift_and_clustered_requests_are_less_evidence() -> None:
+    """A significant difference alone is no shift: in a recorded trace, some minutes are always a
+    fifth longer than others.
+    """
     assert lengths_since_shift(demand_after_shift(600.0, (5000.0, 180.0)), 0.7, 0.7) is None
     clumps = tuple((10, 1400 if at % 6 == 0 else 1) for at in range(180))
     turned = demand_after_shift(20.0, (4000.0, 215.0))
@@ -122,14 +123,14 @@ def test_drift_is_no_turn_and_requests_that_come_in_clumps_prove_less() -> None:
     assert lengths_since_shift(replace(turned, blocks=clumps), 0.7, 0.7) is None
 
 
-def test_few_requests_are_no_turn() -> None:
+def test_a_few_requests_are_no_shift() -> None:
     assert lengths_since_shift(demand_after_shift(60.0, rate=0.8), 0.7, 0.7) is None
     assert lengths_since_shift(demand_after_shift(60.0), 0.7, 0.7) is not None
     assert lengths_since_shift(ModelDemand(), 0.7, 0.7) is None
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_noise_is_no_turn(seed: int) -> None:
+def test_noise_is_no_shift(seed: int) -> None:
     """Two hours of lognormal lengths with constant parameters."""
     random = np.random.default_rng(seed)
     sigma = math.sqrt(math.log(1.49))

@@ -1,12 +1,12 @@
-"""Results are cached by the identity of the arguments."""
+"""Results are cached by the identity of their arguments."""
 
 from __future__ import annotations
 
 from autoscaler.estimate.memoize import memoize
 
 
-def test_an_object_is_asked_about_once_and_an_equal_one_gets_an_answer_of_its_own() -> None:
-    """The key is the identity of the object; equal objects are not compared."""
+def test_the_cache_key_is_the_identity_of_the_object() -> None:
+    """Equal objects are not compared, so each gets its own result."""
     asked: list[list[int]] = []
 
     @memoize(8)
@@ -19,9 +19,8 @@ def test_an_object_is_asked_about_once_and_an_equal_one_gets_an_answer_of_its_ow
     assert len(asked) == 2 and asked[0] is one and asked[1] is other
 
 
-def test_what_is_remembered_is_bounded_and_never_taken_for_another_object() -> None:
-    """A thousand objects are created and dropped, so addresses repeat; none gets the result of
-    another."""
+def test_the_cache_is_bounded_and_a_reused_address_gets_no_old_result() -> None:
+    """A thousand objects are created and dropped, so their addresses repeat."""
 
     @memoize(4)
     def first(numbers: list[int]) -> int:
@@ -30,8 +29,8 @@ def test_what_is_remembered_is_bounded_and_never_taken_for_another_object() -> N
     assert all(first([number]) == number for number in range(1000))
 
 
-def test_equal_numbers_beside_an_object_are_the_same_question() -> None:
-    """Numbers in the key are compared by value, because equal ints may be different objects."""
+def test_numbers_in_the_key_are_compared_by_value() -> None:
+    """Equal ints may be different objects."""
     asked: list[int] = []
 
     @memoize(8)

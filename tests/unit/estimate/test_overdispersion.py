@@ -1,4 +1,4 @@
-"""Burstiness: none for Poisson arrivals, about CV^2 for clustered arrivals."""
+"""The burstiness estimate: zero for Poisson arrivals, about CV^2 for clustered arrivals."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def gamma_counts(rate: float, cv: float, blocks: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rate", [0.5, 1.0, 5.0, 20.0, 200.0])
-def test_poisson_arrivals_are_called_poisson(rate: float) -> None:
-    """300 random half hours: overdispersion is rarely confirmed, and never a large one."""
+def test_poisson_arrivals_rarely_show_overdispersion(rate: float) -> None:
+    """In 300 random half hours, overdispersion is rarely confirmed and never large."""
     found = [
         dispersion(blocks_of(np.random.default_rng(seed).poisson(rate * 10, 180))).confirmed
         for seed in range(300)
@@ -35,17 +35,18 @@ def test_poisson_arrivals_are_called_poisson(rate: float) -> None:
 
 @pytest.mark.parametrize("cv", [3.0, 3.5, 4.0])
 @pytest.mark.parametrize("rate", [5.0, 20.0])
-def test_clustered_arrivals_are_claimed_near_the_square_of_their_cv(rate: float, cv: float) -> None:
-    """The variance of a renewal process's counts is CV^2 times their mean, over spans of many
-    gaps."""
+def test_clustered_arrivals_have_an_overdispersion_near_cv_squared(rate: float, cv: float) -> None:
+    """For a renewal process and spans of many gaps, the variance of the counts is CV^2 times their
+    mean.
+    """
     found = [
         dispersion(blocks_of(gamma_counts(rate, cv, 180, seed))).confirmed for seed in range(12)
     ]
     assert 0.5 * cv**2 < np.mean(found) < 1.3 * cv**2
 
 
-def test_few_blocks_claim_nothing() -> None:
-    """Four minutes are too short for any estimate."""
+def test_a_few_blocks_give_no_estimate() -> None:
+    """Four minutes are too short."""
     wild = tuple((10, 100 if index % 2 else 0) for index in range(24))
     assert dispersion(wild).confirmed == 1.0
     assert dispersion(()) == POISSON
@@ -53,7 +54,7 @@ def test_few_blocks_claim_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_step_and_a_slow_swing_are_no_bursts(seed: int) -> None:
-    """A step from 1 to 10 req/s, and a rate that doubles and halves within the half hour."""
+    """The rate steps from 1 to 10 req/s, or doubles and halves within the half hour."""
     rng = np.random.default_rng(seed)
     step = rng.poisson(np.repeat([10.0, 100.0], 90))
     swing = rng.poisson(50.0 * (1.5 + np.sin(np.linspace(0, 6.28, 180))) / 1.5)
@@ -61,7 +62,7 @@ def test_a_step_and_a_slow_swing_are_no_bursts(seed: int) -> None:
     assert dispersion(blocks_of(swing)).confirmed < 1.1
 
 
-def test_blocks_seen_in_part_are_weighed_by_what_was_seen() -> None:
+def test_partial_blocks_are_weighted_by_their_observed_time() -> None:
     """Gaps in telemetry count neither as silence nor as bursts."""
     rng = np.random.default_rng(3)
     covered = rng.integers(0, 11, 180)
@@ -71,17 +72,16 @@ def test_blocks_seen_in_part_are_weighed_by_what_was_seen() -> None:
 
 
 @pytest.mark.parametrize("cv", [3.0, 4.0])
-def test_five_minutes_show_that_arrivals_are_clustered_though_not_by_how_much(cv: float) -> None:
-    """30 blocks are too few to confirm a value, but enough to suspect that the arrivals are not
-    Poisson."""
+def test_five_minutes_show_that_arrivals_are_clustered_but_not_the_value(cv: float) -> None:
+    """30 blocks are too few for a value, but enough to suspect that arrivals are not Poisson."""
     found = [blocks_of(gamma_counts(5.0, cv, 30, seed)) for seed in range(20)]
     assert sum(suspected_dispersion(blocks, 30) > 2.0 for blocks in found) >= 18
     assert np.mean([dispersion(blocks).confirmed for blocks in found]) < 2.0
 
 
 @pytest.mark.parametrize("rate", [0.5, 5.0, 200.0])
-def test_five_minutes_of_poisson_arrivals_hardly_look_clustered(rate: float) -> None:
-    """At most one draw in fifty looks clustered; blocks before the last 30 do not count."""
+def test_five_minutes_of_poisson_arrivals_rarely_look_clustered(rate: float) -> None:
+    """At most one draw in fifty does. Blocks before the last 30 do not count."""
     draws = [np.random.default_rng(seed).poisson(rate * 10, 40) for seed in range(300)]
     steps = [np.concatenate((9 * counts[:10], counts[10:])) for counts in draws]
     looked = [suspected_dispersion(blocks_of(counts), 30) for counts in steps]

@@ -1,4 +1,4 @@
-"""The Poisson test: exact tails and bounds."""
+"""Exact Poisson tails and bounds."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_the_lower_bound_inverts_the_tail() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 10, 100, 10_000])
-def test_the_quick_bounds_are_the_exact_ones_within_a_hundredth(count: int) -> None:
-    """The Wilson-Hilferty bounds are compared with a bisection of the exact tails."""
+def test_the_quick_bounds_are_within_a_hundredth_of_the_exact_ones(count: int) -> None:
+    """The reference for the Wilson-Hilferty bounds is a bisection of the exact tails."""
     low, high = mean_bounds(count, 1.6448536)
     assert low == pytest.approx(
         rate_lower_bound(count, 1.0, 0.05), rel=0.25 if count == 1 else 0.01
@@ -53,9 +53,10 @@ def test_the_quick_bounds_are_the_exact_ones_within_a_hundredth(count: int) -> N
     assert mean_bounds(0, 1.6448536)[0] == 0.0
 
 
-def test_two_counts_are_as_far_apart_as_their_likelihoods() -> None:
-    """The reference uses the Poisson probabilities of the counts at two separate rates and at a
-    common rate."""
+def test_the_distance_of_two_counts_is_their_likelihood_ratio() -> None:
+    """The reference compares Poisson probabilities at two separate rates with those at a common
+    rate.
+    """
 
     def mass(count: int, mean: float) -> float:
         return count * math.log(mean) - mean - math.lgamma(count + 1)

@@ -1,4 +1,4 @@
-"""Requests by kind: each counts once, in the requested window."""
+"""Requests by kind: each counts once, in its window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def _record(sequence: int, sent: dict[str, dict[str, int]]) -> Telemetry:
     return Telemetry("omni", "g", "b", sequence, 0, 1000, 0, *[0] * 10, sent=sent)
 
 
-def test_kinds_are_summed_over_ways_within_the_window_and_a_copy_counts_once() -> None:
+def test_kinds_are_summed_over_paths_in_the_window_and_duplicates_count_once() -> None:
     windows = TelemetryWindows()
     windows.advance(200_000)
     early = _record(1, {"text": {"llm": 7}})

@@ -1,4 +1,4 @@
-"""Planned lengths: longer requests count soon, shorter ones late, and noise never counts."""
+"""Planned lengths: longer requests count soon, shorter ones late, noise never."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def lengths_of(inputs: np.ndarray, outputs: np.ndarray) -> WindowLengths:
 
 
 def means(inputs: float, outputs: float, requests: int) -> WindowLengths:
-    """Window lengths from a producer without sketches: only mean input and output tokens."""
+    """Window lengths from a gateway that reports no sketches, only mean input and output tokens."""
     return WindowLengths({}, {}, inputs, outputs, requests, requests)
 
 
@@ -51,8 +51,8 @@ def demand_of(local: WindowLengths, long: WindowLengths, covered_s: int = 1800) 
     return ModelDemand(long=stats, blocks=((10, 1),) * 180, local_lengths=local, long_lengths=long)
 
 
-def test_fifty_three_shorter_requests_do_not_hide_an_overload() -> None:
-    """53 shorter requests do not change the estimate."""
+def test_fifty_three_shorter_requests_change_no_estimate() -> None:
+    """The lengths of 53 shorter requests do not change the estimate."""
     window = means(667.0, 133.0, 53)
     assert estimate_lengths(DECLARED, DECLARED, demand_of(window, window, covered_s=60)) is DECLARED
     assert estimate_lengths(DECLARED, DECLARED, demand_of(window, window)) is DECLARED
@@ -62,20 +62,22 @@ def test_fifty_three_shorter_requests_do_not_hide_an_overload() -> None:
     ("requests", "least", "most"),
     [(50, 1.25, 1.4), (120, 1.5, 1.65), (600, 1.75, 1.9)],
 )
-def test_longer_requests_are_believed_as_evidence_grows(
+def test_the_estimate_follows_longer_requests_step_by_step(
     requests: int, least: float, most: float
 ) -> None:
-    """Requests are twice as long: the estimate follows step by step, although the long window is
-    older."""
+    """Requests are twice as long. The estimate rises although the long window has mostly older
+    requests.
+    """
     before = means(1000.0, 200.0, 2000)
     found = estimate_lengths(DECLARED, DECLARED, demand_of(means(2000.0, 200.0, requests), before))
     assert least <= found.input_tokens / 1000.0 <= most
     assert found.output_tokens == 200.0 and found.outputs == DECLARED.outputs
 
 
-def test_shorter_requests_are_believed_after_many_and_minutes() -> None:
-    """Requests are two thirds as long: the estimate stays after few requests or little time, and is
-    near the mean after many requests and minutes."""
+def test_shorter_requests_need_many_requests_and_minutes() -> None:
+    """Requests are two thirds as long. The estimate stays after few requests or little time. After
+    many requests and minutes it is near the mean.
+    """
     short = means(667.0, 133.0, 4000)
     few = means(667.0, 133.0, SHORTER_MIN_REQUESTS - 1)
     assert estimate_lengths(DECLARED, DECLARED, demand_of(short, few)) is DECLARED
@@ -87,8 +89,8 @@ def test_shorter_requests_are_believed_after_many_and_minutes() -> None:
     assert found.inputs[-1] / found.input_tokens == pytest.approx(DECLARED.inputs[-1] / 1000.0)
 
 
-def test_requests_a_quarter_as_long_are_believed_in_part_after_a_minute() -> None:
-    """Requests that are much shorter than declared lower the estimate in part after a minute."""
+def test_much_shorter_requests_lower_the_estimate_in_part_after_a_minute() -> None:
+    """They are a quarter as long as declared."""
     quarter, few = means(250.0, 50.0, 400), means(250.0, 50.0, MIN_REQUESTS - 1)
     found = estimate_lengths(DECLARED, DECLARED, demand_of(quarter, quarter, EARLY_S))
     assert 250.0 * EARLY_FACTOR <= found.input_tokens < 250.0 * EARLY_FACTOR * 1.25
@@ -102,40 +104,41 @@ def test_requests_a_quarter_as_long_are_believed_in_part_after_a_minute() -> Non
     )  # too small a change
 
 
-def test_answers_that_ended_first_are_not_taken_for_all_of_them() -> None:
-    """A minute after traffic begins, long answers are still running, so the finished answers are
-    short."""
+def test_the_first_finished_answers_do_not_shorten_the_estimate() -> None:
+    """A minute after traffic begins, long answers still run, so only short ones have finished."""
     ended = replace(means(250.0, 50.0, 400), completions=350)
     found = estimate_lengths(DECLARED, DECLARED, demand_of(ended, ended, EARLY_S))
     assert found.input_tokens < 500.0
     assert found.output_tokens == DECLARED.output_tokens
 
 
-def test_idle_minutes_are_no_time_in_which_requests_were_seen() -> None:
+def test_idle_minutes_are_no_evidence_of_lengths() -> None:
     quarter = means(250.0, 50.0, 400)
     demand = demand_of(quarter, quarter)
     idle = replace(demand, blocks=((10, 0),) * 175 + ((10, 80),) * 5)
     assert estimate_lengths(DECLARED, DECLARED, idle) is DECLARED
 
 
-def test_the_past_being_shorter_does_not_lower_what_the_present_raised() -> None:
-    """After a step up the long window still has shorter requests: the estimate must not
-    oscillate."""
+def test_shorter_requests_of_the_past_do_not_lower_a_raised_estimate() -> None:
+    """After a step up, the long window still has shorter requests. The estimate
+    must not oscillate.
+    """
     demand = demand_of(means(2000.0, 200.0, 300), means(1100.0, 200.0, 3000))
     raised = estimate_lengths(DECLARED, DECLARED, demand)
     assert raised.input_tokens > 1500.0
     assert estimate_lengths(raised, DECLARED, demand) is raised
 
 
-def test_the_declared_lengths_hold_back_a_handful_of_requests() -> None:
-    """Five requests of five times the declared length are too little evidence of another
-    workload."""
+def test_a_few_long_requests_hardly_change_the_declared_lengths() -> None:
+    """Five requests of five times the declared length are too little evidence
+    of another workload.
+    """
     window = means(5000.0, 1000.0, 5)
     assert estimate_lengths(DECLARED, DECLARED, demand_of(window, window)) is DECLARED
 
 
-def test_means_are_on_a_fine_grid_of_the_declared_ones() -> None:
-    """The estimate is always declared x 1.03^k, so that caches hit."""
+def test_estimated_means_lie_on_a_grid_of_the_declared_ones() -> None:
+    """The estimate is always declared x 1.03^k, so that caches get repeated keys."""
     for factor in (0.4, 0.71, 1.3, 2.2):
         window = means(1000.0 * factor, 200.0, 5000)
         found = estimate_lengths(DECLARED, DECLARED, demand_of(window, window))
@@ -144,9 +147,8 @@ def test_means_are_on_a_fine_grid_of_the_declared_ones() -> None:
         assert abs(steps) > 1
 
 
-def test_nothing_known_changes_nothing() -> None:
-    """Without telemetry or requests the planned lengths stay, and the result is the identical
-    object."""
+def test_planned_lengths_stay_without_telemetry() -> None:
+    """Without telemetry or requests, the result is the identical object."""
     other = Lengths(700.0, 50.0)
     assert estimate_lengths(other, DECLARED, UNKNOWN_DEMAND) is other
     assert estimate_lengths(other, DECLARED, demand_of(WindowLengths(), WindowLengths())) is other
@@ -155,8 +157,7 @@ def test_nothing_known_changes_nothing() -> None:
 @pytest.mark.parametrize("rate", [0.5, 2.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_moves_the_estimate_by_no_more_than_a_step(rate: float, seed: int) -> None:
-    """Three hours of lognormal lengths with a standard deviation equal to their mean: one step at
-    most."""
+    """Three hours of lognormal lengths with a standard deviation equal to their mean."""
     rng = np.random.default_rng(seed)
     times = np.cumsum(rng.exponential(1.0 / rate, int(rate * 10_800)))
     inputs = rng.lognormal(math.log(1000.0) - 0.3466, 0.8326, len(times)) + 1.0
@@ -178,9 +179,10 @@ def test_noise_moves_the_estimate_by_no_more_than_a_step(rate: float, seed: int)
         assert changes <= 4
 
 
-def test_a_heavier_tail_is_measured_from_the_sketch() -> None:
-    """The declared length is fixed, the measured p95 is 3.7 means: the points follow the
-    measurement."""
+def test_a_heavier_tail_is_taken_from_the_sketch() -> None:
+    """The declared length is fixed, but the measured p95 is 3.7 means. The points of the
+    distribution follow the measurement.
+    """
     rng = np.random.default_rng(5)
     sigma = 1.2
     inputs = rng.lognormal(math.log(2000.0) - sigma * sigma / 2, sigma, 6000) + 1.0
@@ -194,8 +196,10 @@ def test_a_heavier_tail_is_measured_from_the_sketch() -> None:
     assert estimate_lengths(found, fixed, demand_of(window, window)) is found
 
 
-def test_a_spread_as_declared_is_left_alone() -> None:
-    """Five hundred requests of the declared distribution: their noise leads to no new points."""
+def test_a_measured_spread_that_equals_the_declared_one_changes_no_point() -> None:
+    """Five hundred requests are drawn from the declared distribution. Their noise gives no new
+    points.
+    """
     rng = np.random.default_rng(7)
     for _ in range(20):
         inputs = rng.lognormal(math.log(1000.0) - 0.3466, 0.8326, 500) + 1.0
@@ -206,15 +210,17 @@ def test_a_spread_as_declared_is_left_alone() -> None:
 
 
 def cut_prompts(share_long: float, count: int, seed: int) -> np.ndarray:
-    """Prompt lengths around 800 tokens; a share `share_long` has 4,000 tokens, the context
-    limit."""
+    """Prompt lengths around 800 tokens. A share `share_long` is cut at the
+    context limit of 4,000.
+    """
     rng = np.random.default_rng(seed)
     return np.where(rng.random(count) < share_long, 4000.0, rng.lognormal(6.5, 0.5, count))
 
 
-def test_more_long_prompts_make_no_prompt_longer_than_any_that_came() -> None:
-    """6% of the prompts were cut at 4,000 tokens, now 20% are: the mean rises, the longest prompts
-    stay. When the mean falls back, the spread does too."""
+def test_a_larger_share_of_cut_prompts_does_not_raise_the_longest_prompt() -> None:
+    """The share of prompts that are cut at 4,000 tokens rises from 6% to 20%. The mean rises and
+    the longest prompts stay. If the mean falls back, the spread does too.
+    """
     before = cut_prompts(0.06, 3000, 1)
     declared = Lengths.expected(float(before.mean()), 200.0)
     outputs = np.full(3000, 200.0)
@@ -236,9 +242,8 @@ def test_more_long_prompts_make_no_prompt_longer_than_any_that_came() -> None:
         assert 0.97 * low <= tokens <= 1.03 * high
 
 
-def test_prompts_that_are_all_longer_take_the_longest_with_them() -> None:
-    """Each prompt is 1.5 times as long, but the long window has only the earlier, shorter
-    prompts."""
+def test_the_longest_prompt_rises_if_all_prompts_are_longer() -> None:
+    """Each prompt is 1.5 times as long. The long window still has only earlier, shorter prompts."""
     before = cut_prompts(0.06, 3000, 1)
     declared = Lengths.expected(float(before.mean()), 200.0)
     outputs = np.full(3000, 200.0)

@@ -1,4 +1,4 @@
-"""Missing evidence and SLO pressure forbid a scale-in; other gaps do not."""
+"""Missing evidence and SLO pressure block scale-in; harmless gaps do not."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ BLANK = Telemetry("chat", "a", "b", 0, T0, 1000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7
 
 
 def two_gateways(silent_from_s: int, leaving: bool, now_s: int = 200) -> ModelDemand:
-    """Two gateways serve 2 req/s each; `b` stops at `silent_from_s`. leaving: whether `b` signs
-    off."""
+    """Two gateways that serve 2 req/s each. `b` stops at `silent_from_s`. leaving: whether `b`
+    signs off.
+    """
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(1, now_s + 1):
         at = T0 + second * 1000
@@ -40,8 +41,8 @@ def two_gateways(silent_from_s: int, leaving: bool, now_s: int = 200) -> ModelDe
     return observe_demand(windows, ["chat"], POLICY, T0 + now_s * 1000)["chat"]
 
 
-def test_a_gateway_that_falls_silent_while_it_serves_forbids_scale_in() -> None:
-    """The rate lacks the traffic of the silent gateway."""
+def test_a_gateway_that_falls_silent_while_it_serves_blocks_scale_in() -> None:
+    """The measured rate lacks the traffic of the silent gateway."""
     silent = missing_evidence(two_gateways(150, leaving=False), POLICY, 7)
     assert silent == Reason(ReasonCode.GATEWAY_SILENT, "", ("b",), (50.0,))
     assert list(scale_in_paused(silent).codes()) == [
@@ -50,13 +51,13 @@ def test_a_gateway_that_falls_silent_while_it_serves_forbids_scale_in() -> None:
     ]
 
 
-def test_a_gateway_that_signed_off_is_not_missed() -> None:
-    """A scale-in of gateways must not pause scale-in of instances for half an hour."""
+def test_a_gateway_that_signed_off_does_not_block_scale_in() -> None:
+    """Otherwise a scale-in of gateways would block scale-in of instances for half an hour."""
     assert missing_evidence(two_gateways(150, leaving=True), POLICY, 7) is None
 
 
-def test_a_gateway_that_is_late_by_seconds_or_back_again_is_not_missed() -> None:
-    """A record may be five seconds late; a restarted gateway replaces its earlier boot."""
+def test_a_late_or_restarted_gateway_does_not_block_scale_in() -> None:
+    """A record may be five seconds late. A restarted gateway replaces its earlier boot."""
     assert missing_evidence(two_gateways(195, leaving=False), POLICY, 7) is None
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(1, 201):
@@ -69,8 +70,8 @@ def test_a_gateway_that_is_late_by_seconds_or_back_again_is_not_missed() -> None
     assert missing_evidence(seen, POLICY, 7) is None
 
 
-def test_a_gateway_that_served_nothing_may_fall_silent() -> None:
-    """A gateway without traffic hides no demand."""
+def test_a_silent_gateway_without_traffic_does_not_block_scale_in() -> None:
+    """Such a gateway hides no demand."""
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(1, 201):
         windows.add(replace(BLANK, sequence=second, arrivals=2), T0 + second * 1000)
@@ -90,7 +91,7 @@ def quiet(**changes: object) -> ModelDemand:
     return observe_demand(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
 
 
-def test_zero_needs_witnesses() -> None:
+def test_zero_traffic_needs_confirmation() -> None:
     """Zero arrivals count if a gateway has the current routes and no request is in flight."""
     assert missing_evidence(quiet(), POLICY, 7) is None
     assert missing_evidence(quiet(), POLICY, 8) == Reason(ReasonCode.ROUTES_UNCONFIRMED)
@@ -102,8 +103,8 @@ def waiting(requests: int) -> Reason:
     return Reason(ReasonCode.STILL_IN_FLIGHT, quantities=(requests,))
 
 
-def test_gaps_and_silence_are_no_evidence() -> None:
-    """No telemetry at all, and a window in which half of the seconds are reported."""
+def test_gaps_and_missing_telemetry_are_no_evidence() -> None:
+    """No telemetry at all, and a window in which only half of the seconds are reported."""
     assert missing_evidence(ModelDemand(), POLICY) == Reason(ReasonCode.NO_TELEMETRY)
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(140, 201):
@@ -130,11 +131,12 @@ def service() -> Service:
         (100, 620.0, None),
     ],
 )
-def test_misses_and_rising_latency_forbid_removals(
+def test_slo_misses_and_rising_latency_block_removals(
     attained: int, ttft_ms: float, code: ReasonCode | None
 ) -> None:
-    """Attainment is below the percentile, or TTFT is a quarter above that of the long window and
-    over half of its limit."""
+    """Attainment is below the percentile; or TTFT is a quarter above that of the long window and
+    over half of its limit.
+    """
     long = Stats(1800, 0, 1000, 1000, 0, 0, 1000, 1.0, None, None, 500.0, 20.0)
     local = Stats(120, 0, 100, 100, 0, 0, attained, 1.0, None, None, ttft_ms, 20.0)
     found = slo_pressure(ModelDemand(local=local, long=long), service())
@@ -143,8 +145,9 @@ def test_misses_and_rising_latency_forbid_removals(
 
 
 def test_arrivals_that_end_while_requests_are_in_flight_are_no_evidence_yet() -> None:
-    """A false zero lowers the mean of the window from its first second on. A fall in demand counts
-    once no request is in flight."""
+    """A false zero lowers the mean of the window from its first second on. A fall of demand counts
+    once no request is in flight.
+    """
     windows = TelemetryWindows(POLICY.global_window_s)
     for second in range(1, 201):
         arrivals = 8 if second <= 185 else 0

@@ -1,4 +1,4 @@
-"""Quantiles and means that are read from the sketches of a window."""
+"""Quantiles and means from the sketches of a window."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from topics.sketch import LOWEST, WIDTH
 from topics.telemetry import SKETCHES
 
 
-def test_numbers_of_a_window_are_those_of_its_sketch_by_rising_bucket() -> None:
+def test_quantiles_and_means_follow_the_rising_buckets_of_the_sketch() -> None:
     sketches = SketchStore(1800)
     sketches.reserve(2)
     place = CELLS + SKETCHES.index("input_lengths") * WIDTH

@@ -1,4 +1,4 @@
-"""Windows tell missing data, ended series and zero traffic apart, and ticks stay cheap."""
+"""Windows distinguish missing data, ended series and zero traffic. Their ticks stay cheap."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def filled(seconds: int, arrivals: int = 4) -> TelemetryWindows:
     return windows
 
 
-def test_never_seen_dead_and_zero_are_three_things() -> None:
-    """No series, a series that ended, and a series of zeros give different results."""
+def test_missing_ended_and_zero_series_give_different_results() -> None:
+    """No series, a series that ended, and a series of zeros."""
     windows = filled(10, arrivals=0)
     assert windows.stats("other", T0 + 10_000, 10) == NoData(None)
     assert windows.stats("chat", T0 + 60_000, 10) == NoData(T0 + 10_000)
@@ -33,26 +33,29 @@ def test_never_seen_dead_and_zero_are_three_things() -> None:
     assert zero.mean_input_tokens is None and zero.ttft_p95_ms is None
 
 
-def test_the_age_of_the_newest_second_is_stated() -> None:
-    """5 s after the last reported second, the window states an age of 5 s."""
+def test_a_window_states_the_age_of_its_newest_second() -> None:
+    """5 s after the last reported second, the age is 5 s."""
     found = filled(10).stats("chat", T0 + 15_000, 10)
     assert isinstance(found, Stats) and found.age_ms == 5000 and found.covered_s == 5
 
 
-def test_the_newest_second_may_be_asked_for_before_anything_else() -> None:
+def test_the_newest_second_can_be_queried_first() -> None:
     assert filled(60).newest_ms("chat", T0 + 70_000) == T0 + 60_000
 
 
-def test_a_half_reported_window_gives_the_rate_of_what_was_seen() -> None:
-    """Gaps are not zeros: 4 requests/s over 5 reported seconds, not 2 requests/s over 10."""
+def test_the_rate_of_a_window_counts_only_reported_seconds() -> None:
+    """Gaps are not zeros: the rate is 4 requests/s over 5 reported seconds, not 2 requests/s over
+    10.
+    """
     found = filled(10).stats("chat", T0 + 15_000, 10)
     assert isinstance(found, Stats) and found.req_per_s == 4.0
 
 
 @pytest.mark.parametrize("span_ms", [1000, 10_000])
-def test_what_came_while_nobody_looked_counts_as_far_as_windows_reach(span_ms: int) -> None:
-    """More seconds than the window keeps pass without a query, then a gap, then some more
-    seconds."""
+def test_seconds_without_a_query_count_within_the_horizon(span_ms: int) -> None:
+    """More seconds than the window keeps pass without a query; then come a gap and some more
+    seconds.
+    """
     windows = TelemetryWindows(600)
     every_s = span_ms // 1000
     ends = [*range(every_s, 2001, every_s), *range(9000 + every_s, 9101, every_s)]
@@ -67,15 +70,16 @@ def test_what_came_while_nobody_looked_counts_as_far_as_windows_reach(span_ms: i
     assert isinstance(found, Stats) and (found.covered_s, found.arrivals) == (100, 400)
 
 
-def test_recent_counts_back_from_the_newest_second() -> None:
-    """Cumulative arrivals of the last 1, 2 and 3 seconds; if the newest second is not reported, the
-    count begins before it."""
+def test_recent_arrivals_are_counted_back_from_the_newest_reported_second() -> None:
+    """The test reads the arrivals of the last 1, 2 and 3 seconds. If the newest second is not
+    reported, the count begins before it.
+    """
     windows = filled(10)
     assert windows.all_recent(["chat"], T0 + 11_000, (1, 2, 3))[0] == ((1, 4), (2, 8), (3, 12))
 
 
-def test_sequences_are_per_gateway_and_boot() -> None:
-    """A sequence number that another boot or gateway used belongs to another record."""
+def test_sequence_numbers_are_per_gateway_and_boot() -> None:
+    """The same number from another boot or gateway belongs to another record."""
     windows = TelemetryWindows()
     at = T0 + 1000
     assert windows.add(BLANK, at)
@@ -85,25 +89,26 @@ def test_sequences_are_per_gateway_and_boot() -> None:
     assert windows.counters.duplicate == 1
 
 
-def test_very_old_sequences_stay_known_as_seen() -> None:
-    """A sequence number below the stored ones is a repeat, however late it comes."""
+def test_very_old_sequence_numbers_count_as_duplicates() -> None:
+    """A number below the stored ones is a duplicate, however late it comes."""
     windows = TelemetryWindows(86_400)
     for k in range(6000):
         windows.add(replace(BLANK, sequence=k), T0 + k * 1000)
     assert not windows.add(replace(BLANK, sequence=3), T0 + 6_000_000)
 
 
-def test_gateways_show_their_last_word_while_they_live() -> None:
-    """Gateways show in_flight and route_generation of their newest record, and disappear after ten
-    seconds."""
+def test_gateways_are_listed_with_their_newest_record_while_they_report() -> None:
+    """They show in_flight and route_generation, and disappear ten seconds after
+    their last record.
+    """
     windows = filled(5)
     (seen,) = windows.gateways("chat", T0 + 6_000)
     assert (seen.gateway, seen.in_flight, seen.route_generation) == ("g", 3, 7)
     assert windows.gateways("chat", T0 + 16_000) == ()
 
 
-def test_memory_is_bounded_by_the_horizon() -> None:
-    """After a day of seconds, the windows store no more than the horizon and its slack."""
+def test_windows_store_no_more_than_their_horizon() -> None:
+    """The limit holds after a day of seconds. It includes some slack."""
     windows = TelemetryWindows(600)
     for k in range(1, 20_000):
         record = replace(BLANK, sequence=k, arrivals=1, ttft_ms={100: 1})
@@ -116,8 +121,8 @@ def test_memory_is_bounded_by_the_horizon() -> None:
     assert isinstance(found, Stats) and found.arrivals == found.covered_s == 599
 
 
-def test_gateways_that_were_started_again_are_forgotten_in_time() -> None:
-    """Each boot is a separate producer; a year of restarts must not accumulate in memory."""
+def test_earlier_boots_of_a_gateway_are_dropped_in_time() -> None:
+    """Each boot is a separate producer. A year of restarts must not accumulate in memory."""
     windows = TelemetryWindows(60)
     for k in range(1, 2001):
         record = replace(BLANK, sequence=1, boot=f"boot-{k}")
@@ -130,9 +135,10 @@ def test_gateways_that_were_started_again_are_forgotten_in_time() -> None:
     assert (windows.counters.duplicate, windows.counters.late) == (1, 1)
 
 
-def test_names_that_spoke_once_are_forgotten_and_show_nothing_of_each_other() -> None:
-    """In five hours 2,000 models report once and one reports all the time, with a horizon of ten
-    minutes: indices are reused, and each new model shows only its own data."""
+def test_indices_of_silent_models_are_reused_without_mixing_data() -> None:
+    """In five hours 2,000 models report once and one reports all the time. The horizon is ten
+    minutes. Each new model shows only its own data.
+    """
     windows, bytes_ = TelemetryWindows(600), {}
     for k in range(1, 2001):
         now_ms = T0 + k * 10_000
@@ -158,18 +164,18 @@ def test_names_that_spoke_once_are_forgotten_and_show_nothing_of_each_other() ->
     assert isinstance(found, Stats) and found.covered_s == 60
 
 
-def test_a_model_that_is_asked_about_is_known_as_silent_for_as_long() -> None:
-    """The time of the last report is kept while the model is queried, even if its data is
-    dropped."""
+def test_a_queried_model_keeps_the_time_of_its_last_report() -> None:
+    """The time stays while the model is queried, even after its data is dropped."""
     windows = filled(5)
     for k in range(1, 61):
         windows.add(replace(BLANK, model="other", sequence=k), T0 + k * 60_000)
         assert windows.stats("chat", T0 + 30_000 + k * 60_000, 10) == NoData(T0 + 5_000)
 
 
-def test_blocks_are_whole_and_unseen_ones_are_said_to_be() -> None:
-    """25 s of 4 req/s from a multiple of ten give two whole blocks; an hour later all blocks are
-    unobserved."""
+def test_only_whole_blocks_are_returned_and_missing_ones_are_marked() -> None:
+    """25 s of 4 req/s that begin at a multiple of ten give two whole blocks. An hour later all
+    blocks are unobserved.
+    """
     windows = filled(25)
     assert windows.all_blocks(["chat"], T0 + 29_000, 20)[0] == ((10, 40),)
     assert windows.all_blocks(["chat"], T0 + 30_000, 30)[0] == ((10, 40), (10, 40), (5, 20))
@@ -177,8 +183,8 @@ def test_blocks_are_whole_and_unseen_ones_are_said_to_be() -> None:
     assert windows.all_blocks(["other"], T0 + 30_000, 30)[0] == ()
 
 
-def test_a_late_record_changes_the_block_it_belongs_to() -> None:
-    """A slow gateway's report of a second that was already counted is added to it."""
+def test_a_late_record_is_added_to_its_own_block() -> None:
+    """A slow gateway reports a second that other gateways already reported."""
     windows = filled(40)
     assert windows.all_blocks(["chat"], T0 + 40_000, 40)[0] == ((10, 40),) * 4
     windows.add(replace(BLANK, gateway="slow", arrivals=9), T0 + 13_000)
@@ -191,8 +197,8 @@ def test_a_late_record_changes_the_block_it_belongs_to() -> None:
     assert windows.all_recent(["chat"], T0 + 40_000, (10, 30))[0] == ((10, 40), (30, 129))
 
 
-def test_a_goodbye_counts_whatever_comes_after_it_of_that_boot() -> None:
-    """A retried record after the sign-off does not bring the gateway back; a new boot does."""
+def test_a_sign_off_holds_against_later_records_of_its_boot() -> None:
+    """A retried record after the sign-off does not bring the gateway back, but a new boot does."""
     windows = filled(5)
     windows.add(replace(BLANK, sequence=7, leaving=True), T0 + 7_000)
     windows.add(replace(BLANK, sequence=6), T0 + 7_000)
@@ -202,9 +208,10 @@ def test_a_goodbye_counts_whatever_comes_after_it_of_that_boot() -> None:
 
 
 @pytest.mark.parametrize("looked", [True, False])
-def test_a_goodbye_counts_when_the_last_word_before_it_is_dated_later(looked: bool) -> None:
+def test_a_sign_off_holds_if_an_earlier_record_has_a_later_time(looked: bool) -> None:
     """The event time of a record is the broker's time minus an age, so delays can reorder two
-    records. The sign-off of a replaced boot changes nothing."""
+    records. The sign-off of a replaced boot changes nothing.
+    """
     windows = filled(5)
     windows.add(replace(BLANK, sequence=6), T0 + 7_009)
     if looked:
@@ -220,8 +227,8 @@ def test_a_goodbye_counts_when_the_last_word_before_it_is_dated_later(looked: bo
     assert [seen.boot for seen in windows.gateways("chat", T0 + 8_000)] == ["again"]
 
 
-def test_gateways_say_how_long_ago_they_spoke_and_served() -> None:
-    """One age is that of the last record, the other that of the last request."""
+def test_gateways_show_the_age_of_their_last_record_and_request() -> None:
+    """These are two separate ages, in s."""
     windows = TelemetryWindows()
     windows.add(replace(BLANK, arrivals=1, in_flight=0), T0 + 1000)
     windows.add(replace(BLANK, sequence=1, in_flight=0), T0 + 2000)
@@ -229,7 +236,7 @@ def test_gateways_say_how_long_ago_they_spoke_and_served() -> None:
     assert (seen.age_ms, seen.last_traffic_ms) == (60_000, T0 + 1000)
 
 
-def test_a_producer_is_remembered_in_little_memory() -> None:
+def test_a_producer_takes_little_memory() -> None:
     """Hours of one gateway with a hundred models take at most 10 KiB."""
     producer = AppliedSequences()
     for sequence in range(0, 2_000_000, 100):
@@ -239,8 +246,9 @@ def test_a_producer_is_remembered_in_little_memory() -> None:
 
 
 def test_blocks_stay_right_and_small_over_hours() -> None:
-    """Three hours with a horizon of ten minutes and a query each second: every whole block has 4
-    req/s."""
+    """Three hours with a horizon of ten minutes and a query each second. Every whole block has 4
+    req/s.
+    """
     windows = TelemetryWindows(600)
     for k in range(1, 10_801):
         windows.add(replace(BLANK, sequence=k, arrivals=4), T0 + k * 1000)
@@ -252,9 +260,10 @@ def test_blocks_stay_right_and_small_over_hours() -> None:
 
 
 @pytest.mark.parametrize("every", [7, 45, 60, 90])
-def test_long_windows_forget_sketches_in_blocks_and_short_ones_by_the_second(every: int) -> None:
-    """Windows longer than two minutes drop sketches in steps of half a minute; counts are exact in
-    any window."""
+def test_long_windows_drop_sketches_in_blocks_and_short_ones_by_the_second(every: int) -> None:
+    """Windows longer than two minutes drop sketches in steps of half a minute. Counts are exact in
+    any window.
+    """
     windows = TelemetryWindows(1800)
     for k in range(1, 701):
         windows.advance(T0 + k * 1000)
@@ -271,7 +280,7 @@ def test_long_windows_forget_sketches_in_blocks_and_short_ones_by_the_second(eve
     assert set(long.inputs) == {k - 118 for k in range(first, 701)} and long.arrivals == 500
 
 
-def test_windows_that_are_asked_for_a_minute_apart_are_not_summed_up_anew() -> None:
+def test_windows_queried_a_minute_apart_are_not_summed_again() -> None:
     windows = TelemetryWindows(1800)
     known = []
     for k in range(1, 701):
@@ -282,8 +291,8 @@ def test_windows_that_are_asked_for_a_minute_apart_are_not_summed_up_anew() -> N
     assert all(one is known[0] for one in known[1:])
 
 
-def test_tokens_of_several_spans_at_once() -> None:
-    """Token sums of each model over several spans of whole seconds before now."""
+def test_tokens_of_several_spans_are_read_at_once() -> None:
+    """The test reads token sums of each model over several spans of whole seconds before now."""
     windows = TelemetryWindows(600)
     for k in range(1, 41):
         said = {"arrivals": 2, "input_tokens_arrived": 20 * k, "completions": 1, "output_tokens": k}
@@ -295,9 +304,10 @@ def test_tokens_of_several_spans_at_once() -> None:
     assert windows.all_tokens(["chat"], T0 + 40_000, ()) == [()]
 
 
-def test_a_second_holds_no_more_than_the_core_can_plan_for() -> None:
-    """Many gateways each report the highest count that a record allows. The rate stays within the
-    limit of a demand, and other seconds count as usual."""
+def test_arrivals_of_a_second_are_limited_to_what_a_demand_allows() -> None:
+    """Many gateways each report the highest count that a record allows. Other seconds count as
+    usual.
+    """
     windows = TelemetryWindows(600)
     most = replace(BLANK, **dict(zip(COUNTS, MOST_PER_S, strict=True)))
     for k in range(1, 40):

@@ -1,4 +1,6 @@
-"""Workload types of a trace: a grid over lengths with borders derived from the requests."""
+"""Workload types of a trace: a grid over request lengths, with borders derived
+from the requests.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,8 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.estimate.workload_clustering import workload_types
 
 
-def test_the_nine_types_of_a_mix_of_nine_are_found() -> None:
-    """Lengths as in Demystifying sec. 3, each scattered by 5%: the shares and means are
-    recovered."""
+def test_the_nine_types_of_a_mix_are_recovered() -> None:
+    """Lengths as in Demystifying sec. 3, each scattered by 5%. Shares and means are recovered."""
     rng = np.random.default_rng(7)
     shares = {}
     lengths = []
@@ -32,8 +33,8 @@ def test_the_nine_types_of_a_mix_of_nine_are_found() -> None:
         assert kind.share == pytest.approx(count / len(lengths), abs=1e-9)
 
 
-def test_small_types_join_their_neighbours() -> None:
-    """Two unusual requests among a thousand form no separate type."""
+def test_small_types_are_merged_into_their_neighbours() -> None:
+    """Two unusual requests among a thousand get no separate type."""
     inputs, outputs = [1000] * 998 + [90_000] * 2, [100] * 1000
     found = workload_types(inputs, outputs)
     assert len(found) == 1
@@ -41,8 +42,8 @@ def test_small_types_join_their_neighbours() -> None:
     assert found[0].lengths.input_tokens == pytest.approx((998 * 1000 + 180_000) / 1000)
 
 
-def test_empty_prompts_count_as_one_token_and_nothing_at_all_is_refused() -> None:
-    """Recorded lengths can be 0; a trace without requests has no types."""
+def test_empty_prompts_count_as_one_token_and_an_empty_trace_is_refused() -> None:
+    """Recorded lengths can be 0. A trace without requests has no types."""
     assert workload_types([0, 0], [1, 1])[0].lengths.input_tokens == 1.0
     with pytest.raises(InvalidValue, match="requests"):
         workload_types([], [])

@@ -1,4 +1,4 @@
-"""Conditions under which the measured mix of types replaces the planned mix."""
+"""Conditions under which the measured mix of request types replaces the planned mix."""
 
 from __future__ import annotations
 
@@ -32,24 +32,23 @@ def estimate(local: WindowLengths, long: WindowLengths) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("counts", [(0, 0), (3, 2), (6, 4), (31, 69), (340, 660), (250, 750)])
-def test_chance_and_trifles_change_nothing(counts: tuple[int, int]) -> None:
+def test_chance_and_small_differences_keep_the_planned_mix(counts: tuple[int, int]) -> None:
     assert estimate(window_lengths(*counts), window_lengths(*counts)) == dict(PLANNED)
 
 
-def test_a_shift_that_is_beyond_chance_is_planned_for() -> None:
-    """The shift is detected within one window, even if the long window has mostly earlier
-    requests."""
+def test_a_significant_shift_replaces_the_planned_mix() -> None:
+    """One window is enough, even if the long window has mostly earlier requests."""
     found = estimate(window_lengths(120, 80), window_lengths(400, 900))
     assert found["long"] == pytest.approx(0.6, abs=0.03)
     assert sum(found.values()) == pytest.approx(1.0)
 
 
-def test_a_type_that_stopped_is_not_ruled_out() -> None:
+def test_a_type_that_stopped_keeps_a_share_above_zero() -> None:
     found = estimate(window_lengths(0, 300), window_lengths(0, 300))
     assert 0.0 < found["long"] < 0.05
 
 
-def test_a_slow_drift_is_seen_in_the_long_window_if_the_local_one_agrees() -> None:
+def test_a_slow_drift_counts_if_both_windows_agree() -> None:
     assert estimate(window_lengths(9, 11), window_lengths(900, 1100))["long"] == pytest.approx(
         0.45, abs=0.01
     )
@@ -57,11 +56,11 @@ def test_a_slow_drift_is_seen_in_the_long_window_if_the_local_one_agrees() -> No
     assert estimate(window_lengths(240, 560), window_lengths(900, 1100)) == dict(PLANNED)
 
 
-def test_apart_counts_the_requests_that_are_of_other_kinds() -> None:
+def test_the_distance_of_two_mixes_is_the_share_of_requests_of_other_types() -> None:
     assert total_variation({"a": 0.5, "b": 0.5}, {"a": 0.2, "c": 0.8}) == pytest.approx(0.8)
 
 
-def test_kinds_of_a_model_of_components_are_believed_beyond_chance() -> None:
+def test_a_significant_shift_of_kinds_counts_for_component_models() -> None:
     planned = (("text", 0.7), ("photo", 0.3))
     few = ModelDemand(kinds={"text": 4, "photo": 6})
     assert estimate_kind_mix(planned, few, 5e-5) is planned

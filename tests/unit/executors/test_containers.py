@@ -40,14 +40,13 @@ def test_podman_names_gpus_one_by_one_and_a_repository_mounts_nothing() -> None:
 
 
 @pytest.mark.parametrize("variable", ["", "docker", "sh shoal-1", "docker "])
-def test_only_a_runtime_and_a_name_are_a_container(variable: str) -> None:
+def test_a_container_needs_a_runtime_and_a_name(variable: str) -> None:
     assert Container.from_variable(variable) is None
     assert Container.from_variable("podman shoal-1") == Container("podman", "shoal-1")
 
 
-def test_a_runtime_that_is_not_there_never_says_that_a_container_is_gone(monkeypatch) -> None:
-    """Without an answer of the runtime, the GPUs of the container stay taken and no engine starts
-    on them."""
+def test_a_missing_runtime_does_not_count_as_a_stopped_container(monkeypatch) -> None:
+    """The GPUs of the container stay taken, so no other engine starts on them."""
     monkeypatch.setenv("PATH", "/nowhere")
     container = Container("docker", "shoal-1")
     assert [container.remove() for _ in range(3)] == [False] * 3

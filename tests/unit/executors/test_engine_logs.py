@@ -7,7 +7,7 @@ from pathlib import Path
 from executors.node.engine_logs import MAX_BYTES, EngineLogs
 
 
-def test_a_restart_overwrites_nothing_and_the_last_starts_of_an_instance_are_kept(
+def test_a_restart_keeps_the_logs_of_the_last_starts(
     tmp_path: Path,
 ) -> None:
     logs = EngineLogs(tmp_path / "logs")
@@ -26,10 +26,10 @@ def test_all_instances_together_keep_a_bounded_number_of_files(tmp_path: Path) -
     assert len(kept) <= 101 and {"129", "128"} <= kept and "0" not in kept
 
 
-def test_a_long_life_keeps_the_end_of_what_was_said(tmp_path: Path) -> None:
+def test_a_long_log_is_cut_to_its_end(tmp_path: Path) -> None:
     logs = EngineLogs(tmp_path)
     path = logs.open_new("a", 1)
-    with path.open("ab") as engine:  # the engine still appends after the cut
+    with path.open("ab") as engine:  # The engine still appends after the cut.
         engine.write(b"old " * (MAX_BYTES // 4 + 1) + b"the end")
         engine.flush()
         logs.truncate([path])

@@ -1,4 +1,6 @@
-"""Engine probes: progress or a token proves an engine alive; a slow HTTP answer proves nothing."""
+"""Engine probes: progress or a token proves that an engine is alive; a slow HTTP answer proves
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from executors.node.engine_probes import EngineProbe, ProbeTimeouts
 
 
 class Engine:
-    """An engine that reports its load at once; the test decides its answer to a token probe."""
+    """An engine that reports its load at once. The test decides its answer to a token probe."""
 
     def __init__(self) -> None:
         self.tokens = 0.0
@@ -54,14 +56,14 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     monkeypatch.undo()
 
 
-async def test_an_engine_whose_tokens_grow_is_never_asked_for_one(bench: Bench) -> None:
+async def test_an_engine_with_growing_token_counts_gets_no_token_probe(bench: Bench) -> None:
     for _ in range(20):
         bench.engine.tokens += 1
         assert await bench.after(4.0) is True
     assert bench.engine.asked == []
 
 
-async def test_without_progress_it_is_asked_and_sick_only_once_the_token_is_overdue(
+async def test_an_engine_without_progress_is_unhealthy_once_its_token_is_overdue(
     bench: Bench,
 ) -> None:
     """A late token still proves the engine alive."""
@@ -75,7 +77,9 @@ async def test_without_progress_it_is_asked_and_sick_only_once_the_token_is_over
     assert await bench.after(1.0) is True
 
 
-async def test_one_that_refuses_the_token_is_sick_and_asked_again(bench: Bench) -> None:
+async def test_an_engine_that_refuses_the_token_probe_is_unhealthy_and_probed_again(
+    bench: Bench,
+) -> None:
     assert await bench.after(1.0) is True
     assert await bench.after(6.0) is None
     bench.engine.asked[0].set_result(False)
@@ -85,7 +89,7 @@ async def test_one_that_refuses_the_token_is_sick_and_asked_again(bench: Bench) 
     assert len(bench.engine.asked) == 2
 
 
-async def test_that_it_does_not_tell_its_load_alone_is_no_sign_of_death(bench: Bench) -> None:
+async def test_a_missing_load_report_alone_is_no_sign_of_failure(bench: Bench) -> None:
     bench.engine.told = False
     assert await bench.after(1.0) is True
     assert await bench.after(6.0) is None

@@ -1,4 +1,4 @@
-"""An executor's /metrics on loopback."""
+"""The /metrics endpoint of an executor, on loopback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from executors.node.executor_metrics import Metrics, serve
 @pytest.mark.parametrize(
     ("host", "status"), [("attacker.example", 421), ("localhost", 200), ("127.0.0.1:9", 200)]
 )
-async def test_metrics_are_for_names_of_this_host(host: str, status: int) -> None:
+async def test_metrics_are_served_only_to_host_names_of_this_host(host: str, status: int) -> None:
     runner = await serve(Metrics(), 0)
     try:
         url = f"http://127.0.0.1:{runner.addresses[0][1]}/metrics"

@@ -38,16 +38,15 @@ def begun(item: DesiredInstance) -> NodeState:
     return record_launch(state, item.instance, endpoint, ports)
 
 
-def test_rank_0_starts_and_says_where_it_waits() -> None:
+def test_rank_0_starts_and_reports_its_rendezvous() -> None:
     """The last port of rank 0 is the rendezvous; its endpoint is the address for requests."""
     (seen,) = observed_instances(begun(wish(0)))
     assert seen.endpoint == "10.0.0.1:20001"
     assert seen.gang == replace(GangRank("m-1-a0", 0, STAGES), rendezvous="10.0.0.1:20002")
 
 
-def test_others_wait_until_they_know_where() -> None:
-    """No launch before the rendezvous is known, one launch afterwards; a repeated rendezvous
-    changes nothing."""
+def test_other_ranks_wait_for_the_rendezvous() -> None:
+    """Each starts once when the rendezvous is known. A repeated rendezvous changes nothing."""
     state, commands = reconcile(assigned(NodeState("n", "r/p/owned"), 1, wish(1)), {}, T0, RULES)
     assert commands == ()
     assert observed_instances(state)[0].reason == "waits for rank 0"
@@ -60,9 +59,8 @@ def test_others_wait_until_they_know_where() -> None:
     assert observed_instances(state)[0].endpoint == ""
 
 
-def test_rank_0_that_nobody_knows_here_any_more_is_not_started_again_alone() -> None:
-    """The node restarted without state: the rendezvous of the gang proves that rank 0 had been
-    started on it."""
+def test_rank_0_is_not_restarted_alone_on_a_node_without_state() -> None:
+    """The rendezvous of the gang proves that rank 0 was started before the node lost its state."""
     item = wish(0, "10.0.0.1:20002")
     state, commands = reconcile(assigned(NodeState("n", "r/p/owned"), 7, item), {}, T0, RULES)
     assert commands == ()
@@ -70,7 +68,7 @@ def test_rank_0_that_nobody_knows_here_any_more_is_not_started_again_alone() -> 
     assert state.instances[0].reason == "its process on this node is gone"
 
 
-def test_a_rank_that_ends_is_not_started_again_alone() -> None:
+def test_an_ended_rank_is_not_restarted_alone() -> None:
     """The other ranks cannot continue with a new process, however long they have served."""
     for rank in (0, 1):
         item = wish(rank, "10.0.0.1:20002")
@@ -82,8 +80,8 @@ def test_a_rank_that_ends_is_not_started_again_alone() -> None:
         assert state.instances[0].reason == f"rank {rank} of 2: exit code 1"
 
 
-def test_what_is_left_of_a_broken_gang_is_killed_at_once() -> None:
-    """The remaining rank hangs: its requests in flight cannot finish."""
+def test_the_remaining_ranks_of_a_broken_gang_are_killed_at_once() -> None:
+    """A remaining rank hangs, so its requests in flight cannot finish."""
     item = wish(0)
     busy = ProcessObservation(alive=True, healthy=True, in_flight=3, probed_ms=10**9)
     state, _ = reconcile(begun(item), {item.instance: busy}, T0 + 1000, RULES)
@@ -96,8 +94,8 @@ def test_what_is_left_of_a_broken_gang_is_killed_at_once() -> None:
     assert state.instances[0].state is InstanceState.STOPPED
 
 
-def test_rank_0_drains_like_any_instance_and_the_others_hold_nothing() -> None:
-    """Rank 0 gets SIGTERM once no request is in flight; the other ranks have none."""
+def test_rank_0_drains_and_other_ranks_have_no_requests() -> None:
+    """Rank 0 gets SIGTERM once no request is in flight."""
     for rank in (0, 1):
         item = wish(rank, "10.0.0.1:20002")
         state, _ = reconcile(begun(item), {item.instance: UP}, T0 + 1000, RULES)

@@ -1,5 +1,6 @@
-"""A client retries its broker endlessly: with growing pauses in an outage, and quickly again in the
-next one."""
+"""A client retries its broker endlessly. Pauses grow within an outage and are short again in the
+next one.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +49,10 @@ class FakeConsumer:
         return {}
 
 
-async def test_a_second_outage_is_told_and_tried_as_eagerly_as_the_first(
+async def test_a_second_outage_is_logged_and_retried_like_the_first(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Pauses grow to 2 s within an outage and are short again in the next one; the log names each
-    outage once."""
+    """Pauses grow to 2 s within an outage. The log names each outage once."""
     pauses: list[float] = []
 
     async def sleep(seconds: float, result: object = None) -> None:

@@ -21,8 +21,10 @@ TELEMETRY = Telemetry("m", "gw.w2", "b", 1, 1000, 1000, 0, 3, *[0] * 9)
 
 
 class FakeProducer:
-    """A producer whose acknowledgements have a time `ahead_ms` ahead of this host's, or a fixed
-    wrong time if `ahead_ms` is None."""
+    """A producer whose acknowledgements have a time `ahead_ms` ahead of this host's clock.
+
+    If `ahead_ms` is None, they have a fixed wrong time.
+    """
 
     def __init__(self, ahead_ms: int | None = 0) -> None:
         self.ahead_ms = ahead_ms
@@ -44,10 +46,12 @@ def client(keys: Keys, producer: FakeProducer) -> KafkaClient:
 
 
 @pytest.mark.parametrize("ahead_ms", [None, 0, HOUR_MS, -HOUR_MS])
-async def test_telemetry_is_fresh_by_the_brokers_clock_from_the_second_record_on(
+async def test_telemetry_is_dated_by_the_brokers_clock_from_the_second_record_on(
     ahead_ms: int | None,
 ) -> None:
-    """The clock of this host does not matter; a wrong time of acknowledgement changes nothing."""
+    """The clock of this host does not matter. A wrong time in an
+    acknowledgement changes nothing.
+    """
     producer = FakeProducer(ahead_ms)
     kafka = client(Keys(gateway=credential(CLUSTER, Principal.GATEWAY, "gw")), producer)
     for _ in range(2):
@@ -80,8 +84,8 @@ def message(topic: str, key: bytes, value: bytes | None, headers: Any = ()) -> A
 @pytest.mark.parametrize(
     "keys", [Keys(CLUSTER), Keys(gateway=credential(CLUSTER, Principal.GATEWAY, "gw"))]
 )
-def test_a_deletion_that_nobody_signed_withdraws_no_routes(keys: Keys) -> None:
-    """Gateways keep the routes, whether they hold a key of their own or the cluster's key."""
+def test_an_unsigned_deletion_withdraws_no_routes(keys: Keys) -> None:
+    """This holds for gateways with a key of their own and for those with the cluster's key."""
     gone: list[str] = []
     heard: list[object] = []
     kafka = KafkaClient("127.0.0.1:1", "gw", keys=keys, gateway="gw")

@@ -1,5 +1,4 @@
-"""The executor that holds a node is determined by the broker's times, not by the clock of a
-host."""
+"""Broker times decide which of two executors holds a node; the clocks of hosts do not."""
 
 from __future__ import annotations
 
@@ -18,11 +17,12 @@ def status_of(boot: str, place: str, at_ms: int) -> Status:
 
 @pytest.mark.parametrize("theirs_ahead_h", [-1, 0, 1])
 @pytest.mark.parametrize(("silent_s", "held"), [(20, True), (40, False)])
-def test_who_spoke_last_holds_the_node_whatever_clocks_say(
+def test_the_executor_of_the_last_status_holds_the_node_whatever_the_clocks_show(
     theirs_ahead_h: int, silent_s: int, held: bool
 ) -> None:
-    """The other executor's last status is read during the start; our own status arrives `silent_s`
-    later."""
+    """The status of the other executor is read during the start. Our own status arrives `silent_s`
+    later.
+    """
     ours = NodeLock("n0", "b1", "here")
     theirs = status_of("b2", "there", NOW_MS + theirs_ahead_h * HOUR_MS)
     ours.on_status(theirs, BROKER_MS, NOW_MS, live=False)
@@ -35,7 +35,7 @@ def test_who_spoke_last_holds_the_node_whatever_clocks_say(
     assert ours.claimed
 
 
-def test_a_broker_whose_clock_was_set_back_does_not_keep_a_node_from_everyone() -> None:
+def test_a_broker_clock_that_was_set_back_does_not_block_a_node() -> None:
     ours = NodeLock("n0", "b1", "here")
     ours.on_status(status_of("b2", "there", NOW_MS - HOUR_MS), BROKER_MS, NOW_MS, live=False)
     ours.on_status(status_of("b1", "here", NOW_MS), BROKER_MS - HOUR_MS, NOW_MS, live=True)

@@ -1,4 +1,4 @@
-"""State and engines that an executor keeps if its folder or the executor itself fails."""
+"""An executor keeps its state and engines if its folder or the executor itself fails."""
 
 from __future__ import annotations
 
@@ -78,8 +78,9 @@ class Bench:
         return self.takes
 
     async def steps(self, from_s: float, until_s: float) -> list[float]:
-        """Run ten steps per real second; return the times of published statuses, in real
-        seconds."""
+        """Run ten steps per real second. Returns the times of published
+        statuses, in real seconds.
+        """
         told_s = []
         for tenth in range(round(from_s * 10), round(until_s * 10)):
             count, now_s = len(self.told), tenth / 10
@@ -102,7 +103,7 @@ def want(generation: int, *wishes: DesiredInstance, token: int = 5) -> Assignmen
     return Assignment("n0", POOL, generation, token, 0, wishes)
 
 
-async def test_a_node_that_could_not_be_written_is_written_once_it_can_be(
+async def test_node_state_is_written_once_the_disk_has_space_again(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
     """Otherwise a restarted executor would not know the engines that started while the disk was
@@ -121,7 +122,7 @@ async def test_a_node_that_could_not_be_written_is_written_once_it_can_be(
     await bench.worker.close()
 
 
-def test_a_folder_belongs_to_one_executor_and_must_be_usable(tmp_path: Path) -> None:
+def test_a_state_folder_in_use_or_unusable_is_refused(tmp_path: Path) -> None:
     """The error names the folder, the fault and the owner."""
     first = StateStore(tmp_path / "state")
     first.open()
@@ -136,11 +137,12 @@ def test_a_folder_belongs_to_one_executor_and_must_be_usable(tmp_path: Path) -> 
         StateStore(tmp_path / "file").open()
 
 
-async def test_an_assignment_waits_for_the_claim_of_its_leader(
+async def test_an_assignment_waits_until_its_leader_claims_the_token(
     tmp_path: Path, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An assignment with a token above every claim is refused after a while; it is accepted if its
-    token is claimed in time. Meanwhile the executor follows the present leader."""
+    """An assignment with a token above every claim is refused after a while, unless its token is
+    claimed in time. Meanwhile the executor follows the present leader.
+    """
     now_s = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
     bench = Bench(tmp_path, client)
@@ -168,11 +170,12 @@ async def test_an_assignment_waits_for_the_claim_of_its_leader(
 
 
 @pytest.mark.parametrize(("leaders", "known"), [(300, False), (3000, True)])
-async def test_after_many_leaders_the_last_one_is_followed(
+async def test_a_restarted_executor_follows_the_last_of_many_leaders(
     tmp_path: Path, client: aiohttp.ClientSession, leaders: int, known: bool
 ) -> None:
-    """A restarted executor reads the assignments of many leaders, in some cases before it knows the
-    present leader. It follows the last one."""
+    """It reads the assignments of many leaders, in some cases before it knows
+    the present leader.
+    """
     bench = Bench(tmp_path, client)
     bench.broker.caught_up = False
     bench.broker.highest_token = leaders if known else None
@@ -187,14 +190,15 @@ async def test_after_many_leaders_the_last_one_is_followed(
 
 
 @pytest.mark.parametrize("ours_ahead_h", [-1, 0, 1])
-async def test_how_long_an_assignment_is_in_force_does_not_depend_on_clocks(
+async def test_the_validity_of_an_assignment_does_not_depend_on_host_clocks(
     ours_ahead_h: int,
     tmp_path: Path,
     client: aiohttp.ClientSession,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An assignment expires 15 minutes after its append by the broker, whatever the clocks of the
-    leader, the broker and this host show. Only a later assignment, not a copy, extends it."""
+    """An assignment expires 15 minutes after the broker appended it, whatever the clocks of leader,
+    broker and this host show. A later assignment extends this; a copy does not.
+    """
     mono_ms = [0]
     monkeypatch.setattr("time.monotonic_ns", lambda: mono_ms[0] * 1_000_000)
     bench = Bench(tmp_path, client)
@@ -221,11 +225,12 @@ async def test_how_long_an_assignment_is_in_force_does_not_depend_on_clocks(
     await bench.worker.close()
 
 
-async def test_a_node_that_another_executor_holds_is_left_alone(
+async def test_a_node_that_another_executor_holds_is_not_touched(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
-    """The executor accepts no assignment and publishes no status while the other executor reports;
-    30 s of silence end that."""
+    """While the other executor reports, this one accepts no assignment and publishes no status. 30
+    s of silence end that.
+    """
     bench = Bench(tmp_path, client)
     now_ms = 1_700_000_000_000
     other = Status("n0", POOL, "ex-2", 1, now_ms, boot="b2", place="there")
@@ -245,11 +250,10 @@ async def test_a_node_that_another_executor_holds_is_left_alone(
     await bench.worker.close()
 
 
-async def test_an_executor_that_fails_leaves_its_engines_to_its_next_life(
+async def test_engines_keep_running_if_their_executor_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An executor that fails leaves its engines running, also under a supervisor; only a signal to
-    the executor ends them."""
+    """This holds under a supervisor too. Only a signal to the executor stops its engines."""
     reader, writer = os.pipe()
     monkeypatch.setenv("SHOAL_SUPERVISION_FD", str(reader))
     line = LaunchLine((sys.executable, "-c", "import time; time.sleep(60)"))
@@ -274,10 +278,10 @@ async def test_an_executor_that_fails_leaves_its_engines_to_its_next_life(
 
 
 @pytest.mark.parametrize("speed", [1.0, 5.0, 30.0])
-async def test_nodes_of_a_process_speak_on_one_beat_whenever_they_came(
+async def test_nodes_of_one_process_publish_at_the_same_times(
     tmp_path: Path, client: aiohttp.ClientSession, speed: float
 ) -> None:
-    """Nodes of one process publish at equal times, so that their statuses are sent in one batch."""
+    """Their statuses are then sent in one batch."""
     beats = []
     for number, first_s in enumerate((100.0, 100.7, 101.4)):
         (tmp_path / str(number)).mkdir()
@@ -292,15 +296,16 @@ async def test_nodes_of_a_process_speak_on_one_beat_whenever_they_came(
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 600.0])
-def test_a_node_speaks_several_times_before_it_would_count_as_silent(speed: float) -> None:
-    """The controller's limit is 15 s, at least 5 real seconds, and three times that for idle
-    nodes."""
+def test_a_node_reports_several_times_within_the_silence_limit(speed: float) -> None:
+    """The controller's limit is 15 s, but at least 5 real seconds. For idle nodes it is three times
+    that.
+    """
     silent_s = max(15.0 / speed, 5.0)
     assert 4.0 * heartbeat_s(False, speed) < silent_s
     assert 4.0 * heartbeat_s(True, speed) < 3.0 * silent_s
 
 
-async def test_a_word_that_the_broker_did_not_take_is_said_again_soon(
+async def test_a_status_that_the_broker_refused_is_sent_again_soon(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
     bench = Bench(tmp_path, client)

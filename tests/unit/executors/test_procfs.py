@@ -1,4 +1,4 @@
-"""Process facts that are read from /proc."""
+"""Facts about processes from /proc."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from executors.node import procfs
 
 
-def test_a_process_that_becomes_another_has_no_variables_and_one_that_is_gone_none_to_read(
+def test_variables_of_a_replaced_or_ended_process_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(procfs, "_PROC", tmp_path)

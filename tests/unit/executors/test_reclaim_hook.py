@@ -1,4 +1,4 @@
-"""Reclaim notices: a command reads them, the status reports them, and drains obey them."""
+"""Reclaim notices: a command reads them, statuses report them, and drains end in time for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def command(code: str) -> tuple[str, ...]:
     )
 
 
-async def test_the_command_is_told_the_node_and_answers_in_json() -> None:
+async def test_the_command_gets_the_node_and_answers_in_json() -> None:
     """An answer without the key means that there is no notice."""
     node = command("print(json.dumps({'seconds_left': 90 if asked['node'] == 'n1' else 1}))")
     assert await read_notice(node, "n1", 5.0) == 90
@@ -41,13 +41,13 @@ async def test_the_command_is_told_the_node_and_answers_in_json() -> None:
     ],
 )
 async def test_a_command_without_an_answer_is_no_notice(code: str, error: type[Exception]) -> None:
-    """The command is ended after its time limit, and its partial output is ignored."""
+    """The command is stopped at its time limit, and its partial output is ignored."""
     with pytest.raises(error):
         await read_notice(command(code), "n1", 0.5 if error is TimeoutError else 5.0)
 
 
-def test_a_drain_ends_before_the_node_is_gone() -> None:
-    """The notice limits the drain, even if the policy allows more time."""
+def test_a_drain_ends_before_the_reclaim() -> None:
+    """The notice limits the drain even if the policy allows more time."""
     rules = Rules(drain_by_ms=50_000)
     wish = DesiredInstance("a", "m", "aggregated", "g", (0,))
     busy = ProcessObservation(alive=True, healthy=True, in_flight=2, probed_ms=10**9)

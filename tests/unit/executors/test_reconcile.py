@@ -1,4 +1,4 @@
-"""Guarantees of the reconciler, each with its deadline."""
+"""Guarantees of the reconciler, with their deadlines."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def ready(*wishes: DesiredInstance) -> NodeState:
 
 
 def test_an_instance_is_ready_when_it_answers_and_not_before() -> None:
-    """A running process counts as starting; its first 200 makes the instance ready from that time
-    on."""
+    """A running process counts as starting. Its first answer with status 200 makes the instance
+    ready.
+    """
     state, _ = reconcile(begin(wish()), {"a": SILENT}, T0 + 500, RULES)
     assert state.instances[0].state is InstanceState.STARTING
     state, _ = reconcile(state, {"a": UP}, T0 + 900, RULES)
@@ -62,15 +63,15 @@ def test_a_lower_leader_token_is_refused_and_counted() -> None:
 
 
 def test_an_assignment_of_another_node_is_refused() -> None:
-    """A misaddressed assignment is counted but not followed."""
+    """Such an assignment is counted but not applied."""
     other = Assignment("other", "r/p/owned", 5, 9, 0, (wish(),))
     state = accept(NodeState("n", "r/p/owned"), other)
     assert state.assignment is None
     assert state.refused == {"node": 1}
 
 
-def test_without_an_assignment_nothing_is_touched() -> None:
-    """An executor without an assignment (no broker at its start) leaves running instances alone."""
+def test_without_an_assignment_running_instances_stay() -> None:
+    """An executor has no assignment if it starts without a broker."""
     state = ready(wish())
     amnesic = NodeState("n", "r/p/owned", None, state.instances)
     after, commands = reconcile(amnesic, {"a": UP}, T0 + 9000, RULES)
@@ -80,7 +81,7 @@ def test_without_an_assignment_nothing_is_touched() -> None:
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_drain_waits_until_nothing_is_in_flight(gone: bool) -> None:
-    """`drain: true` and absence from the assignment have an equal effect."""
+    """`drain: true` and absence from the assignment have the same effect."""
     state = accept(ready(wish()), want(2) if gone else want(2, wish(drain=True)))
     state, commands = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
     assert state.instances[0].state is InstanceState.DRAINING
@@ -92,25 +93,24 @@ def test_a_drain_waits_until_nothing_is_in_flight(gone: bool) -> None:
     assert [item.state for item in state.instances] == ([] if gone else [InstanceState.STOPPED])
 
 
-def test_a_look_from_before_the_drain_does_not_count() -> None:
-    """An observation of an idle engine before the drain proves nothing, because routes still named
-    it."""
+def test_an_idle_report_from_before_the_drain_does_not_count() -> None:
+    """It proves nothing, because routes still named the instance."""
     state = accept(ready(wish()), want(2, wish(drain=True)))
     early = ProcessObservation(alive=True, healthy=True, in_flight=0, probed_ms=T0 + 1500)
     _, commands = reconcile(state, {"a": early}, T0 + 2000, RULES)
     assert commands == ()
 
 
-def test_held_kv_keeps_a_drain_waiting() -> None:
-    """A prefill instance is not stopped while a decode instance still has to fetch its KV."""
+def test_a_drain_waits_until_kv_is_fetched() -> None:
+    """A prefill instance is not stopped while a decode instance still has to fetch KV from it."""
     state = accept(ready(wish()), want(2, wish(drain=True)))
     holding = ProcessObservation(alive=True, healthy=True, in_flight=0, held_kv=1, probed_ms=10**9)
     _, commands = reconcile(state, {"a": holding}, T0 + 2000, RULES)
     assert commands == ()
 
 
-def test_past_the_drain_deadline_it_is_terminated_then_killed_again_and_again() -> None:
-    """After the deadline come SIGTERM, a pause, and SIGKILL; the reason names the lost requests."""
+def test_after_the_drain_deadline_the_engine_is_terminated_then_killed_repeatedly() -> None:
+    """SIGTERM, a pause, then SIGKILL. The reason names the lost requests."""
     state = accept(ready(wish()), want(2, wish(drain=True)))
     state, _ = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
     now_ms = T0 + 2000 + RULES.drain_timeout_ms
@@ -125,8 +125,8 @@ def test_past_the_drain_deadline_it_is_terminated_then_killed_again_and_again() 
         assert commands == (Kill("a"),)
 
 
-def test_a_drain_can_be_revoked_until_sigterm() -> None:
-    """An instance that is wanted again before SIGTERM serves again after its next answer."""
+def test_a_drain_can_be_cancelled_until_sigterm() -> None:
+    """An instance that is assigned again before SIGTERM serves again after its next answer."""
     state = accept(ready(wish()), want(2, wish(drain=True)))
     state, _ = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
     state, commands = reconcile(accept(state, want(3, wish())), {"a": SILENT}, T0 + 3000, RULES)
@@ -136,9 +136,8 @@ def test_a_drain_can_be_revoked_until_sigterm() -> None:
     assert state.instances[0].restarts == 0
 
 
-def test_a_revoked_drain_of_an_old_instance_gives_it_time_to_answer() -> None:
-    """The launch was long ago, but the instance is not a start past its time-out and is not
-    killed."""
+def test_an_instance_whose_drain_was_cancelled_has_time_to_answer() -> None:
+    """Its launch was long ago, but the start time-out does not apply again, so it is not killed."""
     later_ms = T0 + 2 * RULES.start_timeout_ms
     state = accept(ready(wish()), want(2, wish(drain=True)))
     state, _ = reconcile(state, {"a": BUSY}, later_ms, RULES)
@@ -156,7 +155,7 @@ def test_a_revoked_drain_of_an_old_instance_gives_it_time_to_answer() -> None:
     assert reconcile(revoked, {"a": SILENT}, silent_ms, RULES)[1] == (Kill("a"),)
 
 
-def test_a_miss_from_before_a_revoked_drain_does_not_count() -> None:
+def test_a_missed_answer_from_before_a_cancelled_drain_does_not_count() -> None:
     """The instance answers now, so it has not been unhealthy since the missed answer."""
     state, _ = reconcile(
         ready(wish()), {"a": ProcessObservation(alive=True, healthy=False)}, T0 + 2000, RULES
@@ -170,15 +169,15 @@ def test_a_miss_from_before_a_revoked_drain_does_not_count() -> None:
     assert (commands, state.instances[0].state) == ((), InstanceState.READY)
 
 
-def test_a_starting_instance_that_is_not_wanted_ends_at_once() -> None:
-    """A starting instance has no requests in flight, so its end need not wait."""
+def test_a_starting_instance_that_is_no_longer_assigned_stops_at_once() -> None:
+    """It has no requests in flight."""
     state = accept(begin(wish()), want(2))
     _, commands = reconcile(state, {"a": SILENT}, T0 + 100, RULES)
     assert commands == (Terminate("a"),)
 
 
 def test_a_new_instance_waits_for_the_gpus_of_the_old_one() -> None:
-    """The new instance is launched only once the process that held its GPUs has ended."""
+    """The launch follows the end of the process that held the GPUs."""
     state = accept(ready(wish("a", (0, 1))), want(2, wish("b", (1, 2))))
     state, commands = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
     assert commands == ()
@@ -188,10 +187,10 @@ def test_a_new_instance_waits_for_the_gpus_of_the_old_one() -> None:
 
 
 @pytest.mark.parametrize("note", [DEAD.end_reason, "exit code 0: out of memory"])
-def test_a_dead_engine_is_started_again_with_growing_pauses_then_given_up(note: str) -> None:
-    """After three starts that do not last, the state is FAILED with the last reason, and there is
-    no fourth start. An exit code of 0 proves nothing: vLLM's API server exits with 0 when its core
-    dies."""
+def test_a_dead_engine_is_restarted_with_growing_pauses_then_fails(note: str) -> None:
+    """After three short-lived starts the state is FAILED with the last reason. An exit code of 0
+    proves nothing: vLLM's API server exits with 0 if its core dies.
+    """
     state, now_ms, pauses = begin(wish()), T0, []
     while state.instances[0].state is not InstanceState.FAILED:
         state, _ = reconcile(
@@ -212,25 +211,26 @@ def test_a_dead_engine_is_started_again_with_growing_pauses_then_given_up(note: 
     assert reconcile(state, {}, now_ms + 10**7, RULES)[1] == ()
 
 
-def test_a_proven_instance_that_dies_is_replaced_at_once() -> None:
-    """The instance was ready for longer than stable_ms: it is restarted without a pause, and its
-    loss counts as the first failure."""
+def test_a_stable_instance_that_dies_is_restarted_at_once() -> None:
+    """It was ready for longer than stable_ms. The restart has no pause, and the loss counts as the
+    first failure.
+    """
     later_ms = T0 + 1000 + RULES.stable_ms
     state, commands = reconcile(ready(wish()), {"a": DEAD}, later_ms, RULES)
     assert commands == (Launch(wish(), "aggregated"),)
     assert (state.instances[0].restarts, state.instances[0].failures) == (1, 1)
 
 
-def test_one_that_does_not_start_in_time_is_killed() -> None:
-    """The time-out counts from the launch, and the reason is still reported after the kill."""
+def test_an_instance_that_does_not_start_in_time_is_killed() -> None:
+    """The time-out counts from the launch. The reason is still reported after the kill."""
     state, commands = reconcile(begin(wish()), {"a": SILENT}, T0 + RULES.start_timeout_ms, RULES)
     assert commands == (Kill("a"),)
     state, _ = reconcile(state, {"a": DEAD}, T0 + RULES.start_timeout_ms + 100, RULES)
     assert "not ready 600 s" in state.instances[0].reason
 
 
-def test_one_that_stops_answering_is_killed_and_started_again() -> None:
-    """One missed answer has no effect; silence for unhealthy_after_ms does."""
+def test_an_instance_that_stops_answering_is_killed_and_restarted() -> None:
+    """One missed answer has no effect, but silence for unhealthy_after_ms has."""
     state = ready(wish())
     deaf = ProcessObservation(alive=True, healthy=False)
     state, commands = reconcile(state, {"a": deaf}, T0 + 2000, RULES)
@@ -240,9 +240,8 @@ def test_one_that_stops_answering_is_killed_and_started_again() -> None:
     assert commands == (Kill("a"),)
 
 
-def test_the_status_tells_what_is_there() -> None:
-    """The status has an endpoint only while a process listens, and the phase and load of the
-    instance."""
+def test_the_status_has_phase_load_and_endpoint_of_an_instance() -> None:
+    """The endpoint is present only while a process listens."""
     state, _ = reconcile(ready(wish()), {"a": BUSY}, T0 + 2000, RULES)
     record = observed_instances(state)[0]
     assert (record.phase, record.endpoint) == ("aggregated", "127.0.0.1:20001")
@@ -251,9 +250,8 @@ def test_the_status_tells_what_is_there() -> None:
     assert observed_instances(state)[0].endpoint == ""
 
 
-def test_an_assignment_that_has_expired_starts_nothing_new_and_stops_nothing() -> None:
-    """Only instances that served before are restarted. A later assignment allows new instances
-    again."""
+def test_an_expired_assignment_starts_no_new_instance_and_stops_none() -> None:
+    """Instances that served before may restart. A later assignment allows new instances again."""
     late = want(2, wish("b", (1,)))
     state = accept(ready(wish()), late, T0 + 2000)
     state, commands = reconcile(state, {"a": UP}, T0 + 2000, RULES)
@@ -268,8 +266,8 @@ def test_an_assignment_that_has_expired_starts_nothing_new_and_stops_nothing() -
     assert state.instances[0].state is InstanceState.STOPPING
 
 
-def test_a_drain_lasts_as_long_as_the_policy_says() -> None:
-    """The time-out in the assignment counts instead of the default."""
+def test_a_drain_lasts_as_long_as_its_assignment_allows() -> None:
+    """The time-out in the assignment replaces the default."""
     long = replace(want(2, wish(drain=True)), drain_timeout_ms=900_000)
     state = accept(ready(wish()), long)
     state, _ = reconcile(state, {"a": BUSY}, T0 + 2000, RULES)
@@ -278,8 +276,8 @@ def test_a_drain_lasts_as_long_as_the_policy_says() -> None:
     assert reconcile(state, {"a": BUSY}, T0 + 902_000, RULES)[1] == (Terminate("a"),)
 
 
-def test_a_stop_lasts_as_long_as_its_engine_declares() -> None:
-    """SIGKILL comes after the time that the engine declares."""
+def test_sigkill_comes_after_the_stop_time_of_the_engine() -> None:
+    """The engine declares this time."""
     rules = replace(RULES, stop_ms={"default": 70_000})
     state = accept(ready(wish()), want(2, wish(drain=True)))
     state, _ = reconcile(state, {"a": UP}, T0 + 2000, rules)
@@ -289,8 +287,8 @@ def test_a_stop_lasts_as_long_as_its_engine_declares() -> None:
     assert reconcile(state, {"a": SILENT}, T0 + 72_000, rules)[1] == (Kill("a"),)
 
 
-def test_gpus_that_something_unknown_holds_get_no_launch() -> None:
-    """An orphan process on the GPUs must end before a launch on them."""
+def test_gpus_held_by_an_unknown_process_get_no_launch() -> None:
+    """An orphan process on the GPUs must end first."""
     state = accept(NodeState("n", "r/p/owned"), want(1, wish("a", (0,)), wish("b", (1,))))
     state, commands = reconcile(state, {}, T0, RULES, blocked_gpus={0})
     assert commands == (Launch(wish("b", (1,)), "aggregated"),)

@@ -1,5 +1,6 @@
-"""Role switches: requested in the assignment, proven before they count, rolled back after
-failure."""
+"""Role switches: requested by the assignment, proven by an answer, and rolled
+back after a failure.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +59,10 @@ def shown(state: NodeState) -> tuple[str, str]:
     return str(instance.state), instance.phase
 
 
-def test_by_routing_nothing_is_restarted_and_an_answer_from_before_does_not_prove_it() -> None:
-    """The instance is ready in its new role after a token that was requested after the switch."""
+def test_a_switch_by_routing_restarts_no_process_and_needs_a_new_answer() -> None:
+    """A token that was requested after the switch proves the new role. An
+    earlier answer does not.
+    """
     state = accept(serving(ROUTING), want(2, "decode"))
     state, commands = step(state, up(T0 + 200, 3), T0 + 300, ROUTING)
     assert (shown(state), commands) == (("switching", "prefill"), [])
@@ -69,8 +72,8 @@ def test_by_routing_nothing_is_restarted_and_an_answer_from_before_does_not_prov
     assert (shown(state), commands) == (("ready", "decode"), [])
 
 
-def test_by_routing_one_that_does_not_answer_goes_back_and_is_not_tried_again() -> None:
-    """The reason stays in the status; another desired role leads to another try."""
+def test_a_failed_switch_by_routing_is_rolled_back_and_not_repeated() -> None:
+    """The reason stays in the status. Another desired role leads to another try."""
     state = accept(serving(ROUTING), want(2, "decode"))
     state, _ = step(state, up(T0), T0 + 300, ROUTING)
     late_ms = T0 + 300 + ROUTING.unhealthy_after_ms
@@ -86,7 +89,8 @@ def test_by_routing_one_that_does_not_answer_goes_back_and_is_not_tried_again() 
 
 def relaunched(state: NodeState, at_ms: int) -> tuple[NodeState, int]:
     """(state, time in ms) after the drain, the end of the old process and the launch of the new
-    one."""
+    one.
+    """
     state, commands = step(state, up(at_ms - 1, 2), at_ms, RULES)
     assert (shown(state), commands) == (("switching", "prefill"), [])
     state, commands = step(state, up(at_ms + 50), at_ms + 100, RULES)
@@ -97,9 +101,10 @@ def relaunched(state: NodeState, at_ms: int) -> tuple[NodeState, int]:
     return record_launch(state, "a", "h:2", (2,)), at_ms + 200
 
 
-def test_by_relaunch_what_is_in_flight_is_finished_first() -> None:
-    """Once idle, the process gets SIGTERM, and a new process starts in the new role; this counts as
-    no fault."""
+def test_a_switch_by_relaunch_waits_for_requests_in_flight() -> None:
+    """The idle process gets SIGTERM, and a new one starts in the new role. This
+    counts as no fault.
+    """
     state = accept(serving(RULES), want(2, "decode"))
     state, at_ms = relaunched(state, T0 + 300)
     state, commands = step(state, up(at_ms + 50), at_ms + 100, RULES)
@@ -107,9 +112,10 @@ def test_by_relaunch_what_is_in_flight_is_finished_first() -> None:
     assert state.instances[0].restarts == 0
 
 
-def test_by_relaunch_a_role_that_does_not_come_up_is_rolled_back() -> None:
-    """After two failed tries the instance returns to the old role with the reason, and the switch
-    is not tried again."""
+def test_a_failed_switch_by_relaunch_is_rolled_back() -> None:
+    """After two failed tries the instance returns to its old role with the reason, and the switch
+    is not repeated.
+    """
     state = accept(serving(RULES), want(2, "decode"))
     state, at_ms = relaunched(state, T0 + 300)
     launches: list[str] = []
@@ -142,12 +148,13 @@ def test_a_drain_ends_a_switch() -> None:
     st.booleans(),
 )
 @example(["decode", "prefill", "die", *["prefill"] * 4, "decode", "die", "decode", "die"], False)
-def test_whatever_is_wished_in_between_the_last_wish_is_served(
+def test_the_last_desired_role_is_served_after_any_sequence(
     wishes: list[str], routing: bool
 ) -> None:
     """Desired roles change in the middle of switches, and processes die. In the end the instance
-    serves the last role, or the status has the reason: given up, or rolled back after two processes
-    died."""
+    serves the last role, or its status has the reason: given up, or rolled back after two processes
+    died.
+    """
     rules = ROUTING if routing else RULES
     state, generation, phase, alive, at_ms = serving(rules), 1, "prefill", True, T0 + 200
     for wished in [*wishes, *[""] * 80]:

@@ -1,4 +1,4 @@
-"""The simulated engine: how it connects requests with the batching machine."""
+"""The simulated engine: its HTTP side and its batching model."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ def ask(engine: Engine, output_tokens: int) -> Responder:
     return responder
 
 
-async def test_who_waits_behind_a_client_that_leaves_is_served_at_once() -> None:
-    """After a client disconnects, the engine does not sleep until the planned end of its answer."""
+async def test_a_request_behind_a_disconnected_client_is_served_at_once() -> None:
+    """After the disconnection, the engine does not sleep until the planned end of the dropped
+    answer.
+    """
     engine = made()
     long, short = ask(engine, 100_000), ask(engine, 5)  # answers of 100 s and 5 ms
     while (
@@ -66,7 +68,7 @@ async def test_who_waits_behind_a_client_that_leaves_is_served_at_once() -> None
     assert short.closed
 
 
-async def test_a_first_token_waits_for_what_is_no_iteration_unless_its_client_left() -> None:
+async def test_a_first_token_waits_for_its_extra_delay_unless_its_client_left() -> None:
     engine = made(first_token_ms=150.0)
     began_ms = engine.now_ms()
     answer, left = ask(engine, 5), ask(engine, 5)
@@ -94,8 +96,7 @@ class Sent(asyncio.Transport):
 
 
 async def answers(*parts: bytes) -> bytes:
-    """The bytes that a server returns if it receives `parts` and echoes the body of each
-    request."""
+    """The bytes that the server returns for `parts`. It echoes the body of each request."""
 
     def echo(request: Request, way: Responder) -> None:
         way.respond(200, request.method.encode() + b" " + request.body)
@@ -119,7 +120,7 @@ UPGRADE = b"POST / HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h
         b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     ],
 )
-async def test_who_offers_an_upgrade_is_served_as_who_does_not(body: bytes) -> None:
+async def test_an_offered_protocol_upgrade_is_ignored(body: bytes) -> None:
     whole = UPGRADE + body
     for parts in ([whole], [whole[:30], whole[30:-7], whole[-7:]]):
         text = await answers(*parts, UPGRADE + b"\r\n" + b"GET / HTTP/1.1\r\n\r\n")
@@ -128,7 +129,7 @@ async def test_who_offers_an_upgrade_is_served_as_who_does_not(body: bytes) -> N
     assert b" 400 " in await answers(b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n")
 
 
-async def test_a_head_that_is_too_large_is_refused_though_it_comes_in_one_piece() -> None:
+async def test_an_oversized_head_in_one_piece_is_refused() -> None:
     fields = b"".join(b"X-%d: %b\r\n" % (number, b"x" * 1000) for number in range(40))
     text = await answers(b"GET / HTTP/1.1\r\n" + fields + b"\r\n")
     assert text.startswith(b"HTTP/1.1 431 ") and text.count(b"HTTP/1.1 ") == 1

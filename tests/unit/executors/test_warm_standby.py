@@ -1,5 +1,6 @@
-"""Warm standby: instances sleep instead of stopping and wake instead of starting, and a sleeping
-instance blocks no other."""
+"""Warm standby: an instance sleeps instead of stopping and wakes instead of starting. It never
+blocks another instance.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from topics.fleet import Assignment, DesiredInstance, InstanceState
 
 RULES = Rules(standby_engines=frozenset({"default"}))
 T0 = 1_000_000
-OWNED, RENTED = "r.p.0", "r.owned.1"  # the pools decide, not the names
+OWNED, RENTED = "r.p.0", "r.owned.1"  # The declared pools decide, not the names.
 Steps = tuple[NodeState, list[Command]]
 
 
@@ -67,8 +68,9 @@ def serving(node: str, *wishes: DesiredInstance) -> NodeState:
 
 
 def asleep() -> NodeState:
-    """The state of an owned node whose only instance was drained and is asleep; no assignment names
-    the instance any more."""
+    """The state of an owned node whose only instance was drained and sleeps. No assignment names
+    it.
+    """
     state = accept(serving(OWNED, wish("a")), want(OWNED, 2, wish("a", drain=True)))
     state, commands = step(state, T0 + 200, a=up(T0 + 150, in_flight=2))
     assert (states(state), commands) == ({"a": "draining"}, [])
@@ -83,9 +85,10 @@ def asleep() -> NodeState:
     return state
 
 
-def test_a_new_instance_gets_the_sleepers_process_and_is_ready_after_a_token() -> None:
-    """The new instance keeps its name and gets the address of the sleeping one; no process is
-    launched."""
+def test_a_new_instance_takes_over_a_sleeping_process_and_is_ready_after_a_token() -> None:
+    """The new instance keeps its name and gets the address of the sleeping one. No process is
+    launched.
+    """
     state = accept(asleep(), want(OWNED, 4, wish("b")))
     state, commands = step(state, T0 + 600, a=ProcessObservation(alive=True))
     assert (states(state), commands) == ({"b": "starting"}, [Wake("a", "b")])
@@ -97,7 +100,7 @@ def test_a_new_instance_gets_the_sleepers_process_and_is_ready_after_a_token() -
     assert state.instances[0].sleep_ms == 0
 
 
-def test_one_that_does_not_wake_is_killed_and_started_cold_at_once() -> None:
+def test_a_sleeping_process_that_does_not_wake_is_replaced_by_a_cold_start() -> None:
     state = accept(asleep(), want(OWNED, 4, wish("b")))
     state, _ = step(state, T0 + 600, a=ProcessObservation(alive=True))
     late_ms = T0 + 600 + RULES.unhealthy_after_ms
@@ -110,7 +113,7 @@ def test_one_that_does_not_wake_is_killed_and_started_cold_at_once() -> None:
     assert state.instances[0].failures == 0
 
 
-def test_one_that_does_not_fall_asleep_is_stopped() -> None:
+def test_an_engine_that_does_not_fall_asleep_is_stopped() -> None:
     """An engine that answers 200 but stays awake still holds its GPU memory."""
     state = accept(serving(OWNED, wish("a")), want(OWNED, 2, wish("a", drain=True)))
     state, _ = step(state, T0 + 200, a=up(T0 + 150))
@@ -128,7 +131,7 @@ def test_one_that_does_not_fall_asleep_is_stopped() -> None:
      wish("a", model="other")],
     ids=["model", "gpus", "phase", "same name"],
 )  # fmt: skip
-def test_a_sleeper_ends_before_anything_else_runs_on_its_gpus(other: DesiredInstance) -> None:
+def test_a_sleeping_process_ends_before_another_uses_its_gpus(other: DesiredInstance) -> None:
     state = accept(asleep(), want(OWNED, 4, other))
     state, commands = step(state, T0 + 600, a=ProcessObservation(alive=True))
     assert commands == [Terminate("a")]
@@ -138,7 +141,7 @@ def test_a_sleeper_ends_before_anything_else_runs_on_its_gpus(other: DesiredInst
     assert [*commands, *more] == [Launch(other, other.phase)]
 
 
-def test_another_phase_wakes_it_where_the_engine_serves_any() -> None:
+def test_an_instance_of_another_phase_wakes_an_engine_that_serves_any_phase() -> None:
     rules = replace(RULES, live_switch_engines=frozenset({"default"}))
     state = accept(asleep(), want(OWNED, 4, wish("b", phase="decode")))
     state, commands = step(state, T0 + 600, rules, a=ProcessObservation(alive=True))
@@ -146,13 +149,13 @@ def test_another_phase_wakes_it_where_the_engine_serves_any() -> None:
     assert observed_instances(state)[0].phase == "decode"
 
 
-def test_it_sleeps_on_while_nothing_wants_its_place() -> None:
+def test_a_process_sleeps_while_no_instance_needs_its_gpus() -> None:
     late_ms = T0 + 100 * RULES.unhealthy_after_ms
     state, commands = step(asleep(), late_ms, a=ProcessObservation(alive=True))
     assert (states(state), commands) == ({"a": "asleep"}, [])
 
 
-def test_on_a_rented_node_it_sleeps_only_while_another_instance_serves_there() -> None:
+def test_on_a_rented_node_a_process_sleeps_only_next_to_a_serving_instance() -> None:
     node, b = RENTED, wish("b", (1,))
     state = serving(node, wish("a"), b)
     state = accept(state, want(node, 2, wish("a", drain=True), b))
@@ -167,20 +170,20 @@ def test_on_a_rented_node_it_sleeps_only_while_another_instance_serves_there() -
     assert commands == [Terminate("b")]
 
 
-def test_a_reclaimed_node_lets_nobody_sleep() -> None:
+def test_no_process_sleeps_on_a_reclaimed_node() -> None:
     rules = replace(RULES, drain_by_ms=T0 + 60_000)
     _, commands = step(asleep(), T0 + 600, rules, a=ProcessObservation(alive=True))
     assert commands == [Terminate("a")]
 
 
-def test_an_engine_that_does_not_declare_it_is_stopped() -> None:
+def test_an_engine_without_declared_standby_is_stopped() -> None:
     state = accept(serving(OWNED, wish("a")), want(OWNED, 2, wish("a", drain=True)))
     state, _ = step(state, T0 + 200, Rules(), a=up(T0 + 150))
     _, commands = step(state, T0 + 300, Rules(), a=up(T0 + 250))
     assert commands == [Terminate("a")]
 
 
-def test_a_drain_that_is_revoked_meanwhile_wakes_it() -> None:
+def test_a_cancelled_drain_wakes_the_process() -> None:
     state = accept(serving(OWNED, wish("a")), want(OWNED, 2, wish("a", drain=True)))
     state, _ = step(state, T0 + 300, a=up(T0 + 250))
     state, _ = step(state, T0 + 400, a=up(T0 + 350))
@@ -193,7 +196,7 @@ def test_a_drain_that_is_revoked_meanwhile_wakes_it() -> None:
     assert states(state) == {"a": "ready"}
 
 
-def test_one_asked_for_again_by_its_own_name_wakes() -> None:
+def test_an_instance_assigned_again_under_its_own_name_wakes() -> None:
     state, commands = step(
         accept(asleep(), want(OWNED, 4, wish("a"))), T0 + 600, a=ProcessObservation(alive=True)
     )
@@ -201,6 +204,6 @@ def test_one_asked_for_again_by_its_own_name_wakes() -> None:
     assert state.instances[0].state is InstanceState.STARTING
 
 
-def test_a_sleeper_that_dies_is_forgotten() -> None:
+def test_a_sleeping_process_that_dies_is_dropped() -> None:
     state, commands = step(asleep(), T0 + 600, a=ProcessObservation(alive=False))
     assert (states(state), commands) == ({}, [])

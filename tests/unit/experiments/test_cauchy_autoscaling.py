@@ -1,4 +1,4 @@
-"""Cauchy 4.6: a fixed plan and an adapted plan serve identical requests."""
+"""Cauchy sec. 4.6: a fixed plan and an adapted plan serve identical requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadtests.experiments.cauchy_autoscaling import (
 )
 
 
-def test_both_fleets_start_alike_and_the_loop_follows_a_rate_that_trebles() -> None:
+def test_both_fleets_start_alike_and_the_adapted_one_follows_a_threefold_rate() -> None:
     rates = [0.5, 0.5, 3.0, 3.0, 3.0]
     scenario = scenario_of("LongWriter", rates, seed=1)
     fixed, live = both(scenario)
@@ -32,14 +32,14 @@ def test_arrivals_keep_the_workloads_mean_rate() -> None:
     assert per_s == pytest.approx(WORKLOADS["DailyMail"][2], rel=0.05)
 
 
-def test_rates_are_those_of_the_trace_by_the_minute(tmp_path: Path) -> None:
+def test_rates_follow_the_minutes_of_the_trace(tmp_path: Path) -> None:
     trace = tmp_path / "t.csv"
     at_s = [0, 10, 20, 70, 125]
     trace.write_text("time,input_tokens,output_tokens\n" + "".join(f"{t},5,5\n" for t in at_s))
     assert rates_of(trace, 2) == [1.5, 0.5]
 
 
-def test_a_trace_that_is_not_there_is_refused_in_a_line(
+def test_a_missing_trace_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--trace", str(tmp_path / "none.csv")]) == 2

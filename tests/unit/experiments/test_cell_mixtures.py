@@ -1,5 +1,4 @@
-"""Cells and mixtures of cells: Cornserve's algorithms, and the exact mixture compared with the
-greedy one."""
+"""Mixtures of cells: Cornserve's algorithms and the exact mixture, compared with brute force."""
 
 from __future__ import annotations
 
@@ -22,16 +21,18 @@ def rate(cells: list[Cell], mixture: dict[int, int]) -> float:
     return sum(by_size[size] * count for size, count in mixture.items())
 
 
-def test_inefficient_sizes_are_left_out() -> None:
-    """Omitted are a cell of four GPUs that serves no more than two cells of two, and a GPU that
-    cannot hold the model."""
+def test_inefficient_cell_sizes_are_left_out() -> None:
+    """These are a cell of four GPUs that serves no more than two cells of two, and a GPU that
+    cannot hold the model.
+    """
     found = efficient_cells({1: 0.0, 2: 2.0, 4: 4.0, 8: 9.0})
     assert found == (Cell(2, 2.0), Cell(8, 9.0))
 
 
 def test_the_greedy_mixture_of_the_paper_is_not_optimal() -> None:
-    """4.9 req/s from cells of 1, 2.1 and 5 req/s: Algorithm 2 uses five GPUs, but four are
-    enough."""
+    """4.9 req/s from cells of 1, 2.1 and 5 req/s. Algorithm 2 uses five GPUs,
+    but four are enough.
+    """
     cells = [Cell(1, 1.0), Cell(2, 2.1), Cell(4, 5.0)]
     assert efficient_cells({cell.gpus: cell.req_per_s for cell in cells}) == tuple(cells)
     assert greedy_mixture(cells, 4.9) == {2: 2, 1: 1}
@@ -39,7 +40,7 @@ def test_the_greedy_mixture_of_the_paper_is_not_optimal() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_exact_mixture_is_that_of_brute_force(seed: int) -> None:
+def test_the_exact_mixture_equals_that_of_brute_force(seed: int) -> None:
     """No mixture with fewer GPUs serves the rate, and the greedy mixture is never smaller."""
     rng = np.random.default_rng(seed)
     rates, last = {}, 0.0
@@ -64,8 +65,8 @@ def test_the_exact_mixture_is_that_of_brute_force(seed: int) -> None:
     assert gpus(greedy) >= best
 
 
-def test_nothing_to_serve_needs_nothing_and_nonsense_is_refused() -> None:
-    """Zero is a valid rate; infinity is not, and a mixture needs at least one kind of cell."""
+def test_a_rate_of_zero_needs_no_cell_and_invalid_input_is_refused() -> None:
+    """Infinity is not a valid rate, and a mixture needs at least one kind of cell."""
     cells = [Cell(1, 1.0)]
     assert fewest_gpus(cells, 0.0) == greedy_mixture(cells, 0.0) == {}
     with pytest.raises(InvalidValue, match="req_per_s"):

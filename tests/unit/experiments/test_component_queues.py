@@ -1,4 +1,4 @@
-"""Component graphs in virtual time: queues, paths and the rate that a plan serves."""
+"""Component graphs in virtual time: queues, paths, and the rate that a plan serves."""
 
 from __future__ import annotations
 
@@ -36,21 +36,22 @@ def _cell(llms: int) -> RouteGroup:
     )  # fmt: skip
 
 
-def test_a_lone_request_takes_the_time_of_its_hops() -> None:
+def test_a_single_request_takes_the_time_of_its_visits() -> None:
     found = carry([_cell(1)], TIMES, [GraphRequest(3.0, "photo")])
     assert found.latencies_s == pytest.approx([1.5])
     assert found.taken == {("photo", "image/llm"): 1}
 
 
-def test_large_media_take_the_encoder_longer_and_nobody_else() -> None:
+def test_large_media_slow_down_only_the_encoder() -> None:
     big = [GraphRequest(0.0, "photo", size=3.0)]
     assert carry([_cell(1)], TIMES, big, frozenset({"image"})).latencies_s == pytest.approx([2.5])
 
 
 @pytest.mark.parametrize(("llms", "rate"), [(1, 1.0), (2, 2.0)])
-def test_the_slowest_stage_sets_what_is_carried(llms: int, rate: float) -> None:
-    """400 requests arrive together: the last one ends when the slowest stage has processed all of
-    them."""
+def test_the_slowest_stage_limits_the_served_rate(llms: int, rate: float) -> None:
+    """Of 400 requests that arrive together, the last ends when the slowest stage has processed all
+    of them.
+    """
     requests = [GraphRequest(0.0, "photo") for _ in range(400)]
     for found in (
         carry([_cell(llms)], TIMES, requests),

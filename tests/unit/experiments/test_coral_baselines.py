@@ -1,4 +1,4 @@
-"""Coral's baselines, compared with plans made by hand."""
+"""Coral's baselines, compared with plans that were worked out by hand."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from loadtests.experiments.coral_setup import SETUPS, instance, libraries
 
 
 def small(demand: float = 4.0, nodes: int = 10) -> TemplateProblem:
-    """A problem with one model and two configurations, of 1 and 3 USD/h.
+    """A problem with one model and two node types, of 1 and 3 USD/h.
 
-    Prefill serves 1 and 2 req/s on a single node of either kind, and 5 on one node of each; decode
+    Prefill serves 1 and 2 req/s on one node of either type, and 5 on one node of each. Decode
     serves 1 and 4 req/s.
     """
     pure = np.array([[1, 0], [0, 1]], dtype=np.uint8)
@@ -32,9 +32,8 @@ def small(demand: float = 4.0, nodes: int = 10) -> TemplateProblem:
     )
 
 
-def test_baselines_know_homogeneous_replicas_only() -> None:
-    """A template that combines both configurations would be the cheapest; neither baseline may use
-    it."""
+def test_baselines_use_only_homogeneous_replicas() -> None:
+    """A template of both node types would be the cheapest, but neither baseline may use it."""
     made = small()
     assert [(one.config, one.req_per_s) for one in replicas(made, 0)] == [(0, 1.0), (1, 2.0)]
     for rows in (homo(made), cauchy(made, [(0, 1)])):
@@ -49,13 +48,13 @@ def counted(made: TemplateProblem, rows: Ints) -> tuple[float, float]:
 
 
 def test_homo_takes_the_most_goodput_per_dollar() -> None:
-    """Prefill uses four nodes of 1 USD/h; decode uses one node of 3 USD/h for 4 req/s."""
+    """Prefill uses four nodes of 1 USD/h. Decode uses one node of 3 USD/h for 4 req/s."""
     assert sorted(map(tuple, homo(small()).tolist())) == [(0, 0, 0, 4), (1, 0, 1, 1)]
     assert counted(small(), homo(small())) == (7.0, 1.0)
 
 
-def test_homo_goes_on_with_the_next_kind_where_nodes_run_out() -> None:
-    """Prefill uses three nodes of 1 USD/h and one of 3 USD/h; decode uses one of 3 USD/h."""
+def test_homo_uses_the_next_node_type_if_nodes_run_out() -> None:
+    """Prefill uses three nodes of 1 USD/h and one of 3 USD/h. Decode uses one of 3 USD/h."""
     assert counted(small(nodes=3), homo(small(nodes=3))) == (9.0, 1.0)
 
 
@@ -65,20 +64,20 @@ def test_cauchy_matches_prefill_and_decode_and_serves_the_demand() -> None:
     assert usd_per_h >= 7.0
 
 
-def test_cauchy_serves_what_it_can_where_demand_cannot_be_met() -> None:
+def test_cauchy_serves_as_much_as_possible_if_demand_cannot_be_met() -> None:
     made = small(demand=100.0, nodes=2)
     assert 0.0 < counted(made, cauchy(made, [(0, 1)]))[1] < 1.0
 
 
-def test_a_method_that_falls_short_is_asked_for_less_until_it_serves_every_model() -> None:
-    """The nodes that are left for prefill serve 20 of 30 req/s."""
+def test_demand_is_lowered_until_a_method_serves_every_model() -> None:
+    """The nodes left for prefill serve 20 of 30 req/s."""
     made = small(demand=30.0, nodes=10)
     found = most(made, lambda problem: homo(problem, 1))
     assert found.goodput == 0.66
     assert most(small(), lambda problem: homo(problem, 1)).goodput == 1.0
 
 
-def test_scarce_nodes_are_few_and_the_same_for_a_seed() -> None:
+def test_a_seed_always_gives_the_same_few_scarce_nodes() -> None:
     setup = SETUPS["core"]
     phi = replace(setup, models=setup.models[:1])
     plenty = instance(phi, libraries(phi, default_profile()), "balanced", 1000)
@@ -89,8 +88,9 @@ def test_scarce_nodes_are_few_and_the_same_for_a_seed() -> None:
 
 
 def test_every_pair_of_replicas_has_a_combo_with_a_single_prefill_replica() -> None:
-    """A combo with two prefill replicas is cheaper per request, but both nodes may not be
-    available."""
+    """A combo with two prefill replicas costs less per request, but both nodes may not be
+    available.
+    """
     found = combos(small(), [(0, 1)])
     every = {(one.prefill.config, one.decode.config) for one in found}
     single = {(one.prefill.config, one.decode.config) for one in found if one.p == 1}

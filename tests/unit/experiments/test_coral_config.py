@@ -13,9 +13,10 @@ from streams.files.shoal_yaml import load_config
 
 @pytest.mark.parametrize("library", ["vllm", "coral"])
 @pytest.mark.parametrize("setup", ["core", "extended"])
-def test_the_file_declares_the_setup(setup: str, library: str, tmp_path: Path) -> None:
-    """The file has every model with its rate and limits, and every kind of node in every region
-    with its price."""
+def test_the_file_declares_models_rates_limits_and_nodes(
+    setup: str, library: str, tmp_path: Path
+) -> None:
+    """Every kind of node is declared in every region with its price."""
     path = tmp_path / "shoal.yaml"
     path.write_text(config(SETUPS[setup], library, 400))
     cluster = load_config(path).cluster
@@ -27,6 +28,6 @@ def test_the_file_declares_the_setup(setup: str, library: str, tmp_path: Path) -
     assert {s.pipelines for s in cluster.services} == {"same-slice" if library == "vllm" else "any"}
 
 
-def test_a_count_of_nodes_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_count_of_nodes_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--nodes", "0"]) == 2
     assert "--nodes" in capsys.readouterr().err

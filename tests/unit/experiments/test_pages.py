@@ -1,4 +1,4 @@
-"""The page of the experiments, and the results of the cheap experiments."""
+"""The results page of the experiments, and results of the cheap experiments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadtests.experiments.coral_helix import COUNTS, PRICES, pipeline_req_per_s
 from loadtests.experiments.page import bar_chart, put, rows_of
 
 
-def test_only_an_experiments_own_part_of_the_page_is_replaced(tmp_path: Path) -> None:
+def test_an_experiment_replaces_only_its_own_part_of_the_page(tmp_path: Path) -> None:
     page = tmp_path / "experiments.md"
     page.write_text("before\n<!-- a -->\nold\n<!-- /a -->\nafter\n<!-- b -->\nkept\n<!-- /b -->\n")
     put(page, "a", rows_of(["x"], [["1"]]), bar_chart(["g"], {"s": [1.0]}, "y"))
@@ -34,16 +34,17 @@ def test_a_larger_library_never_has_a_worse_best_template() -> None:
     assert [row.best for row in rows] == sorted(row.best for row in rows)
 
 
-def test_our_plan_never_costs_more_than_the_papers_three() -> None:
+def test_our_plan_never_costs_more_than_three_plans_of_the_paper() -> None:
     for workload in cauchy_allocation.WORKLOADS:
         usd = {name: cauchy_allocation.planned(workload, name).usd_per_h
                for name in cauchy_allocation.STRATEGIES}  # fmt: skip
         assert usd["shoal"] == min(usd.values())
 
 
-def test_one_pipeline_is_as_fast_as_its_slowest_stage() -> None:
-    """Each of two equal nodes serves 12 / layers requests/s, and the model has 4 layers: two stages
-    of two layers serve 6 requests/s each. A node that holds all four layers serves 3."""
+def test_a_pipeline_is_as_fast_as_its_slowest_stage() -> None:
+    """Each of two equal nodes serves 12 / layers requests/s, and the model has 4 layers. Two stages
+    of two layers serve 6 requests/s. A node that holds all four layers serves 3.
+    """
     table = 12.0 / np.arange(1.0, 5.0)[None, :]
     assert pipeline_req_per_s(table, 2, np.array([2])) == pytest.approx(6.0)
     assert pipeline_req_per_s(table, 1, np.array([2])) == pytest.approx(6.0)

@@ -41,7 +41,7 @@ def report(undercut_by: list[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_every_exception_is_listed_with_what_makes_the_difference(tmp_path: Path) -> None:
+def test_every_exception_is_listed_with_its_cause(tmp_path: Path) -> None:
     path = tmp_path / "card.md"
     reports = {"a": ("rates", report(["knative", "fixed-peak"])), "b": ("more", report([]))}
     write(path, reports, ["c"], "2030-01-01, commit abc.")
@@ -58,7 +58,7 @@ def test_every_exception_is_listed_with_what_makes_the_difference(tmp_path: Path
     assert (tmp_path / "card" / "a.svg").read_text().startswith("<svg")
 
 
-def test_traces_are_the_same_each_time_and_knobs_are_tuned_on_another(tmp_path: Path) -> None:
+def test_traces_are_reproducible_and_tuning_uses_other_traces(tmp_path: Path) -> None:
     found = []
     scenario = next(s for s in SCENARIOS if s.name == "steps")
     source = _source(scenario, None)
@@ -75,9 +75,10 @@ def test_traces_are_the_same_each_time_and_knobs_are_tuned_on_another(tmp_path: 
     assert sorted(path.name for path in (tmp_path / "x").glob("*tune*")) == ["steps-tune.csv"]
 
 
-def test_the_mix_swings_at_an_even_rate(tmp_path: Path) -> None:
-    """Prompts are long at the beginning and the end, answers in the middle; also in the trace for
-    tuning."""
+def test_the_mix_of_lengths_swings_at_a_constant_rate(tmp_path: Path) -> None:
+    """Prompts are long at the beginning and the end, answers in the middle. The trace for tuning
+    does the same.
+    """
     scenario = next(s for s in SCENARIOS if s.name == "mix")
     source = _source(scenario, None)
     assert source is not None
@@ -93,14 +94,14 @@ def test_the_mix_swings_at_an_even_rate(tmp_path: Path) -> None:
         assert long_in > 3.0 * short_in and long_out > 1.5 * short_out
 
 
-def test_draws_are_kept_apart_and_a_recorded_trace_has_one(tmp_path: Path) -> None:
+def test_draws_are_listed_separately_and_a_recorded_trace_has_one(tmp_path: Path) -> None:
     asked = [argparse.Namespace(work=tmp_path, share=1.0, draws=draws) for draws in (1, 3)]
     generated, recorded = (next(s for s in SCENARIOS if s.name == n) for n in ("steps", "servegen"))
     assert len({_report(generated, one) for one in asked}) == 2
     assert len({_report(recorded, one) for one in asked}) == 1
 
 
-def test_a_scenario_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_scenario_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--only", "moon"])
     assert "moon: one of aibrix, bursts" in capsys.readouterr().err

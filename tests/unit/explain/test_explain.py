@@ -1,5 +1,6 @@
-"""Reasons: each comes from solving a changed plan, so each must hold if the change is really
-made."""
+"""Explanations: each comes from solving a changed problem, so it must hold if
+the change is made.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def problem_of(rates: tuple[float, ...], cluster: Cluster | None = None) -> Plan
     return make_problem(declared, wanted, PROFILE)
 
 
-def test_an_slo_relief_saves_what_it_says_when_the_slo_is_really_loosened() -> None:
+def test_the_stated_saving_of_a_looser_slo_is_real() -> None:
     problem = problem_of((3.0, 8.0, 80.0))
     made = ShoalStrategy().solve(problem)
     reliefs = slo_reliefs(problem, made, "mini", PROFILE, ShoalStrategy())
@@ -82,7 +83,7 @@ def rented_only(rate: float, arrival_cv: float, **more: object) -> PlanningProbl
 
 
 @pytest.mark.parametrize("arrival_cv", [1.0, 3.0])
-def test_bursts_count_in_what_a_looser_slo_saves(arrival_cv: float) -> None:
+def test_the_saving_of_a_looser_slo_includes_bursts(arrival_cv: float) -> None:
     problem = rented_only(30.0, arrival_cv)
     made = ShoalStrategy().solve(problem)
     for relief in slo_reliefs(problem, made, "mini", PROFILE, ShoalStrategy()):
@@ -98,8 +99,8 @@ def test_bursts_count_in_what_a_looser_slo_saves(arrival_cv: float) -> None:
         assert really.cost_usd_per_h <= made.cost_usd_per_h - relief.saves_usd_per_h + 0.02
 
 
-def test_what_a_plan_keeps_although_it_costs_more_is_no_relief_of_a_limit() -> None:
-    """The running nodes cost 7.20 USD/h each; a move to nodes of 7.00 is not worth the starts."""
+def test_a_kept_dearer_instance_is_not_explained_by_a_limit() -> None:
+    """The running nodes cost 7.20 USD/h each. A move to nodes of 7.00 is not worth the starts."""
     pools = (
         pool("r", "now", "L40S", 4, 8, Market.ON_DEMAND, 7.2),
         pool("r", "new", "L40S", 4, 8, Market.ON_DEMAND, 7.0),
@@ -117,7 +118,7 @@ def test_what_a_plan_keeps_although_it_costs_more_is_no_relief_of_a_limit() -> N
     assert other.why == "-0.20 USD/h, but running instances stay"
 
 
-def test_what_may_not_leave_yet_is_planned_afresh_by_every_question() -> None:
+def test_every_explanation_plans_without_temporary_removal_blocks() -> None:
     fleet = {"mini:a2@us-east/l40s/on-demand": 6}
     problem = replace(
         rented_only(10.0, 1.0, fleet=fleet),
@@ -134,7 +135,7 @@ def test_what_may_not_leave_yet_is_planned_afresh_by_every_question() -> None:
     )
 
 
-def test_a_node_relief_serves_what_it_says_when_the_nodes_are_there() -> None:
+def test_the_stated_gain_of_more_nodes_is_real() -> None:
     rates = (40.0, 8.0, 30.0)
     problem = problem_of(rates)
     made = ShoalStrategy().solve(problem)
@@ -151,9 +152,10 @@ def test_a_node_relief_serves_what_it_says_when_the_nodes_are_there() -> None:
     assert before - after == pytest.approx(chat.serves_req_per_s, rel=0.05)
 
 
-def test_a_relief_serves_no_more_than_the_plan_lacks() -> None:
-    """The plan keeps the running fleet and has no shortfall of `code`; a plan from zero would have
-    one."""
+def test_the_gain_of_a_relief_is_at_most_the_shortfall() -> None:
+    """The plan keeps the running fleet and has no shortfall of `code`. A plan from an empty fleet
+    would have one.
+    """
     small = small_cluster(Policy(budget_usd_per_h=25.0))
     chat, code, mini = small.services
     services = (
@@ -178,7 +180,7 @@ def test_a_relief_serves_no_more_than_the_plan_lacks() -> None:
         assert relief.serves_req_per_s == 0.0
 
 
-def test_the_best_alternative_is_no_cheaper_than_what_was_chosen() -> None:
+def test_the_best_alternative_is_not_cheaper_than_the_plan() -> None:
     problem = problem_of((3.0, 8.0, 60.0))
     made = ShoalStrategy().solve(problem)
     for model in problem.demands:
@@ -187,7 +189,7 @@ def test_the_best_alternative_is_no_cheaper_than_what_was_chosen() -> None:
         assert other.usd_per_h >= -0.01
 
 
-def test_one_fewer_is_rejected_because_it_would_not_do() -> None:
+def test_one_instance_fewer_is_rejected_with_a_reason() -> None:
     problem = problem_of((3.0, 8.0, 90.0))
     made = ShoalStrategy().solve(problem)
     fewer = one_fewer(problem, made, "mini")
@@ -204,7 +206,7 @@ def test_a_gpu_that_is_too_small_is_named_with_its_memory() -> None:
     assert f"{spec.weight_bytes / 1e9:.0f} GB weights, 24 GB" in reasons[0].why
 
 
-def test_the_loss_of_spot_leaves_what_does_not_stand_on_it() -> None:
+def test_the_loss_of_spot_keeps_the_other_capacity() -> None:
     problem = problem_of((3.0, 8.0, 60.0))
     made = ShoalStrategy().solve(problem)
     losses = {loss.model: loss for loss in spot_losses(problem, made)}
@@ -246,14 +248,14 @@ def test_an_explanation_has_a_reason_for_every_planned_model() -> None:
         ),
     ],
 )
-def test_combos_are_named_as_people_read_them(combo_id: str, words: str) -> None:
+def test_combos_have_readable_names(combo_id: str, words: str) -> None:
     cluster = small_cluster()
     combo = evaluate_combo(combo_id, cluster, cluster.service("mini"), CONVERSATION, PROFILE)
     assert short_name(combo, {p.id: p for p in cluster.pools}) == words
 
 
 def test_savings_add_up_to_the_difference_of_the_bills() -> None:
-    """Eight on-demand nodes for 12 req/s of mini are more than needed, and none of them is spot."""
+    """Eight on-demand nodes are more than 12 req/s of mini need, and none of them is spot."""
     cluster = small_cluster(NO_PENALTIES)
     rented = replace(cluster, pools=tuple(p for p in cluster.pools if p.name != "h100"))
     wanted = {"mini": Demand("mini", 12.0, CONVERSATION)}
@@ -266,8 +268,8 @@ def test_savings_add_up_to_the_difference_of_the_bills() -> None:
     assert sum(parts.values()) == pytest.approx(made.cost_usd_per_h - made.now_usd_per_h)
 
 
-def test_no_saving_is_told_of_a_plan_without_spot_that_rests_on_spot() -> None:
-    """One node in each pool is not spot: only spot nodes can serve the remaining demand."""
+def test_no_saving_is_stated_against_a_plan_that_needs_spot() -> None:
+    """One node in each pool is not spot. Only spot nodes can serve the remaining demand."""
     problem = rented_only(60.0, 1.0)
     pools = tuple(
         pool if pool.market is Market.SPOT else replace(pool, max_nodes=1)
@@ -281,9 +283,10 @@ def test_no_saving_is_told_of_a_plan_without_spot_that_rests_on_spot() -> None:
     assert savings(problem, made, ShoalStrategy()) == ()
 
 
-def test_every_question_has_a_time_of_its_own() -> None:
-    """An expired time limit of the plan does not shorten the explanation. A search that exceeds its
-    own limit gives no answer."""
+def test_every_explanation_has_its_own_time_limit() -> None:
+    """The expired time limit of the plan does not shorten the explanation. A search that exceeds
+    its own limit gives no answer.
+    """
     now = [0.0]
     options = PlanOptions(time_limit_s=30.0, elapsed_s=lambda: now[0])
     problem = rented_only(30.0, 1.0, options=options)

@@ -1,4 +1,4 @@
-"""Every reason code has a sentence, and only the sentence depends on the figures."""
+"""Every reason code has one sentence. Figures change only the sentence, never the code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POOL = "us/l4/spot"
 NO_ROOM = Reason(ReasonCode.NO_ROOM, names=("chat:a1@us/l4/spot",))
 
 
-def test_every_code_has_its_sentence_in_one_family() -> None:
+def test_every_code_has_a_sentence_in_exactly_one_family() -> None:
     assert {*TEXTS} == {*ReasonCode}
     assert sum(map(len, FAMILIES.values())) == len(ReasonCode)
 
@@ -61,11 +61,11 @@ def test_a_sentence_names_things_and_figures_with_units(reason: Reason, sentence
     assert text(reason) == sentence
 
 
-def test_no_decision_fails_for_a_sentence_whose_figures_are_missing() -> None:
+def test_missing_figures_do_not_fail_a_decision() -> None:
     assert text(Reason(ReasonCode.PRICE, POOL)) == ReasonCode.PRICE.meaning
 
 
-def test_what_is_behind_a_reason_follows_it() -> None:
+def test_underlying_reasons_follow_their_reason() -> None:
     derated = Reason(ReasonCode.DERATED, "chat", quantities=(0.85,))
     wake = Reason(ReasonCode.WAKE, "chat", because=(derated,))
     assert text(wake) == (
@@ -74,7 +74,7 @@ def test_what_is_behind_a_reason_follows_it() -> None:
     assert codes_of([wake, wake]) == (ReasonCode.WAKE, ReasonCode.DERATED)
 
 
-def test_a_subject_is_named_where_it_is_a_model_or_a_pool() -> None:
+def test_a_subject_is_named_if_it_is_a_model_or_a_pool() -> None:
     one = Reason(ReasonCode.NO_USABLE_NODE, "chat")
     assert text_with_subject(one) == f"chat: {text(one)}"
     whole = Reason(ReasonCode.BUDGET, "*", quantities=(2.0,))
@@ -82,13 +82,13 @@ def test_a_subject_is_named_where_it_is_a_model_or_a_pool() -> None:
     assert about([one, whole], "chat") == (one,)
 
 
-def test_a_line_ends_where_a_record_ends_and_says_nothing_twice() -> None:
+def test_a_text_fits_its_record_and_repeats_no_reason() -> None:
     assert len(joined([NO_ROOM] * 100)) == 2000
     assert texts([NO_ROOM] * 100) == (text(NO_ROOM),)
 
 
-def test_reasons_are_of_a_kind_whatever_their_figures_and_quoted_words() -> None:
-    """The kind of a reason shows whether a decision has already stated it."""
+def test_reasons_that_differ_only_in_figures_or_quotes_are_of_one_kind() -> None:
+    """A decision with a reason of the same kind is not stated again."""
     soon = Reason(ReasonCode.COOLDOWN, quantities=(10.0,))
     later = Reason(ReasonCode.COOLDOWN, quantities=(70.0,), quoted="x")
     first, second = (Reason(ReasonCode.LEFT_OUT, "chat", because=(one,)) for one in (soon, later))
@@ -97,7 +97,7 @@ def test_reasons_are_of_a_kind_whatever_their_figures_and_quoted_words() -> None
     assert first.kind != Reason(ReasonCode.LEFT_OUT, "code", because=(soon,)).kind
 
 
-def test_a_reason_with_others_behind_it_goes_over_the_wire() -> None:
+def test_a_reason_with_underlying_reasons_survives_the_wire_format() -> None:
     inner = Reason(ReasonCode.REPLANNED, "chat", ("n",), (1.5,), "words", (NO_ROOM,))
     deep = Reason(ReasonCode.LEFT_OUT, "chat", because=(inner,))
     assert read_value(Reason, orjson.loads(write_value(deep))) == deep

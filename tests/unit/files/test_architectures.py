@@ -1,5 +1,4 @@
-"""The files that are read to find the architecture of a model's `source`; records name sources
-too."""
+"""Files that describe the architecture of a model's `source`."""
 
 from __future__ import annotations
 
@@ -26,15 +25,15 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["pipe.json", "config.json"])
-def test_a_pipe_is_refused_as_it_may_never_end(tmp_path: Path, place: str) -> None:
-    """The pipe is named directly, or is the config.json of a folder."""
+def test_a_pipe_is_refused_because_it_may_never_end(tmp_path: Path, place: str) -> None:
+    """The `source` is the pipe itself, or the config.json in its folder is a pipe."""
     os.mkfifo(tmp_path / place)
     source = "./" if place == "config.json" else f"./{place}"
     with pytest.raises(InvalidValue, match=r"can be read \(not a regular file\)"):
         architecture(source, tmp_path)
 
 
-def test_a_quantisation_beside_the_file_counts(tmp_path: Path) -> None:
+def test_a_quantisation_file_in_the_same_folder_counts(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     plain = architecture("./config.json", tmp_path)
     how = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}

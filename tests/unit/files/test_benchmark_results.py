@@ -1,4 +1,4 @@
-"""Results of benchmark tools, in the formats that these tools write."""
+"""Results of benchmark tools, in the formats of these tools."""
 
 from __future__ import annotations
 
@@ -67,14 +67,16 @@ def written(folder: Path, value: Any) -> Path:
     [(VLLM, 8.0), (GUIDELLM, 7.9), (AIPERF, 8.0)],
     ids=["vllm bench serve", "GuideLLM", "aiperf"],
 )
-def test_every_tool_tells_the_same_run(value: dict[str, Any], load: float, tmp_path: Path) -> None:
+def test_every_format_gives_the_same_run(
+    value: dict[str, Any], load: float, tmp_path: Path
+) -> None:
     found = read_results(written(tmp_path, value)).runs
     model = "meta-llama/Llama-3.1-8B-Instruct"
     assert found == (Result(model, "2026-11-20", 1024.0, 128.0, load, 150.0, 12.0),)
 
 
-def test_a_run_at_a_rate_has_the_load_that_littles_law_gives(tmp_path: Path) -> None:
-    """2 requests/s that take 150 + 128 x 12 ms each give a load of 3.4 requests in flight."""
+def test_the_load_of_a_run_at_a_rate_follows_littles_law(tmp_path: Path) -> None:
+    """2 requests/s that take 150 + 128 x 12 ms each give 3.4 requests in flight."""
     rated = {**VLLM, "request_rate": 2.0, "max_concurrency": None}
     found = read_results(written(tmp_path, rated)).runs
     assert found[0].load == pytest.approx(2.0 * (0.150 + 128 * 0.012))
@@ -85,7 +87,7 @@ def test_appended_results_are_read_line_by_line(tmp_path: Path) -> None:
     assert [run.load for run in read_results(written(tmp_path, lines)).runs] == [1.0, 4.0]
 
 
-def test_metrics_may_stand_under_records(tmp_path: Path) -> None:
+def test_metrics_can_be_nested_under_records(tmp_path: Path) -> None:
     keys = ("time_to_first_token", "inter_token_latency", "input_sequence_length",
             "output_sequence_length")  # fmt: skip
     rest = {key: value for key, value in AIPERF.items() if key not in keys}
@@ -104,7 +106,7 @@ def test_metrics_may_stand_under_records(tmp_path: Path) -> None:
         ({"total_output_tokens": 100}, "one token"),
     ],
 )
-def test_what_is_no_steady_load_is_left_out_with_its_reason(
+def test_a_run_without_a_steady_load_is_skipped_with_its_reason(
     change: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     found = read_results(written(tmp_path, {**VLLM, **change}))
@@ -134,7 +136,9 @@ def test_what_is_no_steady_load_is_left_out_with_its_reason(
         (json.dumps(AIPERF).replace('cy": 8', 'cy": {"a": 8}'), "input_config.concurrency: {'a'"),
     ],
 )
-def test_what_is_no_result_is_refused_in_one_line(value: str, said: str, tmp_path: Path) -> None:
+def test_a_file_without_results_is_refused_in_one_line(
+    value: str, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(UserError) as caught:
         read_results(written(tmp_path, value))
     assert said in str(caught.value)
@@ -155,22 +159,24 @@ def test_what_is_no_result_is_refused_in_one_line(value: str, said: str, tmp_pat
         ({"max_concurrency": 32}, "asked for 32 requests at once and had 3.4 under way"),
     ],
 )
-def test_a_run_that_was_not_what_was_asked_for_is_left_out_with_the_reason(
+def test_a_run_that_missed_its_requested_load_is_skipped_with_the_reason(
     change: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    """One run of 50 s, minus 21.5 s for its last request, leaves 28.5 s for 100 requests."""
+    """One run lasts 50 s. Without the 21.5 s of its last request, 28.5 s are
+    left for 100 requests.
+    """
     found = read_results(written(tmp_path, {**VLLM, **change}))
     assert found.runs == ()
     assert said in found.skipped[0]
 
 
-def test_a_few_failures_and_a_long_last_answer_do_no_harm(tmp_path: Path) -> None:
+def test_a_run_with_few_failures_and_a_long_last_answer_counts(tmp_path: Path) -> None:
     few = {**VLLM, "completed": 96, "failed": 4}
     late = {**VLLM, "request_rate": 2.0, "max_concurrency": None, "duration": 51.7}
     assert len(read_results(written(tmp_path, json.dumps([few, late]))).runs) == 2
 
 
-def test_guidellm_and_aiperf_tell_of_failures_ramps_and_unmet_rates(tmp_path: Path) -> None:
+def test_failures_ramps_and_unmet_rates_are_read_from_guidellm_and_aiperf(tmp_path: Path) -> None:
     one = GUIDELLM["benchmarks"][0]
     totals = {"successful": 30, "errored": 70, "incomplete": 1, "total": 101}
     failed = {**one, "metrics": {**one["metrics"], "request_totals": totals}}
@@ -189,8 +195,8 @@ def test_guidellm_and_aiperf_tell_of_failures_ramps_and_unmet_rates(tmp_path: Pa
 SWEEP = [{**VLLM, "run_number": n, "max_concurrency": n + 4} for n in range(2)]
 
 
-def test_a_sweep_is_read_from_its_summaries_its_folder_and_its_csv(tmp_path: Path) -> None:
-    """One combination failed: its cells are empty, as pandas writes them."""
+def test_a_sweep_can_be_read_from_summaries_folder_or_csv(tmp_path: Path) -> None:
+    """One combination failed. Its cells are empty, as pandas writes them."""
     folder = tmp_path / "20261120_101530" / "SERVE--BENCH-max_concurrency=4"
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps(SWEEP))
@@ -217,7 +223,7 @@ GUIDELLM_CSV = (
 )
 
 
-def test_guidellms_csv_tells_the_same_run_as_its_json(tmp_path: Path) -> None:
+def test_the_csv_and_json_of_guidellm_give_the_same_run(tmp_path: Path) -> None:
     """A row whose columns differ from those of the first benchmark is skipped."""
     found = read_results(written(tmp_path, GUIDELLM_CSV))
     assert found.runs == read_results(written(tmp_path, GUIDELLM)).runs

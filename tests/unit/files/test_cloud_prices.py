@@ -1,5 +1,6 @@
-"""Price lists of clouds: the rows that are prices of a pool, and the price of a pool at a given
-time."""
+"""Price lists of clouds: the rows that belong to a pool, and the price of a
+pool at a given time.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def pools(value: Any) -> list[tuple[float | None, str, float]]:
     return prices_of_pools("f", cloud_prices(table_of("f", text, "prices")), POOLS)
 
 
-def test_a_region_costs_what_its_cheapest_zone_does_and_windows_counts_nowhere() -> None:
+def test_a_region_has_the_price_of_its_cheapest_zone_without_windows() -> None:
     at = 1_763_629_200_000.0 + 365 * 86_400_000.0  # 2026-11-20 09:00
     assert pools(AWS) == [
         (at, "us-east-1/l4/spot", 0.30),
@@ -80,7 +81,7 @@ def test_a_region_costs_what_its_cheapest_zone_does_and_windows_counts_nowhere()
     ]
 
 
-def test_azures_list_has_spot_and_on_demand_and_other_products() -> None:
+def test_other_products_in_the_azure_list_are_ignored() -> None:
     found = {(pool, usd) for _, pool, usd in pools(AZURE)}
     assert found == {("eastus/h100/on-demand", 98.32), ("eastus/h100/spot", 19.66)}
 
@@ -129,7 +130,7 @@ def test_a_feed_publishes_the_newest_price_of_each_pool() -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_one_line(value: Any, said: str) -> None:
+def test_an_invalid_price_list_gives_one_error_line(value: Any, said: str) -> None:
     text = value if isinstance(value, str) else json.dumps(value)
     with pytest.raises(UserError) as caught:
         read_feed("prices", text.encode(), "f", 5, POOLS)
@@ -137,13 +138,13 @@ def test_what_makes_no_sense_is_one_line(value: Any, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_price_list_is_no_availability(tmp_path: Path) -> None:
+def test_a_price_list_states_no_availability(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="shoal feed prices"):
         read_feed("availability", json.dumps(AWS).encode(), "f", 5, POOLS)
 
 
 @pytest.mark.parametrize("name", ["us-east-1/l4/spot", "a\nb", "x" * 5000, "", "g6 xlarge"])
-def test_a_row_whose_type_is_no_name_is_of_another_product(name: str) -> None:
+def test_a_row_with_an_invalid_instance_type_is_ignored(name: str) -> None:
     odd = {**aws("us-east-1a", "0.1", "2026-11-20T00:00:00Z"), "InstanceType": name}
     good = aws("us-east-1a", "0.3", "2026-11-20T00:00:00Z")
     raw = json.dumps({"SpotPriceHistory": [odd, good]}).encode()

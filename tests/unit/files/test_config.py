@@ -1,4 +1,4 @@
-"""shoal.yaml is read strictly; every error names the place and the allowed values."""
+"""shoal.yaml is read strictly. Every error names the place and the allowed values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEMO = Path(__file__).with_name("sample.yaml").read_text(encoding="utf-8")
 
 
 def refusal(folder: Path, text: str | bytes) -> str:
-    """The error message for `text` as a shoal.yaml."""
+    """The error message for `text` as the content of a shoal.yaml."""
     path = folder / "shoal.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError) as caught:
@@ -27,7 +27,7 @@ def refusal(folder: Path, text: str | bytes) -> str:
     return message.replace(f"{folder}/", "")
 
 
-def test_the_example_is_three_models_on_three_gpu_types_in_two_regions(tmp_path: Path) -> None:
+def test_the_example_has_three_models_on_three_gpu_types_in_two_regions(tmp_path: Path) -> None:
     path = tmp_path / "shoal.yaml"
     path.write_text(SHIPPED)
     config = load_config(path)
@@ -38,7 +38,7 @@ def test_the_example_is_three_models_on_three_gpu_types_in_two_regions(tmp_path:
     assert {pool.region for pool in cluster.pools} == {"us-east", "eu-west"}
 
 
-def test_a_rented_pool_with_a_spot_price_is_two_pools(tmp_path: Path) -> None:
+def test_a_rented_pool_with_a_spot_price_becomes_two_pools(tmp_path: Path) -> None:
     path = tmp_path / "shoal.yaml"
     path.write_text(DEMO)
     markets = {
@@ -70,7 +70,7 @@ def test_an_engine_may_have_no_arguments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "args", ["--quantization, fp8", "--enforce-eager, -q, fp8", "-q=fp8, --enforce-eager"]
 )
-def test_the_quantization_of_an_engine_can_stand_in_two_words(args: str, tmp_path: Path) -> None:
+def test_the_quantization_option_can_be_two_words(args: str, tmp_path: Path) -> None:
     path = tmp_path / "shoal.yaml"
     path.write_text(DEMO.replace("--quantization=fp8", args))
     assert load_config(path).cluster.service("chat").architecture.weight_dtype == "fp8"
@@ -80,7 +80,7 @@ def test_the_quantization_of_an_engine_can_stand_in_two_words(args: str, tmp_pat
     ("args", "said"),
     [("--quantization, int3", "'int3'"), ("--quantization=", "''"), ("fp8, --quantization", "''")],
 )
-def test_a_quantization_that_is_not_known_is_refused(args: str, said: str, tmp_path: Path) -> None:
+def test_an_unknown_quantization_is_refused(args: str, said: str, tmp_path: Path) -> None:
     message = refusal(tmp_path, DEMO.replace("--quantization=fp8", args))
     start = (
         f"shoal.yaml:40: engines.fp8.args: --quantization: {said} is not allowed; allowed: fp8, "
@@ -88,7 +88,7 @@ def test_a_quantization_that_is_not_known_is_refused(args: str, said: str, tmp_p
     assert message.startswith(start)
 
 
-def test_the_mode_is_recommend_where_nothing_is_said(tmp_path: Path) -> None:
+def test_the_default_mode_is_recommend(tmp_path: Path) -> None:
     path = tmp_path / "shoal.yaml"
     path.write_text(DEMO.replace("mode: act\n", ""))
     assert load_config(path).cluster.services[0].mode is Mode.RECOMMEND
@@ -170,14 +170,14 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         load_config(tmp_path / "none.yaml")
 
 
-def test_python_objects_in_yaml_are_not_made(tmp_path: Path) -> None:
+def test_python_objects_in_yaml_are_not_created(tmp_path: Path) -> None:
     message = refusal(
         tmp_path, DEMO.replace("min: 1", "min: !!python/object/apply:os.getpid []", 1)
     )
     assert "models.chat.min" in message or "is not YAML" in message
 
 
-def test_weekly_floors_freezes_and_idle_time_are_read_with_their_zone(tmp_path: Path) -> None:
+def test_weekly_minimums_freezes_and_idle_time_are_read_with_their_zone(tmp_path: Path) -> None:
     file = tmp_path / "shoal.yaml"
     file.write_text(
         "defaults: {timezone: Europe/Berlin}\n"

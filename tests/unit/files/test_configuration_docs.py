@@ -1,5 +1,4 @@
-"""docs/configuration.md is correct: its example can be planned, and the errors that it lists
-occur."""
+"""docs/configuration.md is correct: its example can be planned, and its errors occur as listed."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def refusals() -> list[tuple[str, str, str]]:
     return found
 
 
-def test_the_example_in_the_text_is_the_file_and_has_four_models_on_40_gpus() -> None:
+def test_the_example_in_the_page_equals_the_file_and_has_four_models_on_40_gpus() -> None:
     text = DOCS.split("```yaml\n")[1].split("```")[0]
     assert text == EXAMPLE.read_text()
     cluster = load_config(EXAMPLE).cluster
@@ -58,7 +57,7 @@ def test_the_example_is_planned_and_explained(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(("section", "key", "words"), refusals())
-def test_what_the_table_says_is_refused_is_refused_in_those_words(
+def test_the_errors_of_the_tables_occur_verbatim(
     section: str, key: str, words: str, tmp_path: Path
 ) -> None:
     value = yaml.safe_load(EXAMPLE.read_text())
@@ -82,7 +81,7 @@ def test_what_the_table_says_is_refused_is_refused_in_those_words(
 def test_every_key_that_the_file_may_have_is_in_the_tables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The keys are those that the reader requests while it reads the example."""
+    """The reader records the keys that it requests while it reads the example."""
     asked: set[str] = set()
     take, section = Section.take, Section.section
 

@@ -23,7 +23,7 @@ CLUSTER = load_config(Path(__file__).with_name("sample.yaml")).cluster
         (f"chat: {{req_per_s: {'9' * 400}}}", "demand.yaml:1: chat.req_per_s: 999"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_is_refused_by_line(text: str, said: str, tmp_path: Path) -> None:
+def test_an_invalid_demand_is_refused_with_its_line(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "demand.yaml"
     path.write_text(text)
     with pytest.raises(UserError, match=re.escape(said)):

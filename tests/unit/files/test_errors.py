@@ -1,4 +1,4 @@
-"""The printable part of an address."""
+"""Addresses in errors are printed without their login."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streams.files.user_errors import without_login
         ("http://ann:hush@h/x@y", "http://h/x@y"),
     ],
 )
-def test_a_login_is_not_printed_whatever_its_password_holds(text: str, shown: str) -> None:
+def test_a_login_is_not_printed_whatever_its_password_contains(text: str, shown: str) -> None:
     assert without_login(text) == shown
 
 

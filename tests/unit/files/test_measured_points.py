@@ -1,5 +1,4 @@
-"""Files of measured points: the format is recognised by content; a bad file gives one clear
-line."""
+"""Files of measured points: content decides the format, and a bad file gives one clear line."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ def test_a_benchmark_row_becomes_a_point(tmp_path: Path) -> None:
     assert (point.ttft_ms, point.tpot_ms) == (190.0, 15.65)
 
 
-def test_a_batch_row_and_grid_rows_are_told_by_their_columns(tmp_path: Path) -> None:
+def test_batch_rows_and_grid_rows_are_distinguished_by_their_columns(tmp_path: Path) -> None:
     (batch,) = read_points(_file(tmp_path, BATCH, "llama2-70b,a100-80gb,512,4,128,300,60,4")).points
     assert (batch.kind, batch.load, batch.tp) == (PointKind.BATCH, 4.0, 4)
     first, later = read_points(
@@ -87,7 +86,7 @@ def test_the_load_of_replicated_attention_is_the_sum_over_replicas(tmp_path: Pat
         ("fp8,agg,1024,1024,fp8,fp8,16,2", "bf16,agg,1024,1024,bf16,bf16,16,1", "do not fit"),
     ],
 )
-def test_a_row_that_cannot_be_compared_is_left_out_and_counted(
+def test_an_incomparable_row_is_skipped_and_counted(
     tmp_path: Path, old: str, new: str, reason: str
 ) -> None:
     bad = DENSE.replace(old, new, 1)
@@ -116,7 +115,7 @@ def test_a_row_that_cannot_be_compared_is_left_out_and_counted(
         ((BENCHMARK, DENSE.replace("meta-llama/Llama-3.1-70B", "n/o")), "no usable point"),
     ],
 )
-def test_a_bad_file_is_one_clear_line_and_exit_code_2(
+def test_a_bad_file_gives_one_clear_line_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: tuple[str, ...], says: str
 ) -> None:
     path = _file(tmp_path, *lines)
@@ -128,7 +127,7 @@ def test_a_bad_file_is_one_clear_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize("bad", ["llama2-70b,a100-80gb,512,x,128,300,60,4", "llama2-70b,a100-80gb"])
-def test_a_row_is_named_by_its_line_also_after_blank_ones(bad: str, tmp_path: Path) -> None:
+def test_blank_lines_do_not_shift_the_line_number_of_a_row(bad: str, tmp_path: Path) -> None:
     good = "llama2-70b,a100-80gb,512,4,128,300,60,4"
     path = _file(tmp_path, BATCH, "", good, ",,,,,,,", "", bad, good)
     with pytest.raises(UserError, match=f"^{path}:6: "):
@@ -153,7 +152,7 @@ def test_evaluate_prints_json_with_errors_as_fractions(
     (group,) = shown["groups"]
     assert (group["model"], group["system"]) == ("meta-llama/Llama-3.1-70B", "h200_sxm")
     assert (group["points"], shown["total"]["points"], shown["unit"]) == (2, 2, "fraction")
-    # Both rows have one estimate: if the measured time doubles, estimate / measured halves.
+    # Both rows have the same estimate: doubling the measured time halves estimate / measured.
     first = group["tpot_mape"] * 2
     assert 0.3 < first < 1.0
     assert group["tpot_median"] == pytest.approx(group["tpot_mape"])
@@ -176,11 +175,12 @@ def test_a_profile_written_by_fit_is_read_by_evaluate(
     assert json.loads(capsys.readouterr().out)["total"]["tpot_mape"] < 1e-3
 
 
-def test_points_set_aside_are_estimated_by_a_profile_that_never_saw_them(
+def test_held_out_points_are_not_used_for_the_profile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second of two systems is ten times as slow: without its points, its estimates are far too
-    fast."""
+    """The second of two systems is ten times as slow. Without its points, its estimates are far too
+    fast.
+    """
     rows = [
         f"llama2-70b,{gpu},{512 * k},{b},128,{slow * 200 * k * b},{slow * (50 + k + b)},4"
         for gpu, slow in (("a100-80gb", 1), ("h100-80gb", 10))

@@ -1,4 +1,4 @@
-"""The file of measurements: required and optional keys of an entry."""
+"""The measurements file: required and optional keys of an entry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streams.files.measurements_file import read_measurements
 from streams.files.user_errors import UserError
 
 
-def test_a_missing_key_is_told_from_those_that_may_be_left_out(tmp_path: Path) -> None:
+def test_only_optional_keys_may_be_missing(tmp_path: Path) -> None:
     file = tmp_path / "m.json"
     file.write_text('[{"gpu": "L4"}]')
     with pytest.raises(UserError) as refused:

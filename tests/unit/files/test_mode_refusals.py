@@ -1,5 +1,7 @@
-"""Bad input for every key of budget mode, quality mode and component graphs: one line names the
-file, the key and the allowed values."""
+"""Bad input for every key of budget mode, quality mode and component graphs gives one line.
+
+The line names the file, the key and the allowed values.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,7 @@ def put(declared: dict[str, Any], key: str, value: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("example", "key", "values"), list(cases()))
-def test_what_no_key_may_hold_is_refused_in_one_line(
+def test_an_invalid_value_of_any_key_is_refused_in_one_line(
     example: str, key: str, values: tuple[object, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "scores.csv").write_bytes((EXAMPLES / "scores.csv").read_bytes())
@@ -119,7 +121,9 @@ def test_what_no_key_may_hold_is_refused_in_one_line(
         ("components", "models of components (omni)"),
     ],
 )
-def test_a_budget_is_spent_by_whole_models_only(example: str, line: str, tmp_path: Path) -> None:
+def test_the_throughput_objective_is_refused_for_routed_services_and_component_models(
+    example: str, line: str, tmp_path: Path
+) -> None:
     (tmp_path / "scores.csv").write_bytes((EXAMPLES / "scores.csv").read_bytes())
     path = tmp_path / "shoal.yaml"
     policy = {"budget": 20, "objective": "throughput"}
@@ -150,10 +154,10 @@ def test_a_budget_is_spent_by_whole_models_only(example: str, line: str, tmp_pat
         ("budget", ("--objective", "makespan", "--requests", "-3"), "--requests: -3 is not"),
     ],
 )
-def test_options_that_a_mode_has_no_use_for_are_refused(
+def test_options_without_effect_in_a_mode_are_refused(
     example: str, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such options are refused, not ignored."""
+    """They are not ignored silently."""
     path = str(EXAMPLES / f"{example}.yaml")
     assert main(["plan", "--config", path, *options]) == 2
     err = capsys.readouterr().err

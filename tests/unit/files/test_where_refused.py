@@ -1,4 +1,4 @@
-"""If values contradict each other, the error names the key that the user wrote, and its line."""
+"""An error about contradicting values names the key that the user wrote, and its line."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def refusal(folder: Path, **parts: str) -> str:
          "shoal.yaml:10: models.chat.scale.keda.nope: no such pool; allowed: l4"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together_is_said_at_its_key(
+def test_contradicting_values_are_refused_at_their_key(
     parts: dict[str, str], said: str, tmp_path: Path
 ) -> None:
     assert refusal(tmp_path, **parts) == said

@@ -1,4 +1,4 @@
-"""Numbers in YAML files have the value that a person reads, not the one that YAML 1.1 defines."""
+"""Numbers in YAML files mean what a reader expects, not what YAML 1.1 defines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def taken(value: str) -> object:
         ("10:00", "10:00"), ("'5'", "5"),
     ],
 )  # fmt: skip
-def test_a_plain_number_is_read_as_it_looks(written: str, meant: object) -> None:
+def test_a_plain_number_has_its_decimal_value(written: str, meant: object) -> None:
     found = taken(written)
     assert (found, type(found)) == (meant, type(meant))
 
@@ -36,12 +36,12 @@ def test_octal_and_sexagesimal_numbers_are_refused(written: str) -> None:
         section.take("max", units.count(0, 100))
 
 
-def test_a_price_with_an_exponent_is_fed() -> None:
+def test_a_price_with_an_exponent_is_accepted() -> None:
     (price,) = read_feed("prices", b"us/l40s/spot: 1e-1", "prices", 1)
     assert price.usd_per_node_h == 0.1
 
 
-def test_a_section_written_again_keeps_its_numbers() -> None:
+def test_a_rewritten_section_keeps_its_numbers() -> None:
     text = read_text(b"a: {rate: 1e3, window: '10:00', max: 12}", "file", "keys")
     section = text.section("a")
     assert section is not None
@@ -52,7 +52,7 @@ def test_a_section_written_again_keeps_its_numbers() -> None:
     assert found == [1000.0, "10:00", 12]
 
 
-def test_a_demand_file_takes_exponents(tmp_path: Path) -> None:
+def test_a_demand_file_accepts_exponents(tmp_path: Path) -> None:
     path = tmp_path / "demand.yaml"
     path.write_text("chat: {req_per_s: 1e1}")
     section = read_text(path.read_bytes(), str(path), "models").section("chat")

@@ -1,4 +1,4 @@
-"""The parser process parses heavy bodies one after the other, however many arrive at once."""
+"""The parser process parses heavy bodies one after the other, even if many arrive at once."""
 
 from __future__ import annotations
 

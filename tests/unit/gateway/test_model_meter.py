@@ -1,4 +1,4 @@
-"""Counts of requests and of answers that attain the SLO."""
+"""Counts of requests, and of answers that meet the SLO."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_arrival_ends_once_and_a_span_starts_at_zero() -> None:
     second = report(meter)
     assert (second.arrivals, second.completions, second.in_flight) == (0, 0, 1)
     assert second.ttft_ms == {}
-    assert sum(first.ttft_ms.values()) == 1  # a report does not change after it is made
+    assert sum(first.ttft_ms.values()) == 1  # A report does not change after it is made.
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_every_arrival_ends_once_and_a_span_starts_at_zero() -> None:
         (Outcome(Ending.WITHDRAWN), 0),  # no engine serves the model
         (Outcome(Ending.WITHDRAWN, 100.0), 0),
         (Outcome(Ending.WITHDRAWN, 100.1), 1),  # no token within the limit
-        (Outcome(Ending.WITHDRAWN, 900.0, 0.0), 0),  # the client had received tokens
+        (Outcome(Ending.WITHDRAWN, 900.0, 0.0), 0),  # The client already had tokens.
     ],
 )
 def test_a_client_that_leaves_is_a_failure_only_after_the_ttft_limit(
@@ -76,9 +76,10 @@ def test_a_client_that_leaves_is_a_failure_only_after_the_ttft_limit(
     assert report(meter).withdrawn == 0
 
 
-def test_estimates_of_prompt_tokens_follow_the_counts_of_engines() -> None:
-    """Prompts are estimated at 100 tokens and have 150: the reported sum converges to the true
-    sum."""
+def test_estimated_prompt_tokens_follow_the_counts_of_engines() -> None:
+    """Prompts are estimated at 100 tokens and have 150. The reported sum
+    converges to the true sum.
+    """
     meter = ModelMeter()
     for _ in range(80):
         meter.record_arrival(100)
@@ -88,9 +89,10 @@ def test_estimates_of_prompt_tokens_follow_the_counts_of_engines() -> None:
     assert report(meter).input_tokens_arrived == 150
 
 
-def test_lengths_are_counted_in_the_span_in_which_they_become_known() -> None:
-    """Inputs count on arrival, scaled by the ratio of counted to estimated tokens; outputs count on
-    completion."""
+def test_lengths_count_in_the_span_in_which_they_become_known() -> None:
+    """Inputs count on arrival, scaled by the ratio of counted to estimated tokens. Outputs count on
+    completion.
+    """
     meter = ModelMeter()
     meter.tokens_per_estimate = 1.5
     meter.record_arrival(100)
@@ -107,8 +109,7 @@ def test_lengths_are_counted_in_the_span_in_which_they_become_known() -> None:
 
 
 def test_the_expected_output_is_the_requested_limit_or_the_mean() -> None:
-    """Without a requested limit, the expected output is the mean of earlier answers, the first one
-    included."""
+    """The mean includes the first earlier answer."""
     meter = ModelMeter()
     assert meter.record_arrival(100, 40) == (100.0, 40)
     for tokens in (50, 150):

@@ -1,4 +1,4 @@
-"""Request bodies: the accepted ones, and the bodies that the gateway writes for engines."""
+"""Request bodies that the gateway accepts, and the bodies that it writes for engines."""
 
 from __future__ import annotations
 

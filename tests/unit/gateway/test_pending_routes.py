@@ -5,6 +5,6 @@ from __future__ import annotations
 from executors.gateway.pending_routes import declared_names
 
 
-def test_aliases_stand_for_a_model_unless_they_are_ambiguous() -> None:
+def test_an_alias_stands_for_a_model_unless_it_is_ambiguous() -> None:
     named = declared_names(["a=org/one", "b=org/two", "c=org/two", "d", "e=d"])
     assert named == {"a": "a", "b": "b", "c": "c", "d": "d", "e": "e", "org/one": "a"}

@@ -1,4 +1,4 @@
-"""Limits on the structured output that one request may ask for."""
+"""Limits on the structured output of one request."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_limits_apply_to_the_sum_of_all_parts_of_a_request() -> None:
               tools=[{"function": {"name": "a", "parameters": half}}])  # fmt: skip
 
 
-def test_fields_of_earlier_versions_reach_no_engine() -> None:
+def test_fields_of_earlier_api_versions_reach_no_engine() -> None:
     for field in ("guided_json", "guided_regex", "guided_choice", "guided_grammar"):
         with pytest.raises(BadRequest, match=f"{field}: this field is not accepted"):
             parse(**{field: "a"})

@@ -11,7 +11,7 @@ from executors.gateway.telemetry_reporter import TelemetryReporter
 
 
 class Away:
-    """An unreachable broker. A refused record may stay in the client and arrive later."""
+    """An unreachable broker. A refused record may still be in the client and arrive later."""
 
     def __init__(self) -> None:
         self.back = False
@@ -26,8 +26,9 @@ class Away:
 
 
 async def test_an_absent_broker_gets_one_record_at_a_time() -> None:
-    """A record that waits in the client keeps the age that it had when it was sent. A minute of
-    such records would look like a burst within one second."""
+    """A waiting record keeps the age from its first send. A minute of such records would look like
+    a burst within one second.
+    """
     broker = Away()
     clock: Any = SimpleNamespace(now_ms=lambda: 100_000)
     routers: Any = {"chat": SimpleNamespace(routes=SimpleNamespace(generation=1))}

@@ -1,4 +1,6 @@
-"""Schedulers and body blocks: large requests of one client do not delay other clients."""
+"""Large requests of one client do not delay other clients: scheduling of steps, and blocks of
+bodies.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def test_a_queued_step_runs_in_a_later_iteration_even_if_none_ran_in_this_one() 
     assert asyncio.run(run()) == ["now", "read"]
 
 
-def test_blocks_joined_are_the_body_and_small_parts_share_blocks() -> None:
+def test_the_blocks_form_the_body_and_small_parts_share_blocks() -> None:
     buffer = BodyBuffer()
     for number in range(200_000):
         buffer.add(b"%05d" % (number % 100_000))

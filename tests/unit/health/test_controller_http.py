@@ -1,5 +1,4 @@
-"""The controller over HTTP: metrics with their documented names, health, status, and refused
-alerts."""
+"""The HTTP endpoint of the controller: documented metrics, health, status, and refused alerts."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ SILENT = Webhook(None, BearerToken(), lambda: Cluster((POOL,), (TINY,)), lambda:
 
 
 class Sent:
-    """An outbox that only counts the records."""
+    """An outbox that only counts its records."""
 
     sent = 0
     dropped = 0
@@ -88,7 +87,7 @@ class Solver:
 
 @dataclass
 class Made:
-    """A controller and the alerts that its webhook accepted. now_s: its monotonic clock."""
+    """A controller, and the alerts that its webhook accepted. now_s: its monotonic clock."""
 
     loop: Loop
     url: str
@@ -190,7 +189,7 @@ async def test_every_sample_has_a_documented_name_and_labels(made: Made) -> None
     assert seen >= set(BY_NAME) - quiet
 
 
-def test_the_documented_table_is_the_table() -> None:
+def test_the_documentation_lists_exactly_the_metrics() -> None:
     text = Path("docs/operations.md").read_text()
     for metric in METRICS:
         labels = ", ".join(metric.labels) or "-"
@@ -207,10 +206,10 @@ async def desired(made: Made) -> list[float]:
     ]
 
 
-async def test_desired_replicas_are_absent_before_the_first_plan_and_held_while_paused(
+async def test_desired_replicas_are_absent_before_the_first_plan_and_kept_during_a_pause(
     made: Made,
 ) -> None:
-    """A missing value must never count as 0, and a paused model must keep its count."""
+    """A missing value must not count as 0."""
     made.run(1, 1)
     assert await desired(made) == []
     made.run(2, 5)
@@ -222,7 +221,7 @@ async def test_desired_replicas_are_absent_before_the_first_plan_and_held_while_
 
 
 async def test_a_controller_that_stopped_leading_shows_no_fleet(made: Made) -> None:
-    """Its last counts would be mixed with those of the present leader."""
+    """Its last counts would mix with those of the present leader."""
     made.loop.latest.take(Price(POOL.id, 1.5, NOW_MS), 0)
     made.run(1, 5)
     assert len(await desired(made)) == 1
@@ -236,9 +235,8 @@ async def test_a_controller_that_stopped_leading_shows_no_fleet(made: Made) -> N
     assert (facts["leads"], facts["models"], facts["usd_per_h"]) == (False, [], None)
 
 
-async def test_a_model_that_is_withdrawn_has_a_count_of_zero(made: Made) -> None:
-    """No instance of the model should run. If the series disappeared, the external scaler would
-    keep the old count."""
+async def test_a_withdrawn_model_has_a_count_of_zero(made: Made) -> None:
+    """If the series disappeared, the external scaler would keep the old count."""
     made.run(1, 5)
     assert min(await desired(made)) >= 1.0
     made.cluster = Cluster((POOL,), (dataclasses.replace(TINY, model="other"),))
@@ -247,8 +245,10 @@ async def test_a_model_that_is_withdrawn_has_a_count_of_zero(made: Made) -> None
 
 
 @pytest.mark.parametrize("held", ["tiny/pause", "*/release", "tiny/undeclared"])
-async def test_a_model_that_goes_on_undeclared_keeps_its_count(made: Made, held: str) -> None:
-    """Instances of the model keep running, so the external scaler must not remove them."""
+async def test_an_undeclared_model_that_keeps_running_keeps_its_count(
+    made: Made, held: str
+) -> None:
+    """The external scaler must not remove its instances."""
     made.run(1, 5)
     before, tell = await desired(made), made.loop.watchers[0]
 
@@ -268,8 +268,8 @@ async def test_a_model_that_goes_on_undeclared_keeps_its_count(made: Made, held:
     assert await desired(made) == before
 
 
-async def test_counts_of_an_earlier_term_are_forgotten(made: Made) -> None:
-    """Another leader planned in the meantime: a paused model keeps the count of that leader."""
+async def test_counts_of_an_earlier_term_are_dropped(made: Made) -> None:
+    """Another leader planned in the meantime. A paused model keeps the count of that leader."""
     made.run(1, 5)
     assert len(await desired(made)) == 1
     made.token = 9
@@ -279,9 +279,12 @@ async def test_counts_of_an_earlier_term_are_forgotten(made: Made) -> None:
     assert await desired(made) == []
 
 
-async def test_one_that_leads_again_shows_nothing_of_its_earlier_term(made: Made) -> None:
-    """Other controllers have led in the meantime; their last counts stay valid until the first
-    tick."""
+async def test_a_controller_that_leads_again_shows_no_counts_of_its_earlier_term(
+    made: Made,
+) -> None:
+    """Other controllers have led in the meantime. Their last counts stay valid until the first
+    tick.
+    """
     made.run(1, 5)
     assert len(await desired(made)) == 1
     made.now_s = made.loop.seated_s = 4 * 3600.0
@@ -302,9 +305,8 @@ async def test_a_leader_without_decisions_is_not_healthy(made: Made) -> None:
     assert (await get(made, "/readyz"))[0] == 503
 
 
-async def test_status_and_explain_say_what_stands(made: Made) -> None:
-    """In mode recommend no assignment is published, but the plan is shown; the text fits a
-    terminal."""
+async def test_status_and_explain_show_the_plan_in_mode_recommend(made: Made) -> None:
+    """No assignment is published in this mode. The text fits a terminal."""
     made.run(1, 5)
     facts = json.loads((await get(made, "/v1/status"))[1])
     assert facts["writes"] == 0 and facts["models"][0]["wanted"] >= 1
@@ -347,19 +349,19 @@ async def post_alert(made: Made, body: bytes) -> tuple[int, str]:
 
 @pytest.mark.parametrize("label", ["model", "model_name"])
 async def test_an_alert_may_name_a_model_by_its_hugging_face_name(made: Made, label: str) -> None:
-    """vLLM uses this name as the label of its series unless it has a served model name."""
+    """vLLM labels its series with this name unless it has a served model name."""
     status, words = await post_alert(made, naming(label, TINY.architecture.name))
     assert (status, words) == (200, "1 new of 1")
     assert [alert.models for alert in made.alerts] == [("tiny",)]
 
 
-async def test_an_alert_of_two_models_with_one_source_is_of_both(made: Made) -> None:
+async def test_an_alert_for_a_shared_source_counts_for_every_model_with_it(made: Made) -> None:
     made.cluster = Cluster((POOL,), (TINY, dataclasses.replace(TINY, model="small")))
     await post_alert(made, naming("model", TINY.architecture.name))
     assert [alert.models for alert in made.alerts] == [("tiny", "small")]
 
 
-async def test_an_alert_of_a_model_that_is_not_declared_is_named_and_counted(made: Made) -> None:
+async def test_an_alert_for_an_undeclared_model_is_named_and_counted(made: Made) -> None:
     status, words = await post_alert(made, naming("model", "ghost"))
     assert (status, words) == (200, "0 new of 1, no declared model: ghost")
     assert made.alerts == []
@@ -369,13 +371,13 @@ async def test_an_alert_of_a_model_that_is_not_declared_is_named_and_counted(mad
 
 
 async def test_an_alert_may_have_any_name_and_no_model(made: Made) -> None:
-    """Alert names may contain spaces; a label without a value names no model."""
+    """Alert names may contain spaces. A label without a value names no model."""
     text = payload("a").replace(b"Late", b"GPU too hot").replace(b'"tiny, other"', b"null")
     assert await post(made, text) == 200
     assert [(a.name, a.models) for a in made.alerts] == [("GPU too hot", ())]
 
 
-async def test_one_alert_that_cannot_be_read_does_not_take_others_with_it(
+async def test_an_unreadable_alert_does_not_affect_the_others(
     made: Made, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await post(made, payload("a", "bad name", "b")) == 200
@@ -385,10 +387,10 @@ async def test_one_alert_that_cannot_be_read_does_not_take_others_with_it(
     assert "alerts[1].fingerprint: 'bad name' is not allowed" in caplog.text
 
 
-async def test_a_body_that_cannot_be_unpacked_is_refused_without_a_traceback(
+async def test_a_body_that_cannot_be_decompressed_is_refused_without_a_traceback(
     made: Made, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Any client may send such a body, even without a token."""
+    """Any client can send such a body, even without a token."""
     for encoding in ("gzip", "br", "zstd"):
         assert await post(made, b"not that", **{"Content-Encoding": encoding}) == 400
     assert await post(made, b"no gzip", token="wrong", **{"Content-Encoding": "gzip"}) == 401
@@ -396,7 +398,7 @@ async def test_a_body_that_cannot_be_unpacked_is_refused_without_a_traceback(
     assert await post(made, payload("a")) == 200
 
 
-async def test_alerts_are_refused_without_a_token_too_large_and_in_a_storm(made: Made) -> None:
+async def test_alerts_without_a_token_too_large_or_too_frequent_are_refused(made: Made) -> None:
     assert await post(made, payload("a"), token="wrong") == 401
     assert await post(made, b"x" * (MOST_BYTES + 1)) == 413
     assert await post(made, b"{}") == 400
@@ -408,7 +410,7 @@ async def test_alerts_are_refused_without_a_token_too_large_and_in_a_storm(made:
     assert len(made.alerts) == 1
 
 
-async def test_a_broker_that_is_away_makes_the_sender_try_again(made: Made) -> None:
+async def test_the_sender_is_asked_to_retry_while_the_broker_is_unreachable(made: Made) -> None:
     made.broken = True
     assert await post(made, payload("a")) == 503
     made.broken = False
@@ -417,12 +419,12 @@ async def test_a_broker_that_is_away_makes_the_sender_try_again(made: Made) -> N
 
 
 @pytest.mark.parametrize("address", ["", "8702", "host:", ":80", "host:99999", "host:x", "[]:80"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_a_malformed_address_is_refused(address: str) -> None:
     with pytest.raises(UserError, match="not HOST:PORT"):
         parse_listen(address)
 
 
-async def test_a_host_that_is_no_name_is_refused(made: Made) -> None:
+async def test_an_invalid_host_name_is_refused(made: Made) -> None:
     server = HealthServer(
         "a..b:0",
         made.metrics,
@@ -438,7 +440,7 @@ async def test_a_host_that_is_no_name_is_refused(made: Made) -> None:
     ("address", "url"),
     [("[::1]:0", r"http://\[::1\]:\d+"), ("127.0.0.1:0", r"http://127.0.0.1:\d+")],
 )
-async def test_it_listens_on_either_kind_of_address(made: Made, address: str, url: str) -> None:
+async def test_the_controller_listens_on_ipv4_and_ipv6(made: Made, address: str, url: str) -> None:
     server = HealthServer(
         address,
         made.metrics,

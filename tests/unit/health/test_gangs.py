@@ -17,7 +17,7 @@ def placed(rank: int, node: str) -> Placed:
     return Placed(f"i{rank}", Phase.AGGREGATED, node, "p", gpus, GangRank("i0", rank, STAGES))
 
 
-def test_each_rank_is_shown_with_its_node_and_state_in_the_order_of_ranks() -> None:
+def test_ranks_are_shown_in_order_with_node_and_state() -> None:
     alone = Placed("other", Phase.AGGREGATED, "n9", "p", (0,))
     groups = [
         ServingGroup("c:1", "chat", "c", "vllm", (placed(1, "n2"), placed(0, "n1")), 0),

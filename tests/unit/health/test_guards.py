@@ -1,4 +1,4 @@
-"""The guards that `shoal explain` names match those of the scale-in rule."""
+"""The guards that `shoal explain` names are those of the scale-in rule."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from topics.hourly_rates import PredictionDrift
 
 
 @pytest.mark.parametrize(("turned", "minutes"), [(False, 10), (True, 30)])
-def test_the_time_an_excess_must_last_is_the_one_that_counts_now(
-    turned: bool, minutes: int
-) -> None:
-    """If demand returned after a scale-in, the excess must last for the long window."""
+def test_the_shown_excess_period_is_the_one_in_force(turned: bool, minutes: int) -> None:
+    """Demand returned after a scale-in, so the excess must last for the long window."""
     w = world(5.0)
     w.tick()
     said = _guards(w, turns=Reversals("out", (w.now_ms - 3_600_000,) if turned else ()))
     assert f"scale-in after {minutes} min of excess" in said[-1]
 
 
-def test_a_model_that_starts_late_for_more_than_a_day_says_so() -> None:
+def test_a_model_with_late_starts_for_more_than_a_day_shows_the_guard() -> None:
     w = world(5.0)
     w.tick()
     late = PredictionDrift(300.0, 60.0, off=True, worse_since_ms=w.now_ms - 86_400_000)

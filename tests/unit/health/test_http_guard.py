@@ -1,4 +1,4 @@
-"""The controller's endpoint under slow clients, many clients, and web pages of other origins."""
+"""The controller's endpoint under slow clients, many clients, and web pages from other origins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALERT_TOKEN = BearerToken(text="secret")
 
 
 class Facts:
-    """The values that the endpoint reads from a controller, and metrics of any size."""
+    """The values that the endpoint reads from a controller, and metrics of a chosen size."""
 
     identity = Identity("ctl", "b:1", "shoal.", embedded=True)
     text_bytes = b"shoal_leader 1\n"
@@ -69,7 +69,7 @@ async def serving(
 
 
 async def ask(port: int, *lines: str, host: str = "127.0.0.1") -> bytes:
-    """The complete response to a request with the given lines, up to the end of the connection."""
+    """The complete response to a request with these lines, until the connection ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (lines[0], *([f"Host: {host}"] if host else []), *lines[1:], "Connection: close", "", "")
     writer.write("\r\n".join(head).encode("latin-1"))
@@ -92,7 +92,7 @@ async def test_a_connection_without_a_whole_head_is_closed(sent: bytes) -> None:
         writer.close()
 
 
-async def test_a_body_that_does_not_come_is_answered_and_ended() -> None:
+async def test_a_missing_body_is_refused_and_the_connection_closed() -> None:
     async with serving() as port:
         answer = await ask(
             port, "POST /alerts HTTP/1.1", "Authorization: Bearer secret", "Content-Length: 100"
@@ -100,9 +100,9 @@ async def test_a_body_that_does_not_come_is_answered_and_ended() -> None:
         assert status(answer) == 408 and b"did not arrive within" in answer
 
 
-async def test_a_client_that_does_not_read_is_cut_off() -> None:
+async def test_a_client_that_does_not_read_is_disconnected() -> None:
     facts = Facts()
-    facts.text_bytes = b"x" * (64 * 1024 * 1024)  # far more than socket buffers hold
+    facts.text_bytes = b"x" * (64 * 1024 * 1024)  # far more than socket buffers can take
     async with serving(HttpLimits(request_s=0.3), facts=facts) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -119,10 +119,10 @@ async def _lost(writer: asyncio.StreamWriter) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_connections_that_come_in_one_turn_of_the_loop_keep_to_the_limit() -> None:
+async def test_connections_of_one_loop_iteration_keep_to_the_limit() -> None:
     async with serving(HttpLimits(connections=5)) as port:
         sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
-        await asyncio.sleep(0.1)  # until here all connections wait in the backlog
+        await asyncio.sleep(0.1)  # Until here all connections wait in the backlog.
         assert status(await ask(port, "GET /v1/status HTTP/1.1")) == 200
         assert sum(not closed(each) for each in sockets) <= 5
         for each in sockets:
@@ -139,7 +139,7 @@ def closed(connection: socket.socket) -> bool:
         return True
 
 
-async def test_a_flood_of_idle_connections_does_not_keep_others_out() -> None:
+async def test_many_idle_connections_do_not_lock_out_other_clients() -> None:
     async with serving(HttpLimits(connections=5)) as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
         assert status(await ask(port, "GET /v1/status HTTP/1.1")) == 200
@@ -152,7 +152,7 @@ async def test_a_flood_of_idle_connections_does_not_keep_others_out() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost", "LOCALHOST", "a.localhost",
                                   "192.0.2.7", "controller.example", ""])  # fmt: skip
-async def test_addresses_and_declared_names_are_answered(host: str) -> None:
+async def test_requests_to_addresses_and_declared_names_are_answered(host: str) -> None:
     async with serving(names=frozenset({"controller.example"})) as port:
         shown = f"{host}:{port}" if host else ""
         protocol = "HTTP/1.1" if host else "HTTP/1.0"
@@ -161,15 +161,13 @@ async def test_addresses_and_declared_names_are_answered(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["attacker.example", "127.0.0.1.attacker.example", "localhost.x",
                                   "x@127.0.0.1", "2130706433", "a b"])  # fmt: skip
-async def test_a_name_that_a_stranger_points_at_loopback_is_refused(host: str) -> None:
+async def test_a_foreign_name_that_resolves_to_loopback_is_refused(host: str) -> None:
     async with serving() as port:
         for path in ("/v1/status", "/metrics", "/healthz"):
             assert status(await ask(port, f"GET {path} HTTP/1.1", host=host)) == 421
 
 
-async def test_an_endpoint_for_other_machines_answers_to_any_name_unless_names_are_declared() -> (
-    None
-):
+async def test_an_endpoint_on_all_interfaces_accepts_any_name_unless_names_are_declared() -> None:
     async with serving(address="0.0.0.0:0") as port:
         assert status(await ask(port, "GET /healthz HTTP/1.1", host="any.example")) == 200
     async with serving(address="0.0.0.0:0", names=frozenset({"its.example"})) as port:
@@ -186,7 +184,7 @@ async def test_an_endpoint_for_other_machines_answers_to_any_name_unless_names_a
         "Sec-Fetch-Site: same-site",
     ],
 )
-async def test_a_page_of_another_site_posts_nothing(line: str) -> None:
+async def test_a_post_from_another_site_is_refused(line: str) -> None:
     async with serving() as port:
         answer = await ask(port, "POST /alerts HTTP/1.1", "Authorization: Bearer secret", line)
         assert status(answer) == 403
@@ -199,7 +197,7 @@ async def test_a_page_of_another_site_posts_nothing(line: str) -> None:
      "Content-Length: 9x", "Transfer-Encoding: \xff", "Expect: \xff", "bad header", ": x",
      "X: a\x00b", "X: \x1b[2J"],
 )  # fmt: skip
-async def test_odd_headers_are_refused_without_a_traceback(
+async def test_malformed_headers_are_refused_without_a_traceback(
     line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as port:
@@ -213,7 +211,7 @@ async def test_odd_headers_are_refused_without_a_traceback(
     ["/\xff", "/v1/explain/%ff%00", "/v1/explain/\x1b[2J", "*", "http://x:99999/", "//x",
      "/../metrics", pytest.param("/" + "a" * 9000, id="long")],
 )  # fmt: skip
-async def test_odd_targets_are_refused_without_a_traceback(
+async def test_malformed_targets_are_refused_without_a_traceback(
     target: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as port:
@@ -221,14 +219,14 @@ async def test_odd_targets_are_refused_without_a_traceback(
     assert not [r for r in caplog.records if r.exc_info]
 
 
-async def test_a_client_that_asks_first_whether_it_may_send_is_told_to_go_on() -> None:
+async def test_a_client_that_expects_100_continue_gets_it() -> None:
     async with serving() as port:
         lines = ("Authorization: Bearer secret", "Expect: 100-continue", "Content-Length: 0")
         answer = await ask(port, "POST /alerts HTTP/1.1", *lines)
         assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 400 ")
 
 
-async def test_reads_ask_for_the_token_and_probes_do_not() -> None:
+async def test_reads_need_the_token_and_probes_do_not() -> None:
     async with serving(read=BearerToken(text=TOKEN)) as port:
         for path in ("/metrics", "/v1/status", "/v1/explain/x"):
             assert status(await ask(port, f"GET {path} HTTP/1.1")) == 401

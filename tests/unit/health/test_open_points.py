@@ -1,4 +1,4 @@
-"""A controller states where it accepts unauthenticated input."""
+"""A controller states each place where it accepts unauthenticated input."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SAFE = KafkaSecurity("SASL_SSL", username="controller", password_file="p")
         (Keys("c" * 32), KafkaSecurity(), "127.0.0.1:9092,[::1]:9092", ()),
     ],
 )
-def test_each_open_point_has_its_code(
+def test_each_unauthenticated_input_has_its_code(
     keys: Keys, security: KafkaSecurity, broker: str, codes: tuple[str, ...]
 ) -> None:
     assert tuple(point.code for point in open_points(keys, security, broker)) == codes
 
 
-def test_the_doctor_names_what_is_open_and_how_to_close_it() -> None:
+def test_doctor_names_each_unauthenticated_input_and_its_fix() -> None:
     (point,) = open_points(Keys(), SAFE, "127.0.0.1:1")
     found: dict[str, Any] = {
         "controller": "c-1",
