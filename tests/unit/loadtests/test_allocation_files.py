@@ -12,7 +12,7 @@ from loadtests import allocation_bench, allocation_generate
 
 
 def made(folder: Path, *more: str) -> Path:
-    """The path of a small generated instance. more: further options of the generator."""
+    """The path of a small generated problem instance. more: further options of the generator."""
     path = folder / "instance.npz"
     words = ["--models", "2", "--regions", "2", "--configs", "8", "--seed", "3"]
     words += ["--templates", "80", "--out", str(path), *more]
@@ -20,8 +20,8 @@ def made(folder: Path, *more: str) -> Path:
     return path
 
 
-def test_a_plan_in_the_checkers_form_comes_out(tmp_path: Path) -> None:
-    """The plan has every field; its cost and its served demand match the instance."""
+def test_the_plan_has_the_format_of_the_checker(tmp_path: Path) -> None:
+    """Its cost and its served demand match the problem instance."""
     path, out = made(tmp_path), tmp_path / "plan.json"
     assert allocation_bench.main([str(path), "--out", str(out)]) == 0
     plan = json.loads(out.read_text())
@@ -42,8 +42,8 @@ def test_a_plan_in_the_checkers_form_comes_out(tmp_path: Path) -> None:
     assert plan["cpu_seconds"] > 0 and plan["seconds"] > 0
 
 
-def test_a_running_fleet_is_told_apart_from_what_changes(tmp_path: Path) -> None:
-    """With --warm and --scale-demand, started and stopped instances are counted."""
+def test_started_and_stopped_instances_are_counted_for_a_running_fleet(tmp_path: Path) -> None:
+    """The options are --warm and --scale-demand."""
     path, out, next_out = made(tmp_path), tmp_path / "plan.json", tmp_path / "next.json"
     assert allocation_bench.main([str(path), "--out", str(out)]) == 0
     words = [str(path), "--warm", str(out), "--scale-demand", "1.3", "--out", str(next_out)]
@@ -62,8 +62,8 @@ def test_a_running_fleet_is_told_apart_from_what_changes(tmp_path: Path) -> None
     assert after["cost_usd_per_h"] <= after["cost_if_all_started_usd_per_h"]
 
 
-def test_the_same_seed_makes_the_same_instance(tmp_path: Path) -> None:
-    """The option for scarcity changes only the availability."""
+def test_the_same_seed_makes_the_same_problem(tmp_path: Path) -> None:
+    """`--scarcity` changes only the availability."""
     with np.load(made(tmp_path)) as first:
         ample = {name: first[name] for name in first.files}
     with np.load(made(tmp_path)) as again:
@@ -84,7 +84,7 @@ def test_the_same_seed_makes_the_same_instance(tmp_path: Path) -> None:
         ({"nodes_0": np.array([["a"]])}, "nodes_0"),
     ],
 )
-def test_a_broken_instance_is_one_clear_line_and_exit_code_2(
+def test_a_broken_problem_file_gives_one_clear_line_and_exit_code_2(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     change: dict[str, object],
@@ -103,7 +103,7 @@ def test_a_broken_instance_is_one_clear_line_and_exit_code_2(
     assert word in said[0]
 
 
-def test_a_file_that_is_no_instance_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_problem_is_refused(tmp_path: Path) -> None:
     """The file is no archive, is missing, or is a plan that names a missing template."""
     text = tmp_path / "x.npz"
     text.write_text("hello")

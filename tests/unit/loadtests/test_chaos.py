@@ -1,4 +1,4 @@
-"""Parts of the chaos run: the relay, the script, the report."""
+"""Parts of the chaos run: the relay, the schedule of faults, and the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from loadtests.chaos.watch import Request
 
 
 async def fake_broker() -> tuple[asyncio.Server, str]:
-    """(server, address) of a broker that answers every Metadata request with another address."""
+    """(server, address) of a fake broker. It answers every Metadata request
+    with another address.
+    """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -48,9 +50,10 @@ async def ask(relay: Relay) -> Any:
     return MetadataResponse_v1.decode(BytesIO(frame[4:]))
 
 
-async def test_a_client_behind_the_relay_learns_no_other_way() -> None:
-    """The relay replaces the address of the broker, so a cut of the relay separates the client from
-    it."""
+async def test_a_client_behind_the_relay_learns_only_the_address_of_the_relay() -> None:
+    """The relay replaces the broker's address in answers. A cut of the relay then separates the
+    client from the broker.
+    """
     server, address = await fake_broker()
     relay = Relay(address)
     await relay.open()
@@ -69,9 +72,10 @@ async def test_a_client_behind_the_relay_learns_no_other_way() -> None:
         server.close()
 
 
-def test_every_fault_comes_once_in_a_round_and_in_the_same_order_for_a_seed() -> None:
-    """Faults that need a real broker are omitted with the embedded one; only processes that are
-    restarted are killed."""
+def test_each_round_has_every_fault_once_in_an_order_given_by_the_seed() -> None:
+    """With the embedded broker, faults that need a real broker are left out. Only processes that
+    restart are killed.
+    """
     first = order(random.Random(1), embedded=False, killable=True)
     assert sorted(f.name for f in first) == sorted(f.name for f in FAULTS)
     assert first == order(random.Random(1), embedded=False, killable=True)
@@ -84,7 +88,7 @@ def outcome(*broken: str) -> Outcome:
     return Outcome("pause", "25", "operator", 5.0, 15.0, 1.0, 10.0, 0.5, broken=list(broken))
 
 
-def test_the_report_says_what_broke_for_how_long_and_what_it_cost(tmp_path: Path) -> None:
+def test_the_report_shows_each_fault_with_its_duration_and_its_cost(tmp_path: Path) -> None:
     """The report has a table, a picture and figures."""
     failed = Request("chat", "gateway-a", 107.0, 1.0, 502, "gone")
     apart = Request("chat", "gateway-a", 117.0, 1.0, 0, "TimeoutError")
@@ -115,7 +119,7 @@ def test_the_report_says_what_broke_for_how_long_and_what_it_cost(tmp_path: Path
         ["--kill-broker", "--broker", "127.0.0.1:1"],
     ],
 )
-def test_what_cannot_be_run_is_refused(words: list[str]) -> None:
+def test_impossible_options_are_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2

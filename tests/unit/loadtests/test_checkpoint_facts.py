@@ -1,5 +1,6 @@
-"""Public model configurations: sizes match those of their publishers, a page lists them, and bad
-files give no traceback."""
+"""Public model configurations: sizes match those of their publishers, a page lists them, and a
+damaged file gives no traceback.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ def test_at_least_60_public_configurations_are_read_and_each_names_its_source() 
 
 
 @pytest.mark.parametrize("name", INDEXED)
-def test_weights_take_the_bytes_of_the_index(name: str) -> None:
-    """Encoders that the configuration does not describe are not counted."""
+def test_weight_sizes_equal_the_bytes_in_the_checkpoint_index(name: str) -> None:
+    """Encoders that the configuration does not describe are left out."""
     row = ROWS[name]
     found = from_config(name, row["config"]).weight_bytes
     if "not_described" in row:
@@ -56,6 +57,6 @@ def test_the_page_has_the_table_of_these_facts() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_mutated_configuration_ends_in_a_value_or_in_one_line(seed: int) -> None:
+def test_a_mutated_configuration_gives_a_value_or_one_error_line(seed: int) -> None:
     found = run(300, seed)
     assert found.keys() == {"read", "refused"}, found

@@ -1,5 +1,6 @@
-"""The simulator compared with the running stack: pairs, deviations, the limit, and the clock of the
-replay."""
+"""The simulator compared with a running stack: pairs of requests, deviations, the limit, and the
+replay clock.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ from streams.tools.backtest.backtest_demand import Demand, load_workload
 REAL = {0: Latency(100.0, 1000.0), 1: Latency(200.0, 2000.0), 2: Latency(50.0, 0.0)}
 
 
-def test_requests_are_paired_by_number_and_those_without_a_pair_are_left_out() -> None:
+def test_requests_are_paired_by_number_and_unpaired_ones_are_left_out() -> None:
     run = {1: Latency(220.0, 1800.0), 2: Latency(40.0, 0.0), 9: Latency(1.0, 1.0)}
     prefill = deviation(run, REAL, "prefill")
     assert prefill.pairs == 2
     assert prefill.mean == pytest.approx((0.1 + 0.2) / 2)
     assert prefill.shift_ms == pytest.approx(5.0)
-    decode = deviation(run, REAL, "decode")  # request 2 has a single token
+    decode = deviation(run, REAL, "decode")  # Request 2 has a single token.
     assert (decode.pairs, decode.mean) == (1, pytest.approx(0.1))
 
 
@@ -44,12 +45,12 @@ def test_runs_that_share_no_request_have_no_deviation() -> None:
     assert math.isnan(deviation({7: Latency(1.0, 1.0)}, REAL, "prefill").mean)
 
 
-def test_the_bar_is_corals_figure_or_half_more_than_two_real_runs_differ() -> None:
+def test_the_limit_is_corals_figure_or_1_5_times_the_deviation_of_two_real_runs() -> None:
     assert bar("prefill", 0.01) == 0.056
     assert bar("decode", 0.10) == pytest.approx(0.15)
 
 
-def test_a_simulation_is_held_where_it_is_as_close_as_the_bar_asks() -> None:
+def test_a_simulation_passes_if_its_deviation_is_within_the_limit() -> None:
     again = {k: Latency(1.1 * one.prefill_ms, one.decode_ms) for k, one in REAL.items()}
     close = {k: Latency(1.12 * one.prefill_ms, one.decode_ms) for k, one in REAL.items()}
     far = {k: Latency(2.0 * one.prefill_ms, one.decode_ms) for k, one in REAL.items()}
@@ -60,7 +61,7 @@ def test_a_simulation_is_held_where_it_is_as_close_as_the_bar_asks() -> None:
     assert "| prefill | 3 |" in "\n".join(table(compare(far, (REAL, again))))
 
 
-def test_real_runs_that_differ_widely_hold_nothing() -> None:
+def test_widely_different_real_runs_prove_nothing() -> None:
     slow = {k: Latency(3.0 * one.prefill_ms, one.decode_ms) for k, one in REAL.items()}
     prefill, decode = compare(REAL, (REAL, slow))
     assert prefill.simulated <= prefill.bar
@@ -68,7 +69,7 @@ def test_real_runs_that_differ_widely_hold_nothing() -> None:
     assert (decode.judged, decode.is_within_limit) == (True, True)
 
 
-def test_distributions_stand_side_by_side() -> None:
+def test_distributions_are_shown_side_by_side() -> None:
     runs = {"real run 1": REAL, "simulator": REAL}
     rows = quantiles(runs)
     assert [row.split(" | ")[0] for row in rows[2:]] == ["| real run 1", "| simulator"]
@@ -90,7 +91,7 @@ def test_the_simulated_fleet_is_fixed_and_answers_every_request(
     assert run[2].decode_ms == 0.0 < run[0].decode_ms
 
 
-def test_a_trace_is_cut_to_what_the_small_model_takes(tmp_path: Path) -> None:
+def test_a_trace_is_cut_to_the_context_of_the_small_model(tmp_path: Path) -> None:
     (tmp_path / "shoal.yaml").write_text(one_vllm(tiny_model.write(tmp_path / "tiny")))
     long, short = shortened([Arrival(0.0, "small", 9000, 5000), Arrival(1.0, "small", 1, 1)])
     cluster = load_config(tmp_path / "shoal.yaml").cluster
@@ -132,7 +133,7 @@ def front() -> Iterator[str]:
     server.server_close()
 
 
-def test_answers_are_told_apart_by_number_and_refusals_counted(front: str) -> None:
+def test_answers_are_matched_by_number_and_refusals_counted(front: str) -> None:
     arrivals = [Arrival(0.0, "none", 5, 2), Arrival(0.0, "chat", 5, 2), Arrival(0.05, "chat", 5, 2)]
     played = play(front, arrivals, start_s=0.05)
     assert sorted(played.run) == [1, 2]
@@ -159,7 +160,7 @@ def test_bad_options_are_refused(argv: list[str], capsys: pytest.CaptureFixture[
     assert argv[0] in capsys.readouterr().err
 
 
-def test_a_trace_that_is_not_there_is_refused_in_a_line(
+def test_a_missing_trace_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--trace", str(tmp_path / "none.csv")]) == 2

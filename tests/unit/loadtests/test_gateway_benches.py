@@ -7,7 +7,7 @@ from loadtests.gateway_load import scaling
 from loadtests.gateway_processes import Target
 
 
-def test_an_attack_is_held_within_twice_the_quiet_time_or_laid_to_the_machine() -> None:
+def test_an_attack_passes_within_twice_the_quiet_latency_or_if_the_machine_is_overloaded() -> None:
     def verdict(attacked: float, beside: float) -> object:
         figures = Suffered([1.0] * 200, [attacked] * 200, [beside] * 200).figures()
         assert figures["ratio"] == attacked
@@ -18,7 +18,7 @@ def test_an_attack_is_held_within_twice_the_quiet_time_or_laid_to_the_machine() 
     assert verdict(5.0, 1.0) == "no"
 
 
-def test_scaling_compares_processes_at_the_same_load_of_each_and_each_proxy_with_itself() -> None:
+def test_scaling_compares_each_proxy_with_itself_at_equal_load_per_process() -> None:
     def target(name: str, workers: int, even_cpu_s: float) -> Target:
         made = Target(name, "a:1", (1,), workers)
         made.even, made.even_cpu_s = 100 * workers, even_cpu_s

@@ -1,5 +1,6 @@
-"""The simulation of the control loop under faults: promises hold, violations are detected, and runs
-can be repeated."""
+"""Simulation of the control loop under faults: promises hold, violations are detected, and runs can
+be repeated.
+"""
 
 from __future__ import annotations
 
@@ -25,27 +26,29 @@ from topics.signing import _mac
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 15, 86, 174, 264, 457, 746])
 def test_every_promise_holds_under_the_faults_of_a_seed(seed: int) -> None:
-    """Seeds of `python -m loadtests.invariants --seeds 1000` that each have a rare order of faults:
-    a new leader during drains, two claims that cross on a slow network, a limit on full plans over
-    several terms, a claim above a forged token, all nodes silent while the broker is unreachable,
-    and executors that follow a leader whose claim is lost."""
+    """Each of these seeds of `python -m loadtests.invariants --seeds 1000` has a rare order of
+    faults: a new leader during drains, two claims that cross on a slow network, a limit on full
+    plans over several terms, a claim above a forged token, all nodes silent while the broker is
+    unreachable, and executors that follow a leader whose claim is lost.
+    """
     assert once(seed).broken == ()
 
 
 @cache
 def once(seed: int) -> Outcome:
-    """The result of a run of `seed`, shared by all tests that only read it."""
+    """The result of a run of `seed`. All tests that only read it share one run."""
     return run(seed)
 
 
 def test_a_seed_gives_the_same_run_each_time() -> None:
-    """Two runs have equal checks and numbers, so a failing seed fails again."""
+    """Two runs have equal checks and figures, so a failing seed fails again."""
     assert replace(run(2), cpu_s=0.0) == replace(once(2), cpu_s=0.0)
 
 
-def test_an_upgrade_and_the_way_back_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a while every process writes records of a later version, with fields that this version
-    does not know: no decision is lost, and no additional engine is started."""
+def test_an_upgrade_and_its_rollback_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a while every process writes records of a later version, with unknown fields. No decision
+    is lost, and no additional engine starts.
+    """
     write, written = Log.append, Counter[str]()
 
     def launches(world: World) -> dict[str, int]:
@@ -67,8 +70,7 @@ def test_an_upgrade_and_the_way_back_change_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def _later(name: str, key: str, record: dict[str, Any]) -> dict[str, Any]:
-    """`record` with unknown fields at its top and in its lists; if it was signed, it is signed
-    again."""
+    """`record` with unknown fields at its top and in its lists. A signed record is signed again."""
     for value in record.values():
         for item in value if isinstance(value, list) else ():
             if isinstance(item, dict):
@@ -80,14 +82,14 @@ def _later(name: str, key: str, record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def test_every_kind_of_fault_is_drawn_and_can_be_carried_out() -> None:
+def test_every_kind_of_fault_is_drawn_and_can_be_injected() -> None:
     """A kind of fault that no seed draws would stay untested."""
     drawn = {fault.kind for seed in range(1, 101) for fault in scenario(seed).faults}
     assert drawn == set(KINDS)
 
 
-def test_what_breaks_a_promise_is_found() -> None:
-    """One node has two processes on one GPU and follows a leader without a claim."""
+def test_a_broken_promise_is_detected() -> None:
+    """One node has two processes on one GPU, and it follows a leader without a claim."""
     world = World(scenario(3))
     world.run()
     assert world.promises.broken == []
@@ -104,7 +106,9 @@ def test_what_breaks_a_promise_is_found() -> None:
 def test_a_failing_seed_is_printed_with_its_faults(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The output has exit code 1, the command that repeats the run, and the figures as JSON."""
+    """The output has the command that repeats the run, and the figures as JSON.
+    The exit code is 1.
+    """
 
     def broken(world: World) -> list[object]:
         world.promises._hold("8", False, "twice")
@@ -126,20 +130,20 @@ def test_bad_numbers_are_refused(words: list[str]) -> None:
     assert ended.value.code == 2
 
 
-def test_a_fault_says_when_it_is() -> None:
+def test_a_fault_is_printed_with_its_time() -> None:
     assert str(Fault("pause", 10.0, 20.0, 0.5)) == "pause at 10 s until 20 s"
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """How far the clocks are ahead, in s, from the start on."""
+    """Seconds by which each clock is ahead from the start on."""
 
     broker: int = 0
     hosts: tuple[float, float] = (0.0, 0.0)
     executors: int = 0
 
     def decided(self) -> list[tuple[str, str]]:
-        """(kind, model) of each decision in a run without faults, in which all promises hold."""
+        """(kind, model) of each decision in a run without faults. All promises hold in this run."""
         quiet = replace(scenario(11), faults=(), end_s=150.0, skew_s=self.hosts)
         world = World(quiet)
         world.log.skew_ms = self.broker * 1000
@@ -161,13 +165,14 @@ class Clocks:
     ],
     ids=str,
 )
-def test_clocks_that_are_wrong_from_the_start_change_no_decision(wrong: Clocks) -> None:
-    """The clock of the broker is ahead, or those of executors are wrong by an hour, so that every
-    assignment could seem expired."""
+def test_wrong_clocks_change_no_decision(wrong: Clocks) -> None:
+    """The broker's clock is ahead, or executors' clocks are an hour wrong, so every assignment
+    could look expired.
+    """
     assert wrong.decided() == by_clocks_that_are_right()
 
 
 @cache
 def by_clocks_that_are_right() -> list[tuple[str, str]]:
-    """The decisions with correct clocks: one run as the reference for all wrong clocks."""
+    """The decisions with correct clocks, as the reference for all wrong clocks."""
     return Clocks().decided()

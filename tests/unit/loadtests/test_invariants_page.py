@@ -12,15 +12,15 @@ PAGE = (ROOT / "docs/invariants.md").read_text(encoding="utf-8")
 ROWS = [row for row in PAGE.splitlines() if re.match(r"\| (\d+|also) \|", row)]
 
 
-def test_every_line_is_there_and_has_its_evidence() -> None:
-    """The page has lines 1 to 29 once each, and each names a test or faults of the chaos run."""
+def test_every_line_of_the_page_has_its_evidence() -> None:
+    """The page has the lines 1 to 29 once each. Each names a test, or faults of the chaos run."""
     numbers = [row.split("|")[1].strip() for row in ROWS]
     assert [n for n in numbers if n != "also"] == [str(n) for n in range(1, 30)]
     assert all("`test_" in row or "chaos" in row for row in ROWS)
 
 
 def test_every_named_test_exists() -> None:
-    """If a test is renamed, the page must follow."""
+    """A renamed test must be renamed on the page too."""
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     files = (ROOT / "tests").rglob("test_*.py")
     defined = {n for f in files for n in re.findall(r"def (test_\w+)\(", f.read_text("utf-8"))}

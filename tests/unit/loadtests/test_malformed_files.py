@@ -1,4 +1,4 @@
-"""Damaged user files give either a value or one line that names the file."""
+"""A damaged user file gives either a value or one line that names the file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from streams.files.user_errors import UserError
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_spoilt_file_is_a_value_or_one_line(kind: str, tmp_path: Path) -> None:
-    """`python -m loadtests.malformed_files` tries many more files. Some files must be accepted,
-    because a reader that refuses every file would pass otherwise."""
+def test_a_damaged_file_gives_a_value_or_one_line(kind: str, tmp_path: Path) -> None:
+    """Some files must be accepted: otherwise a reader that refuses every file would pass. `python
+    -m loadtests.malformed_files` tries many more.
+    """
     faults, good = run(kind, 300, 11, tmp_path)
     assert faults == []
     assert 10 < good < 290
 
 
-def test_a_reader_that_fails_otherwise_is_found(
+def test_a_reader_that_raises_another_error_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -41,7 +42,7 @@ def test_a_file_without_a_column_is_refused(data: bytes, tmp_path: Path) -> None
         read_trace(path, 0, None)  # type: ignore[arg-type]
 
 
-def test_a_long_value_is_told_by_its_beginning() -> None:
+def test_a_long_value_is_shown_by_its_beginning() -> None:
     with pytest.raises(UserError) as caught:
         read_feed("prices", b"us/l4/spot: " + b"x" * 9000, "f", 5)
     assert len(str(caught.value)) < 700

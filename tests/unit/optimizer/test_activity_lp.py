@@ -1,5 +1,6 @@
-"""The most work for a budget: the worked example of the paper, brute force, and the search of the
-paper."""
+"""The most work for a budget, compared with the paper's example, a brute force, and the paper's
+search.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ def one_each(rates: np.ndarray, **rest: object) -> MixProblem:
 
 
 def proportional_fractions(problem: MixProblem, copies: np.ndarray) -> np.ndarray:
-    """Fractions that spread each type over the copies in proportion to their rates for the type
-    (Demystifying sec. 4.2, cases 1 and 2)."""
+    """Fractions that spread each type over the copies in proportion to their rates for it
+    (Demystifying sec. 4.2, cases 1 and 2).
+    """
     weight = (copies @ (problem.busy > 0.0)) / problem.busy.max(axis=0)
     total = np.bincount(problem.type_of, weights=weight)
     return np.asarray(weight / total[problem.type_of])
@@ -62,7 +64,7 @@ EXAMPLE = one_each(
     ("copies", "makespan_s"), [([1, 1, 1, 0], 44.05), ([1, 2, 0, 0], 35.24), ([1, 0, 0, 1], 30.94)]
 )
 def test_cases_1_and_2_of_the_worked_example(copies: list[int], makespan_s: float) -> None:
-    """Requests are spread in proportion to speed: the paper states 44.05, 35.24 and 30.94 s."""
+    """Requests are spread in proportion to speed. The paper states 44.05, 35.24 and 30.94 s."""
     counts = np.array(copies)
     mix = work_of(EXAMPLE, counts, proportional_fractions(EXAMPLE, counts))
     assert mix is not None
@@ -70,8 +72,9 @@ def test_cases_1_and_2_of_the_worked_example(copies: list[int], makespan_s: floa
 
 
 def test_case_3_of_the_worked_example_has_an_exact_optimum() -> None:
-    """The paper rounds its fractions to 15% and 85% and states 28.67 s; the exact fraction 5/34
-    gives 28.4314 s."""
+    """The paper rounds its fractions to 15% and 85% and states 28.67 s. The exact fraction 5/34
+    gives 28.4314 s.
+    """
     mix = most_work(EXAMPLE)
     assert isinstance(mix, Mix)
     assert mix.solved
@@ -86,9 +89,10 @@ def test_case_3_of_the_worked_example_has_an_exact_optimum() -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_the_answer_is_that_of_brute_force_and_of_the_papers_search(seed: int) -> None:
-    """The brute force tries all counts of copies and finds the best assignment for each with a
-    linear program."""
+def test_the_answer_equals_that_of_brute_force_and_of_the_papers_search(seed: int) -> None:
+    """The brute force tries all counts of copies. For each it finds the best assignment with a
+    linear program.
+    """
     problem = _random(seed)
     best = 0.0
     for counts in product(range(5), repeat=3):
@@ -112,18 +116,18 @@ def test_the_answer_is_that_of_brute_force_and_of_the_papers_search(seed: int) -
     assert table(problem, got.fractions).sum(axis=0) == pytest.approx(np.ones(len(problem.work)))
 
 
-def test_a_search_that_a_limit_ends_takes_no_makespan_for_impossible() -> None:
+def test_a_search_stopped_by_a_limit_does_not_call_a_makespan_impossible() -> None:
     assert makespan_by_bisection(EXAMPLE, tolerance=1e-3, seconds=0.0) is None
 
 
-def test_a_search_that_time_ends_does_not_say_that_there_is_no_plan() -> None:
+def test_a_search_stopped_by_time_does_not_report_that_no_plan_exists() -> None:
     assert most_work(EXAMPLE, seconds=0.0) is Unfound.LIMIT
     assert least_cost(EXAMPLE, seconds=0.0) is Unfound.LIMIT
     assert most_work(replace(EXAMPLE, budget_usd_per_h=1.0)) is Unfound.IMPOSSIBLE
 
 
-def test_a_bound_that_is_not_known_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the search ends before its first relaxation, it has a plan but no bound."""
+def test_an_unknown_bound_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that ends before its first relaxation has a plan but no bound."""
     run = activity_lp._Form._run
 
     def unbounded(*asked: object) -> object:
@@ -140,8 +144,8 @@ def test_a_bound_that_is_not_known_is_no_proof(monkeypatch: pytest.MonkeyPatch) 
     assert how_far(None) != how_far(0.0)
 
 
-def test_of_plans_that_do_as_much_the_cheapest_is_taken() -> None:
-    """The same GPU is offered at two prices: the plan takes the lower price."""
+def test_the_cheapest_of_equally_good_plans_is_chosen() -> None:
+    """The same GPU is offered at two prices."""
     problem = one_each(
         rates=np.array([[1.0, 1.0], [1.0, 1.0]]),
         work=np.array([80.0, 20.0]),
@@ -156,8 +160,8 @@ def test_of_plans_that_do_as_much_the_cheapest_is_taken() -> None:
     assert mix.copies.tolist() == [0, 1]
 
 
-def test_the_least_cost_for_a_rate_and_the_most_for_that_money_are_one() -> None:
-    """The cheapest plan for the rate that 8 USD/h achieve costs 8 USD/h."""
+def test_the_cheapest_plan_for_a_rate_and_the_best_for_its_cost_agree() -> None:
+    """8 USD/h achieve a rate, and the cheapest plan for that rate costs 8 USD/h."""
     best = most_work(EXAMPLE)
     assert isinstance(best, Mix)
     free = replace(EXAMPLE, budget_usd_per_h=np.inf)
@@ -169,7 +173,7 @@ def test_the_least_cost_for_a_rate_and_the_most_for_that_money_are_one() -> None
 
 
 def test_round_robin_does_less_than_assignment_by_type() -> None:
-    """Round robin does less work than the optimal assignment in the worked example."""
+    """This compares the two in the worked example."""
     copies = np.array([1, 0, 0, 1])
     best, even = work_of(EXAMPLE, copies), work_of(EXAMPLE, copies, even_fractions(EXAMPLE, copies))
     assert best is not None
@@ -177,16 +181,15 @@ def test_round_robin_does_less_than_assignment_by_type() -> None:
     assert even.multiple < 0.8 * best.multiple
 
 
-def test_a_type_that_nothing_serves_has_no_plan() -> None:
-    """The error names the type, and no plan claims to serve it."""
+def test_a_type_that_no_configuration_serves_has_no_plan() -> None:
+    """The error names the type."""
     problem = restricted(EXAMPLE, np.flatnonzero(EXAMPLE.type_of == 0))
     assert problem.unserved.tolist() == [1]
     assert most_work(problem) is Unfound.IMPOSSIBLE
 
 
-def test_a_share_caps_what_some_configurations_serve() -> None:
-    """At most 30% of all work may run on t1: other configurations do the rest, within the
-    budget."""
+def test_a_share_limits_the_work_of_some_configurations() -> None:
+    """At most 30% of all work may run on t1. Other configurations do the rest within the budget."""
     mask = (EXAMPLE.busy[:1] > 0.0).astype(float)
     problem = replace(
         EXAMPLE, capped=mask, capped_types=np.ones((1, 2)), capped_share=np.array([0.3])

@@ -43,7 +43,7 @@ def problem() -> AllocationProblem:
 @pytest.mark.parametrize(
     "name", ["price_usd_per_h", "available_nodes", "demand_req_per_s", "throughput_0", "K"]
 )
-def test_an_instance_refuses_a_bad_number_by_its_name(name: str, bad: float) -> None:
+def test_a_problem_instance_refuses_a_bad_number_by_its_name(name: str, bad: float) -> None:
     """Prices, availability, demand, throughput and penalties may not be NaN, infinite or
     negative."""
     good = instance()
@@ -59,7 +59,7 @@ def test_an_instance_refuses_a_bad_number_by_its_name(name: str, bad: float) -> 
         replace(good, **change)
 
 
-def test_an_instance_refuses_missing_columns_and_groups() -> None:
+def test_a_problem_instance_refuses_missing_columns_and_groups() -> None:
     """There are fewer node counts than prices, or a group has no throughputs."""
     with pytest.raises(InvalidValue, match="nodes_0"):
         replace(instance(), nodes=(np.array([[1], [1]], dtype=np.uint8),))
@@ -69,8 +69,8 @@ def test_an_instance_refuses_missing_columns_and_groups() -> None:
         replace(instance(), throughput_req_per_s=(np.array([1.0]),))
 
 
-def test_zero_demand_and_zero_throughput_are_not_demand_and_throughput() -> None:
-    """Zero is refused, because the solver would divide by it."""
+def test_zero_demand_and_zero_throughput_are_refused() -> None:
+    """The solver would divide by zero."""
     with pytest.raises(InvalidValue, match="demand_req_per_s"):
         replace(instance(), demand_req_per_s=np.array([0.0]))
     with pytest.raises(InvalidValue, match="throughput_0"):
@@ -96,7 +96,7 @@ def test_zero_demand_and_zero_throughput_are_not_demand_and_throughput() -> None
     ],
 )
 def test_a_problem_refuses_a_bad_number_by_its_name(name: str, bad: float) -> None:
-    """Every array of numbers in the general form of the problem is checked."""
+    """The test sets a bad number in every array of the general form of the problem."""
     values = getattr(problem(), name).copy()
     values[0] = bad
     with pytest.raises(InvalidValue, match=rf"{name}\[0\]"):

@@ -1,4 +1,4 @@
-"""Independent parts of a problem: they share no row and no resource."""
+"""Independent parts of a problem, which share no row and no resource."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TWO = AllocationProblem(  # columns 0 and 2: row 0, resource 1; column 1: row 1,
 SHARED = replace(TWO, use_resource=np.array([0, 0, 0]))
 
 
-def test_what_shares_no_row_is_apart_and_what_does_is_together() -> None:
+def test_columns_that_share_a_row_or_a_resource_are_in_one_part() -> None:
     found = parts(TWO)
     assert [(p.ids.tolist(), p.rows.tolist()) for p in found] == [([1], [1]), ([0, 2], [0])]
     assert found[1].problem.capacity.tolist() == [8.0]
@@ -35,8 +35,8 @@ def test_what_shares_no_row_is_apart_and_what_does_is_together() -> None:
     assert [p.ids.tolist() for p in parts(SHARED)] == [[0, 1, 2]]
 
 
-def test_a_part_that_is_short_costs_the_others_nothing() -> None:
-    """Row 1 gets two of the three units that it needs; row 0 still gets all of its demand."""
+def test_a_shortage_in_one_part_does_not_reduce_the_others() -> None:
+    """Row 1 gets two of the three units that it needs. Row 0 still gets all of its demand."""
     got = solve(TWO, SolveOptions())
     assert got.status is Status.BEST_EFFORT
     assert got.counts.tolist() == [0, 2, 1]
@@ -44,15 +44,16 @@ def test_a_part_that_is_short_costs_the_others_nothing() -> None:
     assert got.cost_usd_per_h == got.lower_bound_usd_per_h == 7.0
 
 
-def test_a_row_that_nothing_serves_is_no_ones_loss() -> None:
+def test_a_row_that_no_column_serves_does_not_reduce_others() -> None:
     nothing = replace(TWO, demand_req_per_s=np.array([4.0, 1.0, 1.0]), priority=np.array([0, 0, 0]))
     got = solve(nothing, SolveOptions())
     assert got.served_fraction.tolist() == [1.0, 1.0, 0.0]
 
 
-def test_a_row_gets_what_the_shortest_of_its_class_cannot_use() -> None:
-    """A ceiling limits one row of the class to a third of its need; the other row gets its full
-    need."""
+def test_a_row_gets_capacity_that_a_limited_row_of_its_class_cannot_use() -> None:
+    """A maximum limits one row of the class to a third of its need. The other row gets its full
+    need.
+    """
     problem = replace(SHARED, upper=np.array([np.inf, 1.0, 0.0]), capacity=np.array([5.0, 0.0]))
     got = solve(problem, SolveOptions())
     assert got.counts.tolist() == [4, 1, 0]

@@ -1,4 +1,4 @@
-"""A plan without a search: the plan fits and uses the available capacity."""
+"""Plans that are made without a search fit, and they use the available capacity."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from autoscaler.optimizer.round_and_fill import filled, rounded
 from tests.property.optimizer.test_allocation_bruteforce import columns
 
 
-def test_the_row_that_lacks_most_comes_first_until_nothing_fits() -> None:
+def test_the_row_with_the_largest_shortfall_is_filled_first() -> None:
     offer = [(1.0, 9.0, {row: 1.0}, {0: 1.0}) for row in (0, 1)]
     problem = columns(offer, [4.0, 8.0], [6.0])
     got = filled(problem, np.array([2, 0]), np.array([0, 1]), np.ones(2))
     assert got.tolist() == [2, 4]
 
 
-def test_what_serves_most_of_what_is_missing_for_its_cost_is_taken() -> None:
-    """The large column is the cheapest per request/s, but it serves far more than the last missing
-    unit."""
+def test_the_column_that_serves_most_of_the_shortfall_for_its_cost_is_chosen() -> None:
+    """The large column is the cheapest per request/s, but it serves far more
+    than the missing unit.
+    """
     large, small = (4.0, 9.0, {0: 5.0}, {0: 1.0}), (1.0, 9.0, {0: 1.0}, {0: 1.0})
     problem = columns([large, small], [6.0], [9.0])
     assert filled(problem, np.zeros(2, dtype=np.int64), np.array([0]), np.ones(1)).tolist() == [
@@ -26,9 +27,10 @@ def test_what_serves_most_of_what_is_missing_for_its_cost_is_taken() -> None:
     ]
 
 
-def test_parts_are_rounded_so_that_what_runs_has_its_node_and_the_nodes_fit() -> None:
-    """The relaxation has 2.5 nodes of 4 GPUs and only two nodes exist: the rounded plan uses only
-    the GPUs of two nodes."""
+def test_fractions_are_rounded_within_the_available_nodes() -> None:
+    """The relaxation has 2.5 nodes of 4 GPUs, but only two nodes exist. The rounded plan uses only
+    the GPUs of two nodes.
+    """
     node, runs = (1.0, 9.0, {}, {0: -4.0, 1: 1.0}), (0.1, 99.0, {0: 1.0}, {0: 1.0})
     problem = columns([node, runs], [20.0], [0.0, 2.0])
     got = rounded(problem, np.array([2.5, 10.0]))

@@ -1,4 +1,4 @@
-"""The allocation solver beyond the optimum: priority classes, rows of other kinds, and limits."""
+"""The allocation solver beyond optimality: priority classes, rows of other kinds, and limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from tests.property.optimizer.test_allocation_bruteforce import columns
 
 
 def two_classes(capacity: float) -> AllocationProblem:
-    """Row 0 in class 0 and row 1 in class 1; each instance takes one unit of a common capacity."""
+    """Row 0 is in class 0 and row 1 in class 1. Each instance takes one unit of
+    a common capacity.
+    """
     return AllocationProblem(
         cost_usd_per_h=np.array([1.0, 1.0]),
         upper=np.full(2, np.inf),
@@ -40,8 +42,9 @@ def two_classes(capacity: float) -> AllocationProblem:
 
 
 def test_the_more_important_class_is_served_first() -> None:
-    """There are six units and the demand is eight: class 0 gets all of its four, class 1 the
-    remaining two."""
+    """There are six units for a demand of eight. Class 0 gets all of its four, class 1 the
+    remaining two.
+    """
     got = solve(two_classes(6.0), SolveOptions())
     assert got.status is Status.BEST_EFFORT
     assert got.counts.tolist() == [4, 2]
@@ -49,9 +52,10 @@ def test_the_more_important_class_is_served_first() -> None:
     assert got.served_fraction_bound == pytest.approx([1.0, 0.5])
 
 
-def test_a_row_that_follows_one_that_goes_short_asks_for_its_share_of_what_that_gets() -> None:
+def test_a_row_that_depends_on_a_short_row_needs_its_share_of_the_served_part() -> None:
     """Row 1 requires half of the capacity of row 0 in expensive units. Row 0 gets six of ten units,
-    so row 1 requires three expensive units, not five."""
+    so row 1 needs three, not five.
+    """
     dear, cheap = (3.0, np.inf, {0: 1.0, 1: 1.0}, {0: 1.0}), (1.0, np.inf, {0: 1.0}, {0: 1.0})
     alone = columns([dear, cheap], [10.0, 5.0], [6.0], [0, 1])
     assert solve(alone, SolveOptions()).counts.tolist() == [5, 1]
@@ -62,7 +66,7 @@ def test_a_row_that_follows_one_that_goes_short_asks_for_its_share_of_what_that_
     assert got.served_fraction == pytest.approx([0.6, 1.0])
     assert (
         solve(replace(problem, follows=(Follows(1, 0, 0.5, -3.5),)), SolveOptions()).counts[0] == 0
-    )  # 3.5 units already exist
+    )  # 3.5 units already exist.
     enough = replace(problem, capacity=np.array([10.0]))
     assert solve(enough, SolveOptions()).counts.tolist() == [5, 5]
     with pytest.raises(InvalidValue, match="earlier class"):
@@ -76,15 +80,16 @@ def test_enough_capacity_leaves_no_row_short_and_none_binding() -> None:
     assert got.counts.tolist() == [4, 4]
 
 
-def test_a_budget_and_a_floor_are_rows_like_any_other() -> None:
-    """The budget is a resource whose use is the price, so the cheap column is chosen; a floor row
-    requires two instances."""
+def test_a_budget_and_a_minimum_are_ordinary_rows() -> None:
+    """The budget is a resource whose use is the price, so the cheap column is chosen. The row of
+    the minimum requires two instances.
+    """
     problem = AllocationProblem(
         cost_usd_per_h=np.array([3.0, 1.0]),
         upper=np.full(2, 5.0),
         serve_indptr=np.array([0, 2, 4]),
         serve_row=np.array([0, 1, 0, 1]),
-        serve_rate=np.array([10.0, 1.0, 4.0, 1.0]),  # row 1 counts instances: the floor
+        serve_rate=np.array([10.0, 1.0, 4.0, 1.0]),  # Row 1 counts instances: the minimum.
         use_indptr=np.array([0, 1, 2]),
         use_resource=np.array([0, 0]),
         use_amount=np.array([3.0, 1.0]),
@@ -98,7 +103,7 @@ def test_a_budget_and_a_floor_are_rows_like_any_other() -> None:
 
 
 def made(seed: int, scarcity: float) -> TemplateProblem:
-    """A generated instance of 3 models, 2 regions and 12 configurations."""
+    """A generated problem of 3 models, 2 regions and 12 configurations."""
     arrays = generate(3, 2, 12, seed, scarcity, 120)
     return TemplateProblem(
         price_usd_per_h=arrays["price_usd_per_h"],
@@ -110,8 +115,8 @@ def made(seed: int, scarcity: float) -> TemplateProblem:
     )
 
 
-def test_a_plan_that_fits_and_its_bound_come_when_time_runs_out() -> None:
-    """The clock advances by one second at each reading."""
+def test_a_valid_plan_and_its_bound_are_returned_when_time_runs_out() -> None:
+    """The clock advances by one second per reading."""
     problem, _ = columns_of(made(2, 0.4))
     looks = itertools.count(1.0)
     options = SolveOptions(gap=1e-9, time_limit_s=14.5, elapsed_s=lambda: next(looks))
@@ -123,12 +128,12 @@ def test_a_plan_that_fits_and_its_bound_come_when_time_runs_out() -> None:
     assert got.limits_hit
 
 
-def test_without_time_what_runs_stays_and_without_that_a_filled_plan_comes() -> None:
+def test_without_time_the_running_fleet_or_else_a_filled_plan_is_returned() -> None:
     problem = two_classes(6.0)
     over = SolveOptions(time_limit_s=1.0, elapsed_s=lambda: 2.0)
     filled = solve(problem, over)
     assert filled.status is Status.BEST_EFFORT
-    assert filled.counts.tolist() == [4, 2]  # the first class first, then the other one
+    assert filled.counts.tolist() == [4, 2]  # First the first class, then the other one.
     assert filled.limits_hit == ("wall_clock",)
     runs = solve(problem, SolveOptions()).counts
     got = solve(problem, over, runs)
@@ -136,9 +141,10 @@ def test_without_time_what_runs_stays_and_without_that_a_filled_plan_comes() -> 
     assert got.limits_hit == ("wall_clock",)
 
 
-def test_a_small_part_beside_a_large_one_gets_as_much_time_as_it_needs() -> None:
-    """Its share of the 2,000 columns corresponds to one second, and each reading of the clock takes
-    one second. The column that serves most for its cost leaves no room for the remaining demand."""
+def test_a_small_part_next_to_a_large_one_gets_enough_time() -> None:
+    """By its share of the 2,000 columns it would get one second, which one reading of the clock
+    takes. The column that serves most for its cost leaves no room for the remaining demand.
+    """
     rng = random.Random(1)
     small = [(1.0, 5.0, {0: 5.0}, {0: 4.0}), (1.0, 5.0, {0: 3.0}, {0: 3.0})]
     large = [
@@ -153,7 +159,7 @@ def test_a_small_part_beside_a_large_one_gets_as_much_time_as_it_needs() -> None
     assert got.counts[:2].tolist() == [0, 2]
 
 
-def test_a_row_that_nothing_can_serve_takes_no_time_and_hits_no_limit() -> None:
+def test_a_row_that_no_column_serves_takes_no_time() -> None:
     problem = columns([(1.0, 5.0, {0: 1.0}, {0: 1.0})], [3.0, 1.0], [5.0])
     got = solve(problem, SolveOptions())
     assert got.counts.tolist() == [3]
@@ -162,11 +168,12 @@ def test_a_row_that_nothing_can_serve_takes_no_time_and_hits_no_limit() -> None:
 
 
 @pytest.mark.parametrize("start", [None, [1, 0, 0], [1, 0, 3]])
-def test_a_class_that_can_be_served_is_served_whatever_the_plan_begins_with(
+def test_a_class_is_fully_served_if_that_is_possible(
     start: list[int] | None,
 ) -> None:
-    """9.995 of 10 counts as fully served within the precision of a fraction, but there is room for
-    the missing 0.005."""
+    """9.995 of 10 counts as fully served within the precision of a fraction. But capacity for the
+    missing 0.005 exists.
+    """
     kept, little, other = (
         (1.0, 1.0, {0: 9.995}, {0: 1.0}),
         (1.0, 5.0, {0: 0.1}, {0: 1.0}),
@@ -178,9 +185,8 @@ def test_a_class_that_can_be_served_is_served_whatever_the_plan_begins_with(
     assert got.served_target[0] == 1.0
 
 
-def test_a_search_says_whether_time_or_work_ended_it() -> None:
-    """The problem is to halve four sums of 30 numbers at once, which takes far longer than 0.2
-    s."""
+def test_a_search_states_whether_time_or_work_stopped_it() -> None:
+    """The problem is to halve four sums of 30 numbers at once. It takes far longer than 0.2 s."""
     rng = random.Random(5)
     sums = [[float(rng.randint(1, 99)) for _ in range(30)] for _ in range(4)]
     half = [float(sum(row) // 2) for row in sums]
@@ -191,10 +197,10 @@ def test_a_search_says_whether_time_or_work_ended_it() -> None:
         assert got.counts is None and got.limit == limit
 
 
-def test_the_relaxation_is_solved_where_the_search_ends_without_a_proof(
+def test_the_relaxation_is_solved_if_the_search_ends_without_a_proof(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A search that proves its plan optimal does not need the relaxation."""
+    """A search that proves its plan optimal needs no relaxation."""
     solved = []
 
     def counted(*args: object) -> object:
@@ -214,11 +220,12 @@ def test_the_relaxation_is_solved_where_the_search_ends_without_a_proof(
     assert least.value - 1e-6 <= cut.lower_bound_usd_per_h < cut.cost_usd_per_h
 
 
-def test_where_columns_are_left_out_those_stay_that_serve_the_most(
+def test_the_best_serving_columns_stay_if_some_are_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The node costs most, but no other column works without it; the expensive column serves most
-    per GPU of the node."""
+    """The node costs most, but no other column works without it. The expensive column serves most
+    per GPU of the node.
+    """
     monkeypatch.setattr(best_effort, "MIP_COLUMNS", 2)
     cheap = [(0.1, 9.0, {0: 1.0}, {0: 1.0})] * 5
     node, dear = (10.0, 1.0, {}, {0: -8.0}), (5.0, 9.0, {0: 3.0}, {0: 1.0})
@@ -228,9 +235,10 @@ def test_where_columns_are_left_out_those_stay_that_serve_the_most(
     assert served.target[0] == pytest.approx(24.0 / 30.0)
 
 
-def test_what_a_tight_budget_serves_is_proven_with_little_work() -> None:
-    """Twelve rows share a budget for 60% of the demand; column sizes differ, so that rounding
-    matters."""
+def test_the_optimum_under_a_tight_budget_is_proven_with_little_work() -> None:
+    """Twelve rows share a budget for 60% of the demand. Column sizes differ, so
+    rounding matters.
+    """
     rng = random.Random(3)
     sizes = [(row, size, rng.uniform(0.8, 1.2)) for row in range(12) for size in (1, 2, 4, 8)]
     offers = [(size * dear, 99.0, {row: size * 0.9}, {0: size * dear}) for row, size, dear in sizes]
@@ -241,8 +249,10 @@ def test_what_a_tight_budget_serves_is_proven_with_little_work() -> None:
 
 
 def tight_budget(rows: int, each: int) -> AllocationProblem:
-    """A problem of `rows` rows, each with `each` columns of four sizes, and a budget for about 60%
-    of the demand."""
+    """A problem of `rows` rows, each with `each` columns of four sizes.
+
+    The budget pays for about 60% of the demand.
+    """
     rng = np.random.default_rng(1)
     size = rng.choice([1.0, 2.0, 4.0, 8.0], rows * each)
     price, rate = size * rng.uniform(0.7, 1.3, rows * each), size * rng.uniform(0.7, 1.1, len(size))
@@ -263,8 +273,10 @@ def tight_budget(rows: int, each: int) -> AllocationProblem:
     )
 
 
-def test_a_hundred_rows_get_a_plan_where_no_search_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every search reaches its time limit; each search may take longer than the previous one."""
+def test_a_hundred_rows_get_a_plan_if_every_search_times_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each search may take longer than the previous one."""
     given: list[float] = []
 
     def struck(_: AllocationProblem, __: Floats, limits: Limits, share: float) -> ExactResult:
@@ -287,7 +299,7 @@ def test_a_hundred_rows_get_a_plan_where_no_search_ends(monkeypatch: pytest.Monk
     assert first == sorted(first) and first[0] > 0.0 and first[-1] > first[0]
 
 
-def test_a_fraction_whose_look_was_too_short_is_tried_again(
+def test_a_fraction_whose_search_was_too_short_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real, short = best_effort.any_plan, itertools.count()
@@ -304,9 +316,10 @@ def test_a_fraction_whose_look_was_too_short_is_tried_again(
     assert got.target.min() >= (1.0 - 2e-3) * got.bound.min()
 
 
-def test_what_a_class_has_is_not_given_up_for_another() -> None:
+def test_a_class_loses_no_capacity_to_a_less_important_one() -> None:
     """A rounded plan for all rows would serve class 1 too, but would take capacity from the
-    smallest row of class 0."""
+    smallest row of class 0.
+    """
     problem = tight_budget(12, 10)
     got = best_effort.most_served(
         replace(problem, priority=np.array([0] * 10 + [1, 2])), SolveOptions()
@@ -314,10 +327,10 @@ def test_what_a_class_has_is_not_given_up_for_another() -> None:
     assert got.target[:10].min() >= (1.0 - 2e-3) * got.bound[:10].min()
 
 
-def test_a_search_whose_time_is_up_takes_one_step_for_each_class_that_is_left(
+def test_after_the_time_limit_each_remaining_class_takes_one_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The number of fill steps stays at most twice the number of classes."""
+    """There are at most twice as many fill steps as classes."""
     calls = itertools.count()
 
     def counted(problem: AllocationProblem, counts: Ints, rows: Ints, target: Floats) -> Ints:

@@ -57,8 +57,10 @@ def independent_bound(problem: TemplateProblem, mu: Floats, units: int = 600) ->
 
 
 def assert_sound(problem: TemplateProblem, plan: TemplatePlan) -> None:
-    """Assert that the plan serves the demand, fits, and has the cost that it states, calculated
-    independently."""
+    """Assert that the plan serves the demand and fits.
+
+    The stated cost must equal an independent calculation.
+    """
     cost, served, over = account(problem, plan.rows)
     assert not over
     assert cost == pytest.approx(plan.result.cost_usd_per_h)
@@ -99,7 +101,7 @@ def test_ample_capacity_is_solved_to_optimality() -> None:
     assert not plan.node_price_usd_per_h.any()
 
 
-def test_the_same_question_has_the_same_answer() -> None:
+def test_the_same_problem_has_the_same_answer() -> None:
     problem = made(1, 0.9)
     first, second = (solve_templates(problem, SolveOptions(gap=1e-5)) for _ in range(2))
     assert first.rows.tolist() == second.rows.tolist()
@@ -129,7 +131,7 @@ def test_a_demand_beyond_all_nodes_cannot_be_served() -> None:
 def test_with_too_many_columns_the_lowest_priced_ones_are_searched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The plan is a best effort over some of the columns; its bounds hold for all columns."""
+    """The plan is a best effort over some of the columns, but its bounds hold for all columns."""
     problem = made(3, 0.4)
     all_ = solve_templates(problem, SolveOptions(gap=0.01))
     monkeypatch.setattr(templates, "_MOST_COLUMNS", 300)
@@ -142,7 +144,7 @@ def test_with_too_many_columns_the_lowest_priced_ones_are_searched(
 
 
 def looks() -> Callable[[], float]:
-    """A clock that advances by one second at each reading."""
+    """A clock that advances by one second per reading."""
     now = [0.0]
 
     def elapsed_s() -> float:
@@ -154,11 +156,10 @@ def looks() -> Callable[[], float]:
 
 @pytest.mark.parametrize("looks_left", [2.5, 6.5, 15.5, 40.5, 120.5])
 @pytest.mark.parametrize(("seed", "scarcity"), [(1, 0.9), (3, 0.4)])
-def test_an_answer_with_its_bound_comes_whenever_time_runs_out(
+def test_an_interrupted_search_returns_a_plan_and_its_bound(
     seed: int, scarcity: float, looks_left: float
 ) -> None:
-    """The plan fits and serves the fraction that it states, and an interrupted search reports its
-    interruption."""
+    """The plan fits, serves the fraction that it states, and reports the interruption."""
     problem = made(seed, scarcity)
     options = SolveOptions(gap=1e-9, time_limit_s=looks_left, elapsed_s=looks())
     plan = solve_templates(problem, options)
@@ -169,7 +170,7 @@ def test_an_answer_with_its_bound_comes_whenever_time_runs_out(
 
 
 def test_more_demand_with_a_running_fleet_keeps_most_of_it() -> None:
-    """The start penalty applies to new instances only, and the bound includes the penalties."""
+    """The start penalty applies only to new instances, and the bound includes the penalties."""
     problem = made(11, 1.6, most=150)
     before = solve_templates(problem, SolveOptions(gap=0.001)).rows
     more = replace(problem, demand_req_per_s=1.02 * problem.demand_req_per_s)
@@ -182,7 +183,7 @@ def test_more_demand_with_a_running_fleet_keeps_most_of_it() -> None:
     assert started > 0 and stopped < 0.5 * int(before[:, 3].sum())
 
 
-def test_nothing_changes_when_nothing_has_changed() -> None:
+def test_an_unchanged_problem_keeps_the_running_fleet() -> None:
     problem = made(5, None)
     before = solve_templates(problem, SolveOptions())
     after = solve_templates(problem, SolveOptions(gap=0.001), before.rows)
@@ -200,6 +201,6 @@ def test_nothing_changes_when_nothing_has_changed() -> None:
         ([0, 0, 0, 0], "count"),
     ],
 )
-def test_a_running_row_that_cannot_be_is_refused_by_name(row: list[int], word: str) -> None:
+def test_an_impossible_running_fleet_is_refused_by_name(row: list[int], word: str) -> None:
     with pytest.raises(InvalidValue, match=word):
         solve_templates(made(5, None), SolveOptions(), np.array([row]))

@@ -1,4 +1,4 @@
-"""Sizes from a Hugging Face config.json: they equal the sizes that publishers state."""
+"""Sizes from a Hugging Face config.json equal the sizes that publishers state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_computed_parameters_are_those_that_the_publisher_states(name: str) -> N
     assert entry.spec.params == pytest.approx(entry.published_params, rel=0.015)
 
 
-def test_the_same_sizes_come_from_a_config_as_stand_written_out_in_the_catalogue() -> None:
+def test_sizes_from_a_config_equal_those_in_the_catalogue() -> None:
     found = from_config("x", DENSE)
     known = catalog.models()["meta-llama/Llama-3.1-8B"]
     assert found.params == known.params
@@ -62,7 +62,7 @@ def test_a_mixture_of_experts_with_latent_attention() -> None:
 
 
 def test_a_sliding_window_in_most_layers() -> None:
-    """In Gemma 3 five of six layers see 1,024 tokens."""
+    """In Gemma 3 five of six layers attend to only 1,024 tokens."""
     found = from_config(
         "x",
         {**DENSE, "model_type": "gemma3_text", "num_hidden_layers": 48, "sliding_window": 1024},
@@ -71,12 +71,12 @@ def test_a_sliding_window_in_most_layers() -> None:
     assert found.sliding_share == pytest.approx(5 / 6)
 
 
-def test_a_window_that_is_switched_off_is_none() -> None:
+def test_a_disabled_sliding_window_is_ignored() -> None:
     off = {**DENSE, "sliding_window": 4096, "use_sliding_window": False}
     assert from_config("x", off).sliding_window == 0
 
 
-def test_of_a_model_that_sees_images_the_text_part_counts() -> None:
+def test_only_the_text_part_of_a_multimodal_model_counts() -> None:
     found = from_config("x", {"model_type": "some_vl", "text_config": DENSE})
     assert found.params == from_config("x", DENSE).params
 
@@ -98,7 +98,7 @@ def test_of_a_model_that_sees_images_the_text_part_counts() -> None:
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fp4", 6.0),
     ],
 )
-def test_weights_take_the_memory_of_the_way_they_are_stored(
+def test_weight_memory_follows_the_storage_format(
     how: dict[str, Any] | None, dtype: str, gigabytes: float
 ) -> None:
     found = from_config("x", DENSE if how is None else {**DENSE, "quantization_config": how})
@@ -122,14 +122,12 @@ def test_weights_take_the_memory_of_the_way_they_are_stored(
         ({"linear_attn_config": {"x": 1}}, "linear_attn_config"),
     ],
 )
-def test_what_cannot_be_modelled_is_refused_by_the_name_of_the_key(
-    change: dict[str, Any], said: str
-) -> None:
+def test_an_unsupported_key_is_refused_by_name(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidValue, match=said):
         from_config("x", {**DENSE, **change})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", '"x"'])
-def test_what_is_no_config_is_refused(text: str) -> None:
+def test_a_file_that_is_no_config_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue, match="config"):
         from_json("x", text)

@@ -1,4 +1,6 @@
-"""Capacity: the rate at which the declared percentile of requests attains both limits."""
+"""Capacity: the highest rate at which the declared percentile of requests meets both latency
+limits.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ L4, L40S = NodeSlice(catalog.gpu("L4"), 1), NodeSlice(catalog.gpu("L40S"), 1)
 MINI_SLO, CODE_SLO = Slo(1000.0, 50.0), Slo(2000.0, 80.0)
 CHAT = Lengths.expected(1155.0, 211.0)
 SHORT = Lengths.expected(400.0, 120.0, cv=0.7)
-LONG = Lengths.expected(2000.0, 211.0, cv=1.6)  # 95% of prompts are below 7,300 tokens
+LONG = Lengths.expected(2000.0, 211.0, cv=1.6)  # 95% of prompts have fewer than 7,300 tokens.
 
 
 def capacity(
@@ -46,15 +48,17 @@ def predicted_share(times: StepTimes, slo: Slo, lengths: Lengths, req_per_s: flo
 
 
 def alone(model: ModelSpec, node: NodeSlice, slo: Slo, lengths: Lengths) -> float:
-    """The share of requests that attain the SLO if each is alone on the instance."""
+    """The share of requests that meet the SLO if each is alone on the instance."""
     return predicted_share(step_times(model, node, Phase.AGGREGATED, PROFILE), slo, lengths, 0.0)
 
 
 def served_share(
     times: StepTimes, slo: Slo, lengths: Lengths, req_per_s: float, seed: int
 ) -> float:
-    """The share of requests that attain the SLO in the Batcher; requests are independent, with
-    lognormal lengths."""
+    """The share of requests that meet the SLO in the Batcher.
+
+    Requests are independent, with lognormal lengths.
+    """
     random, count = np.random.default_rng(seed), 2500
     arrivals = np.cumsum(random.exponential(1e3 / req_per_s, count))
     sigma = np.sqrt(np.log(2.0))
@@ -84,10 +88,10 @@ def served_share(
     ("model", "node", "slo"), [(MINI, L4, Slo(4000.0, 80.0)), (MINI, L40S, MINI_SLO),
                                (CODE, L40S, CODE_SLO)],
 )  # fmt: skip
-def test_at_the_planned_load_the_percentile_attains(
+def test_the_declared_percentile_meets_the_slo_at_the_planned_load(
     model: ModelSpec, node: NodeSlice, slo: Slo, percentile: float
 ) -> None:
-    """In the Batcher the declared percentile of requests attains the SLO at the planned load."""
+    """The Batcher simulates the requests at the planned load."""
     found = capacity(model, node, slo, CHAT, percentile)
     times = step_times(model, node, Phase.AGGREGATED, PROFILE)
     planned = 0.8 * found.req_per_s
@@ -99,11 +103,10 @@ def test_at_the_planned_load_the_percentile_attains(
 
 
 @pytest.mark.parametrize("percentile", [0.9, 0.95, 0.99])
-def test_the_default_utilization_leaves_to_the_percentile_what_to_size_for(
+def test_the_percentile_changes_capacity_at_the_default_utilization(
     percentile: float,
 ) -> None:
-    """The declared percentile also changes the capacity of engines that attain the SLO nearly up to
-    saturation."""
+    """This holds even for engines that meet the SLO nearly up to saturation."""
     llama = catalog.quantized(catalog.model("meta-llama/Llama-3.3-70B-Instruct"), "fp8")
     node, slo = NodeSlice(catalog.gpu("H100"), 4), Slo(2000.0, 60.0)
     default = Defaults().utilization
@@ -130,9 +133,10 @@ def test_the_percentile_sets_the_capacity() -> None:
     assert rates[3] < 0.85 * rates[1]
 
 
-def test_long_prompts_are_out_of_reach_of_a_small_gpu_and_the_rate_says_so() -> None:
-    """Even alone, one prompt in ten takes longer than the TTFT limit on an L4, and one in sixty on
-    an L40S."""
+def test_a_gpu_too_slow_for_long_prompts_has_no_capacity() -> None:
+    """Even alone, one prompt in ten exceeds the TTFT limit on an L4, and one in
+    sixty on an L40S.
+    """
     small, large = capacity(MINI, L4, MINI_SLO, LONG), capacity(MINI, L40S, MINI_SLO, LONG)
     assert (small.req_per_s, small.bound_by) == (0.0, "ttft")
     assert 0.85 < alone(MINI, L4, MINI_SLO, LONG) < 0.95
@@ -142,7 +146,7 @@ def test_long_prompts_are_out_of_reach_of_a_small_gpu_and_the_rate_says_so() -> 
     assert capacity(MINI, L4, MINI_SLO, Lengths(2000.0, 211.0)).req_per_s > 0.0
 
 
-def test_requests_alone_are_only_looked_at_where_half_the_load_is_too_much(
+def test_single_requests_are_evaluated_only_if_half_the_load_is_too_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked: list[int] = []
@@ -159,7 +163,7 @@ def test_requests_alone_are_only_looked_at_where_half_the_load_is_too_much(
     assert 0 in looked
 
 
-def test_a_share_that_is_out_of_reach_is_attained_by_no_lower_rate() -> None:
+def test_an_unreachable_share_is_not_met_at_any_lower_rate() -> None:
     times = step_times(MINI, L4, Phase.AGGREGATED, PROFILE)
     assert (
         alone(MINI, L4, MINI_SLO, LONG)
@@ -168,7 +172,7 @@ def test_a_share_that_is_out_of_reach_is_attained_by_no_lower_rate() -> None:
     )
 
 
-def test_spread_costs_rate_that_means_do_not_show() -> None:
+def test_the_spread_of_lengths_lowers_capacity() -> None:
     mean = Lengths(1155.0, 211.0)
     assert (
         capacity(MINI, L40S, MINI_SLO, CHAT).req_per_s
@@ -176,15 +180,16 @@ def test_spread_costs_rate_that_means_do_not_show() -> None:
     )
 
 
-def test_a_tpot_that_no_batch_keeps_is_called_tpot() -> None:
+def test_an_impossible_tpot_is_named_as_the_limit() -> None:
     found = capacity(CODE, L40S, Slo(2000.0, 20.0), CHAT)
     assert (found.req_per_s, found.bound_by) == (0.0, "tpot")
     assert alone(CODE, L40S, Slo(2000.0, 20.0), CHAT) == 0.0
 
 
-def test_requests_beyond_the_memory_are_called_memory() -> None:
-    """The L40S has room for 28,000 tokens of KV cache next to the weights: three requests of 8,000
-    tokens."""
+def test_too_little_memory_is_named_as_the_limit() -> None:
+    """Next to the weights, the L40S has room for 28,000 tokens of KV cache, which is three requests
+    of 8,000 tokens.
+    """
     found = capacity(CODE, L40S, Slo(6e4, 1e3), Lengths(8_000.0, 211.0))
     assert found.req_per_s > 0.0
     assert found.bound_by == "memory"
@@ -193,7 +198,7 @@ def test_requests_beyond_the_memory_are_called_memory() -> None:
 
 
 @pytest.mark.parametrize(("phase", "half"), [(Phase.PREFILL, "ttft_ms"), (Phase.DECODE, "tpot_ms")])
-def test_each_half_of_a_pair_is_bound_by_its_own_limit(phase: Phase, half: str) -> None:
+def test_prefill_and_decode_are_each_bound_by_their_own_limit(phase: Phase, half: str) -> None:
     found = capacity(MINI, L40S, MINI_SLO, CHAT, 0.95, phase)
     assert found.req_per_s > 0.0
     other = Slo(1000.0, 500.0) if phase is Phase.PREFILL else Slo(10_000.0, 50.0)
@@ -204,9 +209,10 @@ def test_each_half_of_a_pair_is_bound_by_its_own_limit(phase: Phase, half: str) 
 
 
 @pytest.mark.parametrize("lengths", [Lengths(1155.0, 211.0), Lengths.expected(400.0, 120.0, 0.7)])
-def test_the_percentile_holds_where_a_hundred_decode_together(lengths: Lengths) -> None:
-    """A hundred requests in one batch miss together, so a short sample has too few independent
-    batches."""
+def test_the_percentile_holds_for_batches_of_a_hundred(lengths: Lengths) -> None:
+    """A hundred requests in one batch miss the SLO together, so a short sample has too few
+    independent batches.
+    """
     llama, h100 = catalog.model("meta-llama/Llama-3.1-8B"), NodeSlice(catalog.gpu("H100"), 1)
     slo = Slo(500.0, 20.0)
     found = capacity(llama, h100, slo, lengths, 0.99, Phase.DECODE)
@@ -217,7 +223,7 @@ def test_the_percentile_holds_where_a_hundred_decode_together(lengths: Lengths) 
     assert other.attained_share(served, slo) >= 0.995 - 0.02
 
 
-def test_every_nth_of_the_arrivals_is_borne_better_and_bursts_worse() -> None:
+def test_evenly_spaced_arrivals_raise_capacity_and_bursts_lower_it() -> None:
     smooth, poisson, bursts = (
         capacity(MINI, L4, Slo(4000.0, 80.0), CHAT, arrival_cv=cv).req_per_s
         for cv in (8**-0.5, 1.0, 3.0)
@@ -234,7 +240,7 @@ def test_refused_arguments_are_named() -> None:
 
 
 def test_the_declared_percentile_of_a_service_reaches_its_instances() -> None:
-    """Capacity depends on the declared percentile."""
+    """Two services differ only in their percentile."""
     rates = [
         evaluate_instance(
             service("mini", MINI.name, MINI_SLO, percentile=percentile),

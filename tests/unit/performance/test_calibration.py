@@ -1,4 +1,4 @@
-"""Fits: they recover known factors and resist bad points, and tables interpolate."""
+"""Fits recover known factors and resist bad points; tables of measurements interpolate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRUTH = replace(
 
 
 def _steps(spec, gpu, truth: Efficiency) -> list[MeasuredPoint]:
-    """Timed passes as a measurement would give them if `truth` were exact."""
+    """Timed iterations as a measurement would give them if `truth` were exact."""
     points = []
     for tp, length, batch, first in product((1, 2), (128, 1024, 8192), (1, 8, 64), (True, False)):
         blank = MeasuredPoint(
@@ -47,7 +47,7 @@ def _steps(spec, gpu, truth: Efficiency) -> list[MeasuredPoint]:
     return points
 
 
-def test_factors_that_made_the_points_are_found_again() -> None:
+def test_the_fit_recovers_the_factors_of_the_points() -> None:
     points = _steps(LLAMA, H100, TRUTH) + _steps(LLAMA_70B, H100, TRUTH)
     found = calibrate(points).gpus["H100-SXM"]
     for name in ("gemm", "weights", "kv"):
@@ -60,7 +60,7 @@ def test_factors_that_made_the_points_are_found_again() -> None:
     assert before.ttft_mape > 0.1
 
 
-def test_a_few_wrong_measurements_hardly_move_the_fit() -> None:
+def test_a_few_wrong_measurements_barely_change_the_fit() -> None:
     good = _steps(LLAMA, H100, TRUTH) + _steps(LLAMA_70B, H100, TRUTH)
     bad = [
         replace(p, ttft_ms=p.ttft_ms and 20 * p.ttft_ms, tpot_ms=p.tpot_ms and 20 * p.tpot_ms)
@@ -75,13 +75,13 @@ def test_a_few_wrong_measurements_hardly_move_the_fit() -> None:
     assert error.tpot_mape < 0.1
 
 
-def test_a_point_of_an_odd_kernel_is_not_fitted_to() -> None:
+def test_a_point_of_an_unusual_kernel_is_not_used() -> None:
     good = _steps(LLAMA, H100, TRUTH)
     odd = [replace(p, typical=False, ttft_ms=1e5, tpot_ms=1e5) for p in good]
     assert calibrate(good + odd).gpus == calibrate(good).gpus
 
 
-def test_a_gpu_never_measured_gets_the_factors_of_its_class() -> None:
+def test_an_unmeasured_gpu_gets_the_factors_of_its_class() -> None:
     slow = replace(TRUTH, gemm=0.3)
     profile = calibrate(_steps(LLAMA, H100, TRUTH) + _steps(LLAMA, L40S, slow))
     pcie = catalog.gpu("A10G")
@@ -91,7 +91,7 @@ def test_a_gpu_never_measured_gets_the_factors_of_its_class() -> None:
     assert profile.kernels(catalog.gpu("MI300X")).gemm == pytest.approx(0.62, rel=0.15)
 
 
-def test_engine_overheads_come_out_of_benchmarks() -> None:
+def test_engine_overheads_are_derived_from_benchmarks() -> None:
     steps = _steps(LLAMA, H100, TRUTH) + _steps(LLAMA_70B, H100, TRUTH)
     kernels = calibrate(steps).gpus["H100-SXM"]
     engine = EngineFactors(
@@ -130,9 +130,10 @@ def test_a_measured_batch_is_preferred_and_neighbours_follow_it() -> None:
     assert 19.0 < between.tpot_ms < 20.5
 
 
-def test_leaving_one_out_never_sees_the_model_on_that_gpu() -> None:
-    """The points of the 8B model on an H100 are wrong on purpose: an estimate that leaves them out
-    does not follow them."""
+def test_leave_one_out_does_not_use_the_held_out_model_on_its_gpu() -> None:
+    """The points of the 8B model on an H100 are wrong on purpose. An estimate that leaves them out
+    does not follow them.
+    """
     honest = _steps(LLAMA_70B, H100, TRUTH) + _steps(LLAMA, A100, TRUTH)
     wrong = [
         replace(p, ttft_ms=p.ttft_ms and 2 * p.ttft_ms, tpot_ms=p.tpot_ms and 2 * p.tpot_ms)
@@ -156,7 +157,7 @@ def test_half_the_configurations_predict_the_other_half() -> None:
     assert error.tpot_mape < 0.05
 
 
-def test_least_squares_keeps_its_bounds_and_its_start_where_data_is_silent() -> None:
+def test_least_squares_stays_in_bounds_and_at_its_start_without_data() -> None:
     found = fit(
         {"a": 1.0, "b": 3.0, "c": 5.0},
         lambda f: [math.log(f["a"] / 4.0), math.log(f["b"] / 9.0)],

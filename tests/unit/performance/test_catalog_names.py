@@ -1,4 +1,4 @@
-"""Common names of models and GPUs, and the catalogue entry of each name."""
+"""Common names of models and GPUs lead to the right catalogue entries."""
 
 from __future__ import annotations
 

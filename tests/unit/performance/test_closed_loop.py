@@ -1,4 +1,4 @@
-"""Estimates of a benchmark, compared with a simulation of each of its iterations."""
+"""Estimates of a benchmark, compared with a simulation of every iteration."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ class _Request:
 
 
 def _simulated(bound: Roofline, isl: int, osl: int, load: int) -> tuple[float, float]:
-    """Mean TTFT and TPOT of a closed loop, one prompt per iteration together with all decodes.
+    """Mean TTFT and TPOT of a simulated closed loop.
 
-    Output lengths cycle between 0.8 and 1.2 of the mean, so requests do not run in step. The first
-    rounds, before the loop is steady, are not counted.
+    Each iteration runs one prompt together with all decodes. Output lengths cycle between 0.8 and
+    1.2 of the mean, so requests do not run in step. The first rounds, before the loop is steady,
+    are not counted.
     """
     served = 0
 
@@ -105,7 +106,7 @@ def test_a_split_pair_decodes_without_prompts_in_between() -> None:
     assert apart.tpot_ms < 0.7 * together.tpot_ms
 
 
-def test_work_beyond_the_data_sheet_is_told_from_a_slow_measurement() -> None:
+def test_impossibly_fast_work_is_distinguished_from_a_slow_measurement() -> None:
     exact = estimate_with_factors(_point(1024, 128, 32), STEADY)
     measured = _point(1024, 128, 32, ttft_ms=exact.ttft_ms, tpot_ms=exact.tpot_ms)
     assert 0.2 < peak_share(measured) < 1.0
@@ -113,16 +114,17 @@ def test_work_beyond_the_data_sheet_is_told_from_a_slow_measurement() -> None:
     assert peak_share(cached) > 1.0
 
 
-def test_a_batch_that_was_not_all_computed_is_beyond_the_peak() -> None:
-    """64 prompts of 512 tokens are 2 x 7e9 x 32768 FLOPs: they take 0.5 s at peak, so a measured
-    0.1 s is impossible."""
+def test_a_batch_faster_than_the_peak_was_not_fully_computed() -> None:
+    """64 prompts of 512 tokens are 2 x 7e9 x 32768 FLOPs. They take 0.5 s at peak, so a measured
+    0.1 s is impossible.
+    """
     batch = _point(512, 128, 64, kind=PointKind.BATCH, ttft_ms=100.0, tpot_ms=20.0)
     assert peak_share(batch) > 1.0
     assert peak_share(replace(batch, ttft_ms=1000.0)) < 1.0
 
 
-def test_an_ideal_gpu_takes_all_of_its_peak() -> None:
-    """A peak share of 1 is the roofline without any loss, at the best batch size."""
+def test_an_ideal_gpu_reaches_its_peak() -> None:
+    """A peak share of 1 is the roofline without loss, at the best batch size."""
     lossless = Efficiency(
         gemm=1.0, gemm_low=1.0, expert_gemm=1.0, attention=1.0, weights=1.0, kv=1.0, experts=1.0,
         link=1.0, link_wide=1.0, blend=16.0, elementwise=0.0, allreduce_us=0.0, layer_us=0.0,

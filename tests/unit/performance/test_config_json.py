@@ -1,4 +1,4 @@
-"""Any content of a config.json is either read or refused with the name of the key."""
+"""Any config.json is either read or refused with the name of the key."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read(config: object) -> ModelSpec | None:
     st.dictionaries(st.sampled_from([*PLAIN]), ODD, max_size=4), st.sets(st.sampled_from([*PLAIN]))
 )
 @settings(max_examples=400)
-def test_any_values_and_any_keys_missing_are_read_or_refused(
+def test_any_values_and_missing_keys_are_read_or_refused(
     odd: dict[str, object], missing: set[str]
 ) -> None:
     """No other exception is raised."""
@@ -70,7 +70,7 @@ def test_any_values_and_any_keys_missing_are_read_or_refused(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "7", '"x"', "{", "[" * 5000, '{"a": NaN}'])
-def test_what_is_no_object_is_refused(text: str) -> None:
+def test_json_that_is_no_object_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue):
         architecture_of("./config.json", text, "it")
 

@@ -1,4 +1,4 @@
-"""vLLM arguments that affect memory: each is either modelled or refused by name."""
+"""vLLM arguments that affect memory are either modelled or refused by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_kv_cache_in_fp8_holds_twice_the_tokens(dtype: str) -> None:
     assert kv_capacity_tokens(found, L4, 1) == pytest.approx(2 * kv_capacity_tokens(LLAMA, L4, 1))
 
 
-def test_weights_that_are_quantised_while_loading_count_so() -> None:
+def test_weights_quantised_on_load_take_the_quantised_size() -> None:
     assert loaded("-q", "fp8").weight_dtype == "fp8"
     assert loaded("--quantization=bitsandbytes").weight_bytes < 0.45 * LLAMA.weight_bytes
 
@@ -61,14 +61,15 @@ def test_expert_parallelism_keeps_experts_whole() -> None:
         (("--quantization=int3",), "int3"),
     ],
 )
-def test_what_is_not_counted_is_refused_by_name(args: tuple[str, ...], named: str) -> None:
+def test_an_argument_that_is_not_modelled_is_refused_by_name(
+    args: tuple[str, ...], named: str
+) -> None:
     with pytest.raises(InvalidValue, match=named):
         engine_memory(args)
 
 
 def test_a_limit_of_the_kv_cache_and_32_bits_count() -> None:
-    """Weights and cache take 32 bits per value instead of 16, and the cache stays within its
-    limit."""
+    """Weights and cache take 32 bits per value instead of 16. The cache stays within its limit."""
     wide = loaded("--dtype=float32", "--kv-cache-memory-bytes", "1G")
     assert wide.weight_bytes == 2 * LLAMA.weight_bytes
     assert wide.kv_bytes_per_token == 2 * LLAMA.kv_bytes_per_token

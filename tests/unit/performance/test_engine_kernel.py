@@ -1,4 +1,4 @@
-"""The compiled engine, compared with the Batcher as the reference."""
+"""The compiled engine, compared with the Batcher as its reference."""
 
 from __future__ import annotations
 
@@ -58,8 +58,10 @@ def by_batcher(
     times: StepTimes, phase: Phase, limits: Limits, arrivals: Floats, inputs: Ints, outputs: Ints,
     hold_ms: Floats,
 ) -> tuple[Floats, Floats, int]:  # fmt: skip
-    """First and last token time of each request, and preemptions, from the Batcher; KV leases end
-    after `hold_ms`."""
+    """First and last token time of each request, and the number of preemptions, from the Batcher.
+
+    KV leases end after `hold_ms`.
+    """
     batcher, seen = Batcher(times, limits), _Recorder(len(arrivals))
     releases: list[tuple[float, int]] = []
     todo = [(float(at), i) for i, at in enumerate(arrivals)]
@@ -87,8 +89,9 @@ def by_batcher(
 def test_the_compiled_engine_serves_as_the_batcher_does(
     name: str, gpu: str, phase: Phase, rate: float, memory: float
 ) -> None:
-    """Both engines skip iterations at different points, so single requests may differ, but the
-    distributions agree."""
+    """Both skip iterations at different points. So single requests may differ, but the
+    distributions agree.
+    """
     times = step_times(
         catalog.model(name), NodeSlice(catalog.gpu(gpu), 1), phase, default_profile()
     )
@@ -128,9 +131,9 @@ def test_the_compiled_engine_serves_as_the_batcher_does(
     assert quick_last[early] == pytest.approx(last[early], rel=2e-3)
 
 
-def test_the_grid_says_what_the_step_times_say() -> None:
+def test_the_grid_agrees_with_the_step_times() -> None:
     for name, gpu, gpus in (
-        ("openai/gpt-oss-20b", "L4", 1),  # experts and sliding windows
+        ("openai/gpt-oss-20b", "L4", 1),  # with experts and sliding windows
         ("meta-llama/Llama-3.3-70B-Instruct", "H100", 4),
         ("meta-llama/Llama-2-70b", "A100", 4),
     ):
@@ -148,14 +151,13 @@ def test_the_grid_says_what_the_step_times_say() -> None:
                     )  # fmt: skip
                     wanted = times.mixed_ms(tokens, cached, batch, context)
                     assert mixed == pytest.approx(wanted, rel=0.01)
-        for tokens in (1, 300, 2048):  # exact without powers
+        for tokens in (1, 300, 2048):  # exact, because no powers are involved
             alone = pass_kernel.attention_ms(grid.scalars, tokens, 1.0, 0.0)
             assert grid.dense[1, tokens] == alone
 
 
-def test_the_polynomial_of_one_token_attention_says_what_the_powers_say() -> None:
-    """The polynomial agrees to one part in a billion, with and without sliding windows, for all its
-    uses."""
+def test_the_polynomial_of_one_token_attention_agrees_with_the_powers() -> None:
+    """They agree to one part in a billion, with and without sliding windows."""
     fitted = 0
     for name, gpu, gpus in (("openai/gpt-oss-20b", "L4", 1), ("meta-llama/Llama-2-70b", "A100", 4)):
         node = NodeSlice(catalog.gpu(gpu), gpus)

@@ -1,4 +1,4 @@
-"""Intervals cover the points of models that did not contribute to them."""
+"""Intervals cover the points of models that were not used to make them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pairs(models: int, each: int, seed: int = 1) -> list[EstimatedPoint]:
     ]
 
 
-def test_intervals_hold_nine_in_ten_points_of_models_that_did_not_make_them() -> None:
+def test_intervals_cover_nine_in_ten_points_of_held_out_models() -> None:
     found = intervals(pairs(8, 100))
     assert [(i.kind, i.figure) for i in found] == [("dense", "TTFT"), ("dense", "TPOT")]
     for one in found:
@@ -49,13 +49,13 @@ def test_intervals_hold_nine_in_ten_points_of_models_that_did_not_make_them() ->
         assert one.high == pytest.approx(1.39, abs=0.08)
 
 
-def test_a_model_that_is_unlike_the_others_is_not_covered_by_itself() -> None:
+def test_an_unusual_model_is_not_covered_by_its_own_points() -> None:
     odd = [(replace(p, model="odd", tpot_ms=30.0), e) for p, e in pairs(1, 100)]
     found = {i.figure: i for i in intervals([*pairs(4, 100), *odd])}
     assert found["TPOT"].covered < 0.85
 
 
-def test_few_points_make_no_interval() -> None:
+def test_a_few_points_give_no_interval() -> None:
     assert intervals(pairs(2, 5)) == []
 
 
@@ -66,17 +66,19 @@ def test_a_rate_has_its_interval_and_a_measurement_a_narrower_one() -> None:
     assert all(0.9 <= one.covered <= 1.0 for one in packaged_intervals())
 
 
-def test_a_server_that_admits_fewer_than_are_under_way_is_told_by_its_first_tokens() -> None:
-    """512 requests are in flight on 128 slots: the other requests wait for whole answers, not for
-    prompts."""
+def test_a_server_with_fewer_slots_than_requests_is_detected_by_its_ttft() -> None:
+    """512 requests are in flight on 128 slots. The others wait for whole
+    answers, not for prompts.
+    """
     usual = estimate_point(point("m", 1.0, 1.0, load=64.0), default_profile())
     assert not waits_for_slots(point("m", usual.ttft_ms, usual.tpot_ms, load=64.0))
     assert waits_for_slots(point("m", 30_000.0, 10.0, load=512.0))
 
 
-def test_models_that_differ_widen_the_interval_until_they_would_have_been_held() -> None:
-    """Each of eight models is off by its own factor: quantiles over seven of them rarely cover the
-    eighth."""
+def test_differing_models_widen_the_interval_until_it_covers_held_out_ones() -> None:
+    """Each of eight models is off by its own factor. Quantiles over seven of them rarely cover the
+    eighth.
+    """
     shifted = []
     for number, factor in enumerate((0.6, 0.75, 0.85, 0.95, 1.05, 1.2, 1.4, 1.8)):
         for own, guess in pairs(1, 40, seed=number):

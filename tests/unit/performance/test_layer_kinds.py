@@ -1,5 +1,6 @@
-"""Hybrid models, sparse configurations and the Mistral file format: each kind of layer is counted
-separately."""
+"""Hybrid models, sparse configurations and the Mistral format: each kind of layer is counted
+separately.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +150,7 @@ def test_each_sequence_has_a_state_in_layers_without_a_growing_cache(
     assert from_config("x", config).state_bytes / 1e6 == pytest.approx(megabytes)
 
 
-def test_the_state_of_sequences_bounds_how_many_an_instance_holds() -> None:
+def test_sequence_states_limit_the_requests_of_an_instance() -> None:
     """Each sequence of a 9B model has a state of 144 MB."""
     small = from_config("x", {**NEMOTRON, "max_position_embeddings": 131072})
     node = NodeSlice(catalog.gpu("L40S"), 1)
@@ -159,7 +160,7 @@ def test_the_state_of_sequences_bounds_how_many_an_instance_holds() -> None:
     assert times.kv_tokens_at(1000.0) < 0.3 * kv_capacity_tokens(small, node.gpu, 1)
 
 
-def test_encoders_count_as_bytes_in_their_own_dtype() -> None:
+def test_encoder_weights_count_in_their_own_dtype() -> None:
     llava, omni = from_config("x", LLAVA), from_config("x", OMNI)
     assert llava.tower_bytes == 2 * 24 * (4 * 1024**2 + 2 * 1024 * 4096)
     assert omni.tower_bytes == 2 * 32 * (4 * 1280**2 + 3 * 1280 * 3420)
@@ -169,7 +170,7 @@ def test_encoders_count_as_bytes_in_their_own_dtype() -> None:
     assert small.weight_bytes < 0.56 * llava.weight_bytes
 
 
-def test_a_file_without_the_sizes_that_matter_is_not_taken_for_the_default_size() -> None:
+def test_a_file_without_required_sizes_is_refused() -> None:
     with pytest.raises(InvalidValue, match="num_hidden_layers"):
         from_config("x", {"model_type": "llama"})
 
@@ -190,7 +191,7 @@ def test_a_multimodal_file_that_states_nothing_of_its_text_has_the_class_default
         ({"mamba_d_state": None}, "ssm_state_size"),
     ],
 )
-def test_layers_of_a_kind_that_is_not_known_are_refused(change: dict[str, Any], named: str) -> None:
+def test_layers_of_an_unknown_kind_are_refused(change: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidValue, match=named):
         from_config("x", {**GRANITE, **change})
 
@@ -208,7 +209,7 @@ def params_json(**more: Any) -> ModelSpec:
     return from_config("x", {**config, **more})
 
 
-def test_mistrals_own_form_says_the_same() -> None:
+def test_the_mistral_format_gives_the_same_sizes() -> None:
     found = params_json()
     assert found.params == pytest.approx(23_572_403_200, rel=1e-6)
     assert found.max_position == 131072
@@ -255,7 +256,7 @@ def test_blocks_that_cannot_be_read_are_refused(change: dict[str, Any], named: s
         from_config("x", config)
 
 
-def test_the_width_of_lfm2_stands_under_its_own_key() -> None:
+def test_the_width_of_lfm2_is_read_from_its_own_key() -> None:
     small = {**LFM2_MOE, "model_type": "lfm2", "num_experts": None, "intermediate_size": None}
     wide = from_config("x", {**small, "block_ff_dim": 12288})
     narrow = from_config("x", {**small, "block_ff_dim": 6656})

@@ -1,5 +1,6 @@
-"""No request exceeds the context of its server, and the declared means apply to requests within the
-context."""
+"""No request exceeds the context of its server. Declared means are those of the
+requests that fit.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def test_means_that_fill_the_context_leave_every_request_at_it() -> None:
     assert outputs.mean() == pytest.approx(3996, rel=0.02)
 
 
-def test_lengths_that_fit_are_what_they_are_without_a_limit() -> None:
+def test_lengths_that_fit_are_unchanged_by_the_limit() -> None:
     short = Lengths.expected(500, 100)
     limited, free = sample_lengths(short, 131_072, SEED), sample_lengths(short, 10_000_000, SEED)
     assert all(np.array_equal(one, other) for one, other in zip(limited, free, strict=True))

@@ -1,5 +1,4 @@
-"""MIG slices of GPUs: the profile names of NVIDIA, and the share of the GPU that each profile
-has."""
+"""MIG slices: the profile names of NVIDIA, and the share of the GPU of each profile."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def test_a_slice_has_its_share_of_compute_memory_and_bandwidth(name: str) -> Non
     assert catalog.short_gpu_name(found.name) == "H100/3g.40gb"
 
 
-def test_drivers_round_what_is_left_of_the_memory() -> None:
+def test_memory_of_a_slice_follows_the_rounding_of_drivers() -> None:
     assert catalog.gpu("B300/3g.135gb").name == "B300-SXM/3g.134gb"
 
 

@@ -1,4 +1,4 @@
-"""Machine code on disk is reused, unless a kernel that it contains has changed."""
+"""Machine code on disk is reused unless a kernel in it has changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ASK = "from outer import outer; print(outer(3), sum(outer.stats.cache_hits.value
 
 
 def answer(folder: Path) -> tuple[int, int]:
-    """The result of a new process, and the number of kernels that the process loaded from disk."""
+    """The result of a new process, and the number of kernels that it loads from disk."""
     paths = os.pathsep.join([str(folder), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", ASK],
@@ -50,7 +50,7 @@ def test_a_changed_callee_is_compiled_into_its_callers_again(tmp_path: Path, how
 
 
 def test_a_changed_constant_of_another_folder_is_compiled_in_again(tmp_path: Path) -> None:
-    """The constant may be read through another constant, or through a kernel of another folder."""
+    """The constant is read through another constant, or through a kernel of another folder."""
     for folder in ("elsewhere", "near"):
         (tmp_path / folder).mkdir()
     (tmp_path / "elsewhere" / "given.py").write_text("WIDTH = 4\n")
@@ -86,9 +86,10 @@ def test_the_stamp_of_every_kernel_covers_all_globals_that_it_reads() -> None:
     assert seen > 20
 
 
-def test_without_a_place_for_machine_code_kernels_still_run(tmp_path: Path) -> None:
-    """A file has the name of each cache folder, so that no folder can be created, as on a read-only
-    system."""
+def test_kernels_run_without_a_writable_cache_folder(tmp_path: Path) -> None:
+    """A file has the name of each cache folder, so no folder can be created, as on a read-only
+    system.
+    """
     (tmp_path / "inner.py").write_text(CALLEE.format(how="compiled", value=1))
     (tmp_path / "outer.py").write_text(CALLER)
     blocked = tmp_path / "blocked"

@@ -1,8 +1,7 @@
-"""The packaged profile, compared with samples of measurements, so that a change that makes it worse
-fails.
+"""The packaged profile, compared with samples of measurements: a change that makes it worse fails.
 
-The samples belong to the points to which the profile was fitted. `shoal profile evaluate
---leave-one-out` gives the errors for held-out models, and the documentation states them.
+The samples are among the points of the fit. `shoal profile evaluate --leave-one-out` gives the
+errors for held-out models, which the documentation states.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def test_measured_batches_are_reproduced() -> None:
     assert total.ttft_mape < 0.05
 
 
-def test_half_of_the_measured_batches_predict_the_others() -> None:
+def test_half_of_the_measured_batches_predict_the_other_half() -> None:
     points = read_points(DATA / "batches.csv").points
     total = errors_by_class(estimate_held_out_half(points, [], configurations=False))[-1]
     assert total.tpot_mape is not None
@@ -49,9 +48,10 @@ def test_half_of_the_measured_batches_predict_the_others() -> None:
     assert total.ttft_mape < 0.2
 
 
-def test_what_is_uncertain_is_said() -> None:
-    """GPUs without measurements and large mixtures of experts are uncertain; a dense model on a
-    measured GPU is not."""
+def test_uncertain_predictions_are_marked() -> None:
+    """GPUs without measurements and large mixtures of experts are uncertain. A dense model on a
+    measured GPU is not.
+    """
     profile = default_profile()
     dense, large = catalog.model("Qwen/Qwen3-32B"), catalog.model("deepseek-ai/DeepSeek-R1")
     h100, l4 = catalog.gpu("H100"), catalog.gpu("L4")

@@ -1,4 +1,4 @@
-"""Engines over several nodes: the lanes of an engine, compared with the time of each stage."""
+"""Engines over several nodes: the lanes of an engine follow from the time of each stage."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def slices(*layers: int, node: NodeSlice = A100, longest: int = 8192) -> Pipelin
 def test_an_iteration_passes_every_stage_at_the_pace_of_the_slowest(
     layers: tuple[int, int],
 ) -> None:
-    """The template library adds up the same parts of a stage: its layers, its share of the head, a
-    fixed time, and a hop."""
+    """The template library adds the same parts of a stage: its layers, its share of the head, a
+    fixed time, and a hop.
+    """
     lane, lanes = pipeline_times(SPEC, slices(*layers), Phase.AGGREGATED, PROFILE)
     assert lanes == 2
     bound = step_times(SPEC, A100, Phase.AGGREGATED, PROFILE).roofline
@@ -45,14 +46,14 @@ def test_an_iteration_passes_every_stage_at_the_pace_of_the_slowest(
 
 
 def test_the_compiled_engine_has_the_same_times() -> None:
-    """The arrays of the capacity search are made from the lane."""
+    """The capacity search makes its arrays from the same lanes."""
     lane, _ = pipeline_times(SPEC, slices(32, 32), Phase.AGGREGATED, PROFILE)
     grid = timing_grid(lane, 2048)
     assert grid.decode_ms(8, 700.0) == pytest.approx(lane.decode_ms(8, 700.0), rel=1e-3)
 
 
 def test_lanes_share_the_memory_that_the_fullest_stage_leaves() -> None:
-    """If that memory holds only one request of maximal length, there is one lane."""
+    """If that memory has room for only one request of maximal length, there is one lane."""
     lane, lanes = pipeline_times(SPEC, slices(32, 32), Phase.AGGREGATED, PROFILE)
     one, alone = pipeline_times(
         SPEC, slices(32, 32, longest=int(1.5 * lane.kv_capacity_tokens)), Phase.AGGREGATED, PROFILE

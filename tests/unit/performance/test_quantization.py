@@ -1,5 +1,4 @@
-"""Bytes of quantised checkpoints: every method that vLLM loads is supported, and all others are
-refused."""
+"""Bytes of quantised checkpoints: every method that vLLM loads is supported; others are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 1536, "num_experts": 128, "num_experts_per_tok": 8,
     "vocab_size": 151936, "tie_word_embeddings": False,
 }  # fmt: skip
-# 80 layers of 855,638,016 matrix weights each; input and output embeddings stay in BF16.
+# 80 layers have 855,638,016 matrix weights each. Input and output embeddings stay in BF16.
 LAYERS = 80 * 855_638_016
 BESIDE = 2 * 2 * 128256 * 8192
 
@@ -114,7 +113,7 @@ def test_weights_take_the_bits_of_their_method_and_its_scales(
         (compressed({"targets": ["re:((a+)+)+$"], "weights": None}), "targets"),
     ],
 )
-def test_a_quantisation_that_is_not_known_is_refused_by_key_and_value(
+def test_an_unknown_quantisation_is_refused_by_key_and_value(
     how: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(InvalidValue, match=named) as refused:
@@ -146,7 +145,7 @@ def test_a_rule_for_the_second_layer_does_not_mean_the_twentieth() -> None:
     assert of(how).weight_bytes == pytest.approx(LAYERS + one + BESIDE, rel=2e-4)
 
 
-def test_of_a_mixture_experts_alone_are_quantised_where_the_rest_is_ignored() -> None:
+def test_only_experts_are_quantised_if_other_layers_are_ignored() -> None:
     ignore = ["lm_head", "re:.*self_attn.*", "re:.*mlp.gate$"]
     how = compressed(group(num_bits=4, type="int", group_size=32))
     how["ignore"] = ignore
@@ -192,7 +191,7 @@ def test_tensor_parallel_sizes_keep_blocks_and_groups_whole(
     assert why in found.split_refusal(8)
 
 
-def test_int8_activations_do_not_run_where_there_are_no_such_products() -> None:
+def test_int8_activations_need_a_gpu_with_int8_products() -> None:
     how = compressed({**group(num_bits=8, type="int"), "input_activations": {"num_bits": 8}})
     found = of(how)
     assert VLLM.runs(found, NodeSlice(catalog.gpu("H100"), 4))
@@ -207,7 +206,7 @@ def test_a_name_in_int8_counts_as_int8_and_one_in_gguf_is_refused() -> None:
         catalog.model("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF")
 
 
-def test_a_name_in_fp8_is_taken_for_blocks_except_from_publishers_of_rows() -> None:
+def test_fp8_in_a_name_means_blocks_except_for_publishers_of_row_scales() -> None:
     name = "Qwen3-30B-A3B-Instruct-2507-FP8"
     assert "blocks of 128" in catalog.model(f"Qwen/{name}").split_refusal(8)
     assert not catalog.model(f"RedHatAI/{name}-dynamic").split_refusal(8)

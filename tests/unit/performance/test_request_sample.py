@@ -1,4 +1,4 @@
-"""The sample of requests from which attainment is calculated."""
+"""The sample of requests for the calculation of SLO attainment."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MOST = 10**6
 
 
 @pytest.mark.parametrize("together", [-1.0, -0.5, 0.5, 1.0])
-def test_lengths_come_together_as_far_as_is_said(together: float) -> None:
+def test_lengths_have_the_stated_correlation(together: float) -> None:
     inputs, outputs = sample_lengths(replace(LENGTHS, together=together), MOST, 1)
     found = np.corrcoef(np.log(inputs), np.log(outputs))[0, 1]
     assert found == pytest.approx(together, abs=0.05)
 
 
-def test_how_long_they_are_stays_the_same() -> None:
+def test_a_correlation_does_not_change_the_lengths() -> None:
     inputs, outputs = sample_lengths(LENGTHS, MOST, 1)
     same, other = sample_lengths(replace(LENGTHS, together=-0.7), MOST, 1)
     assert (same == inputs).all()

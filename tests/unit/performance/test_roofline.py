@@ -1,4 +1,4 @@
-"""The terms of the roofline change with the hardware as expected."""
+"""The roofline terms follow the formulas and change with the hardware as expected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ H100, L4 = catalog.gpu("H100"), catalog.gpu("L4")
 
 
 def test_dense_layer_weights_follow_from_the_architecture() -> None:
-    """A layer is attention with grouped KV heads plus a gated MLP, as in Cauchy eq. 6."""
+    """A layer has attention with grouped KV heads and a gated MLP (Cauchy eq. 6)."""
     attention = 2 * 4096 * 4096 + 2 * 4096 * 8 * 128
     assert layer_shape(LLAMA).dense_params == pytest.approx(attention + 3 * 4096 * 14336, rel=1e-3)
 
@@ -61,7 +61,7 @@ def test_a_tuned_or_quantised_copy_has_its_architecture(written: str, meant: str
 
 
 def test_fewer_bits_take_less_memory_and_the_embeddings_stay() -> None:
-    """FP8 halves the body of an 8B model; its two vocabulary matrices stay in BF16."""
+    """FP8 halves the body of an 8B model. Its two vocabulary matrices stay in BF16."""
     embeddings = 2 * 4096 * 128256
     stored = catalog.quantized(LLAMA, "fp8").weight_bytes
     assert stored == pytest.approx((LLAMA.params - embeddings) + 2 * embeddings)
@@ -89,21 +89,21 @@ def test_a_longer_context_and_a_larger_batch_cost_more() -> None:
 
 
 def test_a_sliding_window_saves_half_of_a_long_context() -> None:
-    """In GPT-OSS every other layer sees only 128 tokens."""
+    """In GPT-OSS every other layer attends to only 128 tokens."""
     bound = roofline(GPT, H100, 1)
     grows = bound.decode_ms(64, 16384) - bound.decode_ms(64, 8192)
     full = 64 * 8192 * GPT.kv_bytes_per_token / (H100.mem_bw_gb_s * 1e6)
     assert grows == pytest.approx(0.5 * full / DEFAULT_EFFICIENCY.kv, rel=0.05)
 
 
-def test_experts_touched_runs_from_k_to_all() -> None:
+def test_the_number_of_experts_in_use_grows_from_k_to_all() -> None:
     assert experts_touched(MOE, 1) == pytest.approx(8)
     assert 8 < experts_touched(MOE, 16) < 128
     assert experts_touched(MOE, 5000) == pytest.approx(128)
     assert experts_touched(LLAMA, 16) == 0
 
 
-def test_memory_decides_what_fits() -> None:
+def test_an_instance_fits_only_if_its_memory_does() -> None:
     assert not fits(QWEN, L4, 1)
     assert kv_capacity_tokens(QWEN, L4, 1) == 0
     assert fits(QWEN, H100, 1)
@@ -117,7 +117,7 @@ def test_kv_transfer_is_bytes_over_bandwidth() -> None:
 
 
 def test_a_pass_over_all_layers_is_the_sum_of_its_stages() -> None:
-    """Each stage has its own iteration, so the fixed time counts once per stage."""
+    """The fixed time counts once per stage, because each stage has its own iteration."""
     halves = roofline(LLAMA, H100, 2).prefill_ms(2048, layers=16)
     both = roofline(LLAMA, H100, 2).prefill_ms(2048) + DEFAULT_EFFICIENCY.step_ms
     assert 2 * halves == pytest.approx(both)
@@ -135,14 +135,15 @@ def test_the_stage_table_never_rises_with_layers_nor_with_stages(phase, model) -
 
 
 def test_the_stage_table_agrees_with_the_scalar_formulas() -> None:
-    """One stage with all layers: a brute force over the same batch sizes finds the same best
-    batch."""
+    """One stage has all layers. A brute force over the same batch sizes finds
+    the same best batch.
+    """
     lengths, slo = Lengths(1000, 200), 40.0
     table = stage_table(LLAMA, [NodeSlice(H100, 1)], Phase.DECODE, slo, lengths, 1, plain_profile())
     best = 0.0
     for batch in range(1, 513):
         step = roofline(LLAMA, H100, 1).decode_ms(batch, 1100)
-        # The table counts the hand-over latency in pipelines only.
+        # The table counts the hand-over latency only for pipelines.
         if step <= slo and batch * 1100 <= kv_capacity_tokens(LLAMA, H100, 1):
             best = max(best, batch / step * 1e3 / 200)
     assert table[0, 0, -1] == pytest.approx(best, rel=0.05)
@@ -175,13 +176,13 @@ def test_an_instance_that_does_not_fit_has_no_rate() -> None:
 
 def test_step_times_survive_pickling() -> None:
     times = step_times(MOE, NodeSlice(H100, 1), Phase.AGGREGATED, default_profile())
-    again = pickle.loads(pickle.dumps(times))  # noqa: S301 - our own bytes
+    again = pickle.loads(pickle.dumps(times))  # noqa: S301 - bytes of this test
     assert again.decode_ms(8, 900) == times.decode_ms(8, 900)
     assert times.mixed_ms(512, 0, 8, 900) > times.decode_ms(8, 900)
 
 
 def test_engines_need_no_numpy() -> None:
-    """Simulated engines start fast, because the step times do not import numpy."""
+    """The step times do not import numpy, so simulated engines start fast."""
     code = (
         "import sys; from autoscaler.performance import catalog, packaged_profile, step_times;"
         "import autoscaler.serving.engine_setup;"

@@ -1,4 +1,4 @@
-"""A user's own measurements correct the model's estimates."""
+"""Measurements of a user's own engine correct the estimates."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ def measured_at(
     prefill: float, decode: float, first_token_ms: float | None = None
 ) -> list[MeasuredPoint]:
     """Points of an engine whose prompts and iterations take longer by the factors `prefill` and
-    `decode`. first_token_ms: time of the host before a first token; None = as in the packaged
-    profile."""
+    `decode`.
+
+    first_token_ms: time of the host before a first token; None = as in the packaged profile.
+    """
     found = []
     for load in (1.0, 4.0, 16.0):
         for tokens in (256.0, 1024.0):
@@ -54,7 +56,7 @@ def measured_at(
 
 
 @pytest.mark.parametrize(("prefill", "decode"), [(1.3, 1.1), (0.9, 1.4), (8.0, 3.0)])
-def test_the_factors_of_an_engine_are_found_again(prefill: float, decode: float) -> None:
+def test_the_factors_of_an_engine_are_recovered(prefill: float, decode: float) -> None:
     found = fit_measurement(measured_at(prefill, decode), PROFILE, "2026-11-20")
     assert found.prefill == pytest.approx(prefill, rel=0.05)
     assert found.decode == pytest.approx(decode, rel=0.05)
@@ -62,7 +64,7 @@ def test_the_factors_of_an_engine_are_found_again(prefill: float, decode: float)
 
 
 @pytest.mark.parametrize("host_ms", [30.0, 200.0])
-def test_what_the_host_takes_before_a_first_token_is_told_from_the_prompt(host_ms: float) -> None:
+def test_host_time_before_a_first_token_is_separated_from_prompt_time(host_ms: float) -> None:
     found = fit_measurement(measured_at(1.3, 1.1, host_ms), PROFILE, "2026-11-20")
     assert found.first_token_ms == pytest.approx(host_ms, rel=0.15)
     assert found.prefill == pytest.approx(1.3, rel=0.05)
@@ -71,7 +73,7 @@ def test_what_the_host_takes_before_a_first_token_is_told_from_the_prompt(host_m
     assert times.first_token_ms == found.first_token_ms
 
 
-def test_prompts_of_one_length_say_nothing_of_the_host() -> None:
+def test_prompts_of_one_length_do_not_show_the_host_time() -> None:
     alike = [one for one in measured_at(1.3, 1.1) if one.input_tokens == 1024.0]
     found = fit_measurement(alike, PROFILE, "2026-11-20")
     assert found.first_token_ms is None
@@ -106,7 +108,7 @@ def test_a_profile_that_knows_a_measurement_predicts_it_and_calls_it_certain() -
     assert knows.content_hash != PROFILE.content_hash
 
 
-def test_passes_of_an_instance_take_the_measured_time() -> None:
+def test_iterations_of_an_instance_take_the_measured_time() -> None:
     knows = with_measurements(
         PROFILE, [fit_measurement(measured_at(1.5, 1.2), PROFILE, "2026-11-20")]
     )
@@ -119,20 +121,20 @@ def test_passes_of_an_instance_take_the_measured_time() -> None:
     )
 
 
-def test_the_error_is_that_of_points_left_out() -> None:
-    """One point of seven is off by half, and the stated error includes it."""
+def test_the_stated_error_is_that_of_held_out_points() -> None:
+    """One point of seven is off by half, and the error includes it."""
     points = measured_at(1.0, 1.0)
     spoilt = [*points, replace(points[0], load=8.0, tpot_ms=1.5 * float(points[0].tpot_ms or 0))]
     assert fit_measurement(spoilt, PROFILE, "2026-11-20").error > 0.02
 
 
-def test_what_no_such_gpu_can_do_is_refused() -> None:
+def test_a_measurement_faster_than_the_gpu_is_refused() -> None:
     fast = [replace(point(16.0), ttft_ms=5.0, tpot_ms=0.5)]
     with pytest.raises(InvalidValue, match="is this the GPU"):
         fit_measurement(fast, PROFILE, "2026-11-20")
 
 
-def test_points_of_two_models_are_no_one_measurement() -> None:
+def test_points_of_two_models_are_refused_as_one_measurement() -> None:
     other = replace(point(1.0), spec=catalog.model("Qwen/Qwen3-8B"))
     with pytest.raises(InvalidValue, match="one model"):
         fit_measurement([measured_at(1.0, 1.0)[0], other], PROFILE, "2026-11-20")

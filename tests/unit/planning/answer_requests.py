@@ -1,4 +1,4 @@
-"""Plan requests of the control loop for tests, on pools of one region."""
+"""Builders of plan requests for tests, on pools of one region."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def capacity(cluster: Cluster, counts: Iterable[tuple[str, int]], model: str = "
 
 
 def rented(counts: dict[str, int]) -> tuple[tuple[str, int], ...]:
-    """Nodes of one-GPU pools that hold `counts` of one-GPU combos."""
+    """Nodes that one-GPU combos with `counts` take in one-GPU pools."""
     return tuple((combo_id.partition("@")[2], n) for combo_id, n in counts.items())
 
 
@@ -71,4 +71,4 @@ def usd(answered: PlanAnswer) -> float:
     return answered.cost_usd_per_h
 
 
-# What may change
+# Removals and other changes that the request permits

@@ -17,7 +17,9 @@ def pool(
 
 
 def small_cluster(policy: Policy | None = None) -> Cluster:
-    """An owned H100 node, rented L40S (also spot) in one region, L4 (also spot) in another."""
+    """An owned H100 node; rented L40S (also spot) in one region; rented L4
+    (also spot) in another.
+    """
     pools = (
         pool("us-east", "h100", "H100", 8, 1, Market.OWNED, 0.0),
         pool("us-east", "l40s", "L40S", 4, 8, Market.ON_DEMAND, 7.2),
@@ -40,7 +42,7 @@ def service(name: str, source: str, slo: Slo, spot_share: float = 0.0, **more: o
 
 
 def combo(name: str, req_per_s: float, usd_per_h: float, pool_id: str, gpus: int = 1) -> Combo:
-    """An aggregated combo on one slice; `name` is "model:suffix" with any suffix."""
+    """An aggregated combo on one slice. `name` is "model:suffix" with any suffix."""
     member = ComboMember(Phase.AGGREGATED, pool_id, gpus, 1, req_per_s)
     owner, _, _ = name.partition(":")
     region = pool_id.split("/")[0]

@@ -1,4 +1,4 @@
-"""Answers for a running fleet: lost nodes, unchanged instances, and refused requests."""
+"""Plan answers for a running fleet: lost nodes, unchanged instances, and refused requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.unit.planning.planning_clusters import CONVERSATION, pool, service, s
 from topics.reason_codes import ReasonCode
 
 
-def test_a_model_that_fits_nowhere_is_named() -> None:
+def test_a_model_that_fits_no_pool_is_named() -> None:
     big = service("m", "meta-llama/Llama-3.3-70B-Instruct", Slo(2000.0, 60.0))
     got = ask(Cluster((L4,), (big,)), FULL, {"m": 1.0})
     assert got.outcome is Outcome.BEST_EFFORT
@@ -42,7 +42,7 @@ def test_a_model_that_fits_nowhere_is_named() -> None:
 
 @pytest.mark.parametrize("urgency", [URGENT, FULL])
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_all_nodes_lost_is_an_answer(urgency: Urgency, strategy: str) -> None:
+def test_a_plan_is_returned_after_the_loss_of_all_nodes(urgency: Urgency, strategy: str) -> None:
     cluster = one_model((L4,), min_instances=1)
     fleet = {"m:a1@r/l4/on-demand": 3}
     got = ask(
@@ -61,9 +61,10 @@ def test_all_nodes_lost_is_an_answer(urgency: Urgency, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_lost_nodes_are_replaced_where_others_can_be_had(strategy: str) -> None:
-    """Three of four nodes remain and one more can be rented: the urgent plan replaces the lost
-    node."""
+def test_lost_nodes_are_replaced_by_available_ones(strategy: str) -> None:
+    """Three of four nodes remain, and one more can be rented. The urgent plan replaces the lost
+    node.
+    """
     cluster = one_model((L4,))
     each = at(cluster, "m:a1@r/l4/on-demand").req_per_s * 0.8
     got = ask(
@@ -80,7 +81,7 @@ def test_lost_nodes_are_replaced_where_others_can_be_had(strategy: str) -> None:
     assert got.now_usd_per_h == pytest.approx(3 * 0.85)
 
 
-def test_a_fleet_larger_than_its_owned_pool_is_planned_with_what_is_there() -> None:
+def test_a_fleet_larger_than_its_owned_pool_is_planned_with_the_existing_nodes() -> None:
     owned = pool("r", "own", "H100", 4, 2, Market.OWNED, 0.0)
     cluster = Cluster((owned,), (mini("m"), mini("n")))
     fleet = {"m:a1@r/own/owned": 4, "n:a1@r/own/owned": 4}
@@ -93,12 +94,12 @@ def test_a_fleet_larger_than_its_owned_pool_is_planned_with_what_is_there() -> N
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])
-def test_a_price_that_is_none_is_refused_by_name(bad: float) -> None:
+def test_an_invalid_price_is_refused_by_name(bad: float) -> None:
     with pytest.raises(InvalidValue, match="r/l4/on-demand"):
         ask(one_model((L4,)), FULL, {"m": 1.0}, prices_usd_per_h=(("r/l4/on-demand", bad),))
 
 
-def test_pools_and_models_that_are_not_declared_any_more_are_ignored() -> None:
+def test_undeclared_pools_and_models_are_ignored() -> None:
     got = ask(
         one_model((L4,)),
         FULL,
@@ -112,12 +113,12 @@ def test_pools_and_models_that_are_not_declared_any_more_are_ignored() -> None:
     assert all(combo_id.startswith("m:a1@r/l4") for combo_id, _ in got.counts)
 
 
-# What is worth changing
+# Changes that are worth their cost
 
 
 @pytest.mark.parametrize("share", [0.98, 0.99, 1.0, 1.01, 1.02])
 @pytest.mark.parametrize("rates", [(3.0, 8.0, 30.0), (2.0, 3.0, 10.0), (1.0, 1.0, 5.3)])
-def test_planning_again_changes_nothing_where_the_fleet_still_covers(
+def test_a_fleet_that_still_covers_the_demand_is_not_changed(
     share: float, rates: tuple[float, ...]
 ) -> None:
     cluster = small_cluster()
@@ -139,9 +140,10 @@ def test_planning_again_changes_nothing_where_the_fleet_still_covers(
         assert again.switches == ()
 
 
-def test_a_saving_smaller_than_the_penalty_of_the_replacement_is_left_alone() -> None:
-    """Spot nodes at 2% below the price of the running nodes do not justify new starts; at a third
-    below the price they do."""
+def test_a_saving_below_the_replacement_penalty_changes_nothing() -> None:
+    """Spot nodes that are 2% cheaper than the running nodes do not justify new starts. Spot nodes
+    at two thirds of the price do.
+    """
     cheaper = replace(L4_SPOT, price_usd_per_h=0.98 * 0.85)
     cluster = one_model((L4, cheaper), spot_share=1.0)
     fleet = {"m:a1@r/l4/on-demand": 4}
@@ -151,7 +153,7 @@ def test_a_saving_smaller_than_the_penalty_of_the_replacement_is_left_alone() ->
     assert dict(cut.counts) == {"m:a1@r/l4/spot": 4}
 
 
-def test_a_best_effort_fleet_is_left_alone_too() -> None:
+def test_a_best_effort_fleet_is_not_changed_either() -> None:
     cluster = Cluster((replace(L4, max_nodes=5),), (mini("m"), mini("n")))
     wanted = {"m": 6.0, "n": 4.0}
     first = ask(cluster, FULL, wanted)
@@ -165,7 +167,7 @@ def test_the_same_request_has_the_same_answer() -> None:
     assert ask(cluster, FULL, wanted) == ask(cluster, FULL, wanted)
 
 
-def test_a_solver_that_fails_is_an_answer() -> None:
+def test_a_failed_solve_gives_an_answer_with_its_reason() -> None:
     def fails(*_: object) -> object:
         raise InvalidValue("solver", "nothing", "a plan")
 
@@ -175,9 +177,10 @@ def test_a_solver_that_fails_is_an_answer() -> None:
     assert [note.code for note in got.notes] == [ReasonCode.REQUEST_REFUSED]
 
 
-def test_what_must_find_room_beside_all_that_runs_waits_for_nobody_to_leave() -> None:
-    """Model m may use the owned GPUs that model n no longer needs, but only after the instances of
-    n have stopped."""
+def test_an_addition_that_must_fit_next_to_the_fleet_waits_for_no_removal() -> None:
+    """Model m may use the owned GPUs that model n no longer needs. They are free only after the
+    instances of n have stopped.
+    """
     owned = pool("r", "h100", "H100", 4, 1, Market.OWNED, 0.0)
     cluster = Cluster((L4, owned), (mini("m"), mini("n")))
     fleet = {"m:a1@r/l4/on-demand": 2, "n:a1@r/h100/owned": 4}
@@ -197,14 +200,14 @@ TOO_DEEP = f"m:{_TWO.format('p1.', 65)}+{_TWO.format('d1.', 65)}"
 @pytest.mark.parametrize(
     ("running", "pipelines"),
     [
-        (DISAGGREGATED, "none"),  # its engine ran pipelines before
-        (TOO_DEEP, "any"),  # its stages hold more layers than the model has
-        ("m:a8@r/l40s/on-demand", "none"),  # nodes of the pool had eight GPUs
-        ("m:1a4@r/l40s/on-demand", "none"),  # the name has another form
-        ("m:c4.llm@r/l40s/on-demand", "none"),  # the model had components
+        (DISAGGREGATED, "none"),  # Its engine ran pipelines before.
+        (TOO_DEEP, "any"),  # Its stages have more layers than the model.
+        ("m:a8@r/l40s/on-demand", "none"),  # Nodes of the pool had eight GPUs.
+        ("m:1a4@r/l40s/on-demand", "none"),  # The name has an old format.
+        ("m:c4.llm@r/l40s/on-demand", "none"),  # The model had components.
     ],
 )
-def test_a_combo_that_is_not_declared_any_more_does_not_stop_planning(
+def test_an_undeclared_running_combo_does_not_stop_planning(
     urgency: Urgency, running: str, pipelines: str
 ) -> None:
     """A full plan replaces such a combo; an urgent plan keeps it and plans additions."""

@@ -1,4 +1,6 @@
-"""The request names instances that may not stop yet; the answer names replaced instances."""
+"""A request names instances that may not stop yet. An answer names the
+instances that it replaces.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +44,16 @@ def test_a_full_plan_removes_no_more_than_the_request_allows() -> None:
     assert dict(ask(cluster, FULL, {"m": 0.1}, {SMALL: 9}).counts) == {SMALL: 1}
 
 
-def test_a_model_without_demand_keeps_what_may_not_leave() -> None:
+def test_a_model_without_demand_keeps_instances_that_may_not_stop() -> None:
     got = ask(one_model((L4,)), FULL, {"m": 0.0}, {SMALL: 2}, scale_in_locked=("m",))
     assert dict(got.counts) == {SMALL: 2}
 
 
 @pytest.mark.parametrize("priority", [5, 0])
-def test_what_may_not_leave_takes_nothing_from_what_another_needs(priority: int) -> None:
-    """The price rose, so the budget pays for eleven of fourteen nodes. Model `hi` needs two of its
-    ten nodes."""
+def test_instances_that_may_not_stop_take_no_node_that_another_model_needs(priority: int) -> None:
+    """After a price rise the budget pays for eleven of fourteen nodes. Model `hi` needs two of its
+    ten nodes.
+    """
     pool = replace(L4, max_nodes=20, price_usd_per_h=1.0)
     models = (mini("hi", priority=priority), mini("lo"))
     cluster = Cluster((pool,), models, Policy(budget_usd_per_h=11.0))
@@ -69,7 +72,7 @@ def test_what_may_not_leave_takes_nothing_from_what_another_needs(priority: int)
     assert dict(got.counts) == {f"hi:{COMBO}": 2, f"lo:{COMBO}": 4}
 
 
-def test_nothing_is_bought_in_the_place_of_what_a_lowered_ceiling_takes() -> None:
+def test_instances_removed_by_a_lower_maximum_are_not_replaced() -> None:
     cluster = one_model((replace(L4, max_nodes=20), H100), max_instances=3)
     wanted = 0.8 * capacity(cluster, {SMALL: 2}.items())
     rented = (("r/l4/on-demand", 9),)
@@ -77,8 +80,8 @@ def test_nothing_is_bought_in_the_place_of_what_a_lowered_ceiling_takes() -> Non
     assert dict(got.counts) == {SMALL: 2}
 
 
-def test_thresholds_are_chosen_as_if_what_may_not_leave_yet_had_left() -> None:
-    """The thresholds are the same whether or not both models must keep their capacity."""
+def test_thresholds_do_not_depend_on_instances_that_may_not_stop_yet() -> None:
+    """They are equal whether or not both models must keep their capacity."""
     scores = [(i + 0.5) / 100 for i in range(100)]
     quality = [[100.0 * (1.0 - score), 90.0] for score in scores]
     route = QualityRoute.from_sample("auto", ("m", "n"), scores, quality, 70.0, 10.0, 10)
@@ -94,9 +97,10 @@ def test_thresholds_are_chosen_as_if_what_may_not_leave_yet_had_left() -> None:
     assert dict(answer_keeping("m", "n").counts) == fleet != dict(answer_keeping().counts)
 
 
-def test_every_split_of_a_route_gets_an_equal_part_of_the_time() -> None:
-    """A search that uses all of its time leaves an equal time to the next search, and to the plan
-    that keeps the instances that may not stop yet."""
+def test_each_search_for_a_split_gets_an_equal_part_of_the_time() -> None:
+    """A search that uses all of its time leaves the same time to the next one. The last part is for
+    the plan that keeps instances that may not stop yet.
+    """
     scores = [(i + 0.5) / 100 for i in range(100)]
     quality = [[100.0 * (1.0 - score), 90.0] for score in scores]
     route = QualityRoute.from_sample("auto", ("m", "n"), scores, quality, 70.0, 10.0, 10)
@@ -120,9 +124,10 @@ def test_every_split_of_a_route_gets_an_equal_part_of_the_time() -> None:
     assert took[-1] > 0.0
 
 
-def test_urgent_additions_that_would_replace_what_runs_are_named_with_it() -> None:
-    """Many small nodes cost more than one large node. The large node is rented at once, and the
-    answer lists the small ones as replaced instances."""
+def test_an_urgent_answer_names_the_instances_that_its_additions_replace() -> None:
+    """Many small nodes cost more than one large node. The large node is rented at once. The answer
+    lists the small nodes' instances as replaced.
+    """
     cluster = one_model((replace(L4, max_nodes=60), H100))
     wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
     got = ask(cluster, URGENT, {"m": wanted}, {SMALL: 20})
@@ -133,16 +138,15 @@ def test_urgent_additions_that_would_replace_what_runs_are_named_with_it() -> No
     assert got.cost_usd_per_h < got.now_usd_per_h + H100.price_usd_per_h
 
 
-def test_a_ceiling_that_leaves_no_room_beside_what_runs_means_additions_alone() -> None:
+def test_an_urgent_plan_only_adds_if_the_maximum_leaves_no_room_for_a_replacement() -> None:
     cluster = one_model((L4, H100), max_instances=3)
     each = capacity(cluster, {SMALL: 1}.items())
     got = ask(cluster, URGENT, {"m": 0.8 * each * 3.5}, {SMALL: 3})
     assert got.replaced == () and dict(got.counts) == {SMALL: 3}
 
 
-def test_where_a_loss_is_to_be_survived_additions_come_alone() -> None:
-    """The proof for a whole fleet that survives the loss of a node takes longer than a surge
-    allows."""
+def test_an_urgent_plan_only_adds_if_a_node_loss_must_be_survived() -> None:
+    """For such a whole fleet, the proof takes longer than a surge allows."""
     cluster = one_model((replace(L4, max_nodes=60), H100), survive="one-node")
     wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
     assert ask(cluster, URGENT, {"m": wanted}, {SMALL: 20}).replaced == ()
@@ -161,7 +165,7 @@ class _Stopped:
         return made if problem.additions_only else replace(made, status=PlanStatus.LIMIT)
 
 
-def test_a_replacement_that_is_not_proven_soon_is_not_waited_for() -> None:
+def test_an_urgent_plan_does_not_wait_for_a_replacement_without_proof() -> None:
     cluster = one_model((replace(L4, max_nodes=60), H100))
     wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
     request = PlanRequest(1, URGENT, 0, (Demand("m", wanted, CONVERSATION),), ((SMALL, 20),))
@@ -174,7 +178,7 @@ def test_a_replacement_that_is_not_proven_soon_is_not_waited_for() -> None:
     assert added.additions_only and added.options == options
 
 
-def test_models_that_serve_enough_give_nothing_up_for_a_replacement() -> None:
+def test_a_model_with_enough_capacity_is_not_replaced_for_another() -> None:
     """The instances of the other model would fit on the large node too."""
     pools = (replace(L4, max_nodes=60), H100)
     cluster = Cluster(pools, (mini("m"), mini("n")))
@@ -189,7 +193,7 @@ def test_models_that_serve_enough_give_nothing_up_for_a_replacement() -> None:
     )
 
 
-def test_only_spot_is_enough_for_a_model_that_may_use_nothing_else() -> None:
+def test_a_spot_only_model_may_have_all_capacity_on_spot() -> None:
     spot = {"m:a1@r/l4/spot": 2}
     asked = _Stopped()
     request = PlanRequest(1, URGENT, 0, (Demand("m", 0.01, CONVERSATION),), tuple(spot.items()))
@@ -203,7 +207,7 @@ def test_only_spot_is_enough_for_a_model_that_may_use_nothing_else() -> None:
     ("start_s", "k_start", "share"),
     [(60.0, 0.1, 0.1), (240.0, 0.1, 0.4), (1200.0, 0.1, 1.0), (240.0, 0.5, 0.5), (240.0, 0.0, 0.0)],
 )
-def test_a_start_costs_the_time_it_takes_spread_over_how_long_it_stays_at_least(
+def test_the_cost_of_a_start_is_spread_over_the_least_time_that_it_stays(
     start_s: float, k_start: float, share: float
 ) -> None:
     service = replace(one_model((L4,)).services[0], scale_in_after_s=600.0)

@@ -1,5 +1,6 @@
-"""Constraints of every answer: spot shares, floors, ceilings, priorities, and survival of a
-loss."""
+"""Constraints that every answer keeps: spot shares, minimums, maximums, priorities, and survival of
+a loss.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from topics.reason_codes import ReasonCode
 SPOT_LIMIT = Reason(ReasonCode.SPOT_LIMIT, "m", quantities=(0.5,))
 
 
-def test_a_second_instance_may_be_spot_where_one_off_spot_runs() -> None:
+def test_a_second_instance_may_be_spot_next_to_one_on_demand() -> None:
     cluster = one_model((L4, L4_SPOT), spot_share=0.5)
     one = at(cluster, "m:a1@r/l4/on-demand").req_per_s * 0.8
     first = ask(cluster, URGENT, {"m": 0.9 * one})
@@ -45,7 +46,7 @@ def test_a_second_instance_may_be_spot_where_one_off_spot_runs() -> None:
     assert second.outcome is Outcome.PLANNED
 
 
-def test_a_model_on_spot_pools_alone_gets_its_floor() -> None:
+def test_a_model_with_only_spot_pools_gets_its_minimum() -> None:
     cluster = one_model((L4_SPOT,), spot_share=0.5, min_instances=2)
     for urgency in (URGENT, FULL):
         got = ask(cluster, urgency, {"m": 0.0})
@@ -54,14 +55,14 @@ def test_a_model_on_spot_pools_alone_gets_its_floor() -> None:
 
 
 @pytest.mark.parametrize(("floor", "off_spot"), [(1, 0), (2, 1), (3, 1), (4, 2)])
-def test_a_floor_alone_asks_for_its_share_off_spot_and_no_more(floor: int, off_spot: int) -> None:
+def test_a_minimum_needs_only_its_non_spot_share_off_spot(floor: int, off_spot: int) -> None:
     cluster = one_model((L4, L4_SPOT), spot_share=0.5, min_instances=floor)
     got = dict(ask(cluster, URGENT, {"m": 0.0}).counts)
     assert got.get("m:a1@r/l4/on-demand", 0) == off_spot
     assert got.get("m:a1@r/l4/spot", 0) == floor - off_spot
 
 
-def test_the_spot_share_yields_where_nothing_else_is_to_be_had_and_that_is_said() -> None:
+def test_the_spot_share_is_exceeded_and_stated_if_only_spot_is_available() -> None:
     cluster = one_model((L4, L4_SPOT), spot_share=0.25)
     wanted = 3.5 * 0.8 * at(cluster, "m:a1@r/l4/spot").req_per_s
     got = ask(cluster, URGENT, {"m": wanted}, obtainable=(("r/l4/on-demand", 1),))
@@ -71,10 +72,10 @@ def test_the_spot_share_yields_where_nothing_else_is_to_be_had_and_that_is_said(
 
 
 @pytest.mark.parametrize(("urgency", "running"), [(FULL, 0), (URGENT, 0), (URGENT, 1)])
-def test_under_shortage_spot_may_hold_its_share_of_what_is_planned(
+def test_the_spot_share_applies_to_the_planned_capacity_under_shortage(
     urgency: Urgency, running: int
 ) -> None:
-    """There are six nodes for a need of ten: three of them may be spot, not one."""
+    """Six nodes exist for a need of ten. Three of them may be spot, not one."""
     l4, l4_spot = (replace(p, max_of_both=6) for p in (L4, L4_SPOT))
     cluster = one_model((l4, l4_spot), spot_share=0.5)
     fleet = {"m:a1@r/l4/on-demand": running} if running else {}
@@ -87,9 +88,10 @@ def test_under_shortage_spot_may_hold_its_share_of_what_is_planned(
 
 
 @pytest.mark.parametrize("market", [Market.OWNED, Market.ON_DEMAND])
-def test_the_limit_of_spot_binds_only_where_something_off_spot_is_paid_for(market: Market) -> None:
-    """One node of four H100 serves the whole demand. If the node is owned, it is free and no spot
-    node replaces it."""
+def test_the_spot_limit_binds_only_if_non_spot_capacity_costs_money(market: Market) -> None:
+    """One node of four H100 serves the whole demand. An owned node is free, so no spot node
+    replaces it.
+    """
     cluster = one_model((replace(H100, market=market), L4_SPOT), spot_share=0.5)
     wanted = 0.7 * at(cluster, f"m:a1@r/h100/{market}").req_per_s
     got = ask(cluster, FULL, {"m": wanted}, {})
@@ -97,7 +99,7 @@ def test_the_limit_of_spot_binds_only_where_something_off_spot_is_paid_for(marke
     assert (SPOT_LIMIT in got.binding) == (market is Market.ON_DEMAND)
 
 
-def test_what_stands_off_spot_may_be_all_that_a_short_model_has_to_have_there() -> None:
+def test_running_non_spot_capacity_can_satisfy_the_non_spot_share_of_a_short_model() -> None:
     l4, l4_spot = (replace(p, max_of_both=6) for p in (L4, L4_SPOT))
     cluster = one_model((l4, l4_spot), spot_share=0.5)
     fleet = {"m:a1@r/l4/on-demand": 4}
@@ -107,7 +109,7 @@ def test_what_stands_off_spot_may_be_all_that_a_short_model_has_to_have_there() 
     assert got.violations == ()
 
 
-def test_a_full_ceiling_of_small_instances_does_not_starve_a_model() -> None:
+def test_small_instances_at_the_maximum_do_not_starve_a_model() -> None:
     cluster = one_model((L4, H100), max_instances=3)
     fleet = {"m:a1@r/l4/on-demand": 3}
     wanted = 12.0 * capacity(cluster, fleet.items()) / 3.0 * 0.8
@@ -120,11 +122,11 @@ def test_a_full_ceiling_of_small_instances_does_not_starve_a_model() -> None:
     assert capacity(cluster, full.counts) * 0.8 >= wanted - 1e-6
 
 
-def test_priority_is_served_first_and_takes_what_runs_for_others() -> None:
+def test_a_higher_priority_takes_nodes_from_running_models() -> None:
     cluster = Cluster((replace(L4, max_nodes=4),), (mini("low"), mini("high", priority=10)))
     each = at(cluster, "low:a1@r/l4/on-demand").req_per_s * 0.8
     fleet = {"low:a1@r/l4/on-demand": 4}
-    for step in (1, 2, 3):  # one of four instances may stop at a time, and no fifth has room
+    for step in (1, 2, 3):  # One of four instances may stop at a time, and no fifth has room.
         got = ask(cluster, FULL, {"low": 3.5 * each, "high": 2.5 * each}, fleet)
         fleet = dict(got.counts)
         assert fleet == {"low:a1@r/l4/on-demand": 4 - step, "high:a1@r/l4/on-demand": step}
@@ -135,9 +137,10 @@ def test_priority_is_served_first_and_takes_what_runs_for_others() -> None:
     assert dict(got.shortfall_req_per_s) == {"low": pytest.approx(3.5 * each - left)}
 
 
-def test_what_one_of_high_priority_cannot_use_goes_to_its_equals_before_others() -> None:
-    """Model `a` has only its own pool and lacks capacity; model `b` of equal priority is fully
-    served before model `low` gets any."""
+def test_unused_capacity_goes_to_models_of_equal_priority_first() -> None:
+    """Model `a` lacks capacity but can use only its own pool. Model `b` of equal priority is fully
+    served before model `low` gets any.
+    """
     other = pool("s", "l4", "L4", 1, 1, Market.ON_DEMAND, 0.85)
     services = (
         mini("low", regions=("r",)),
@@ -151,7 +154,7 @@ def test_what_one_of_high_priority_cannot_use_goes_to_its_equals_before_others()
 
 
 @pytest.mark.parametrize("urgency", [URGENT, FULL])
-def test_after_any_plan_one_node_may_go(urgency: Urgency) -> None:
+def test_every_plan_survives_the_loss_of_a_node(urgency: Urgency) -> None:
     cluster = one_model((L4,), survive="one-node")
     one = at(cluster, "m:a1@r/l4/on-demand").req_per_s
     got = ask(cluster, urgency, {"m": 0.9 * one}, {"m:a1@r/l4/on-demand": 1})
@@ -162,4 +165,4 @@ def test_after_any_plan_one_node_may_go(urgency: Urgency) -> None:
     assert again.counts == shrunk.counts
 
 
-# Always an answer
+# An answer in every case

@@ -1,4 +1,4 @@
-"""SLOs that are out of reach, at the declared request lengths or at the measured ones."""
+"""SLOs that no combo can meet, at the declared or at the measured request lengths."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ from tests.unit.planning.planning_clusters import service
 from topics.reason_codes import ReasonCode
 
 
-def test_requests_that_grew_beyond_the_slo_are_served_as_well_as_can_be_and_it_is_said() -> None:
-    """An L4 serves the declared lengths within the SLO, but not prompts of 12,000 tokens."""
+def test_requests_too_long_for_the_slo_are_served_as_well_as_possible_and_stated() -> None:
+    """An L4 serves requests of the declared lengths within the SLO, but not prompts of 12,000
+    tokens.
+    """
     cluster = Cluster((L4,), (service("m", LLAMA, Slo(2000.0, 80.0)),))
     got = ask(cluster, FULL, {"m": 0.2}, lengths=Lengths(12_000.0, 211.0))
     assert got.outcome is Outcome.BEST_EFFORT
@@ -35,7 +37,7 @@ def test_requests_that_grew_beyond_the_slo_are_served_as_well_as_can_be_and_it_i
 
 
 @pytest.mark.parametrize("urgency", [URGENT, FULL])
-def test_an_slo_that_was_never_possible_buys_nothing(urgency: Urgency) -> None:
+def test_an_slo_that_was_never_possible_adds_no_instance(urgency: Urgency) -> None:
     cluster = Cluster((L4,), (service("m", LLAMA, Slo(2000.0, 2.0)),))
     got = ask(cluster, urgency, {"m": 0.2})
     assert got.outcome is Outcome.BEST_EFFORT
@@ -44,15 +46,15 @@ def test_an_slo_that_was_never_possible_buys_nothing(urgency: Urgency) -> None:
     assert ReasonCode.SLO_OUT_OF_REACH in codes_of(about(got.notes, "m"))
 
 
-def test_what_runs_beside_an_impossible_slo_is_not_taken_away() -> None:
-    """Late answers are better than none: the serving fleet stays until another SLO is declared."""
+def test_instances_with_an_impossible_slo_keep_running() -> None:
+    """Late answers are better than none. The fleet stays until another SLO is declared."""
     cluster = Cluster((L4,), (service("m", LLAMA, Slo(2000.0, 2.0)),))
     got = ask(cluster, FULL, {"m": 0.2}, {"m:a1@r/l4/on-demand": 1})
     assert dict(got.counts) == {"m:a1@r/l4/on-demand": 1}
 
 
 @pytest.mark.parametrize("urgency", [URGENT, FULL])
-def test_an_slo_that_no_hardware_meets_gets_nothing_in_the_loop_either_its_floor_included(
+def test_the_control_loop_adds_not_even_the_minimum_for_an_impossible_slo(
     urgency: Urgency,
 ) -> None:
     impossible = replace(mini("m"), slo=Slo(4000.0, 1.0), min_instances=1)
@@ -63,9 +65,8 @@ def test_an_slo_that_no_hardware_meets_gets_nothing_in_the_loop_either_its_floor
     assert ReasonCode.SLO_OUT_OF_REACH in codes_of(about(found.notes, "m"))
 
 
-def test_a_tail_of_requests_that_no_hardware_serves_in_time_leaves_the_others_served() -> None:
-    """The declared lengths contain such requests from the start: on an L4 most prompts attain the
-    SLO, one in five does not."""
+def test_a_model_is_served_although_its_longest_requests_miss_the_slo() -> None:
+    """The declared lengths contain such requests. On an L4 one prompt in five misses the SLO."""
     long = Lengths.expected(2500.0, 200.0, cv=1.5)
     some = replace(one_model((L4,), min_instances=1), services=(late_service(long, 1500.0),))
     plan = ask(some, URGENT, {"m": 1.0}, lengths=long)

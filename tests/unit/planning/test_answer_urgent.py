@@ -1,4 +1,4 @@
-"""Urgent requests: the running fleet stays, and only missing capacity is added."""
+"""Urgent requests add missing capacity and keep the running fleet."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from topics.reason_codes import ReasonCode
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_urgent_keeps_all_that_runs_and_adds_what_is_missing(strategy: str) -> None:
-    """The expensive L40S stays although a new plan would never rent it."""
+def test_an_urgent_plan_keeps_the_fleet_and_adds_missing_capacity(strategy: str) -> None:
+    """The expensive L40S stays although a full plan would never rent it."""
     cluster = small_cluster()
     fleet = {"mini:a1@us-east/l40s/on-demand": 1, "code:a4@us-east/l40s/spot": 1}
     got = ask(cluster, URGENT, {"mini": 12.0}, fleet, strategy)
@@ -47,7 +47,7 @@ def test_urgent_keeps_all_that_runs_and_adds_what_is_missing(strategy: str) -> N
     assert got.switches == ()
 
 
-def test_urgent_adds_nothing_where_what_runs_is_enough() -> None:
+def test_an_urgent_plan_adds_nothing_to_a_sufficient_fleet() -> None:
     cluster = one_model((L4,))
     fleet = {"m:a1@r/l4/on-demand": 9}
     got = ask(cluster, URGENT, {"m": 0.1}, fleet)
@@ -57,7 +57,7 @@ def test_urgent_adds_nothing_where_what_runs_is_enough() -> None:
 
 @dataclass
 class Noting:
-    """The strategy of Shoal that also records its candidates."""
+    """The strategy of Shoal. It also records its candidates."""
 
     offered: dict[str, int] = field(default_factory=dict)
     name: str = "noting"
@@ -68,10 +68,10 @@ class Noting:
 
 
 @pytest.mark.parametrize(("lost", "chooses"), [(0, False), (11, True)])
-def test_urgent_puts_candidates_together_only_for_models_that_are_short(
+def test_an_urgent_plan_builds_candidates_only_for_models_with_a_shortfall(
     lost: int, chooses: bool
 ) -> None:
-    """Model m needs nine L4; after the loss of 11 of 12 nodes it has one."""
+    """Model m needs nine L4. After the loss of 11 of 12 nodes it has one."""
     request = PlanRequest(
         number=1,
         urgency=URGENT,
@@ -88,16 +88,17 @@ def test_urgent_puts_candidates_together_only_for_models_that_are_short(
     assert noting.offered["n"]
 
 
-def test_what_runs_is_enough_only_if_its_spot_share_is_kept() -> None:
+def test_a_fleet_is_sufficient_only_within_its_spot_share() -> None:
     cluster = one_model((L4, L4_SPOT), spot_share=0.5)
     got = ask(cluster, URGENT, {"m": 3.0}, {"m:a1@r/l4/spot": 9})
     assert got.outcome is Outcome.PLANNED
     assert dict(got.counts)["m:a1@r/l4/on-demand"] >= 1
 
 
-def test_what_runs_is_enough_only_if_it_can_serve_one_request_after_another() -> None:
-    """An L4 attains this SLO only if almost idle: it may get a first request every 39 s, and a
-    request takes up to 4 s."""
+def test_a_fleet_is_sufficient_only_if_it_can_serve_consecutive_requests() -> None:
+    """An L4 meets this SLO only if it is almost idle. It may start a request every 39 s, and a
+    request takes up to 4 s.
+    """
     fleet, lengths = {"m:a1@r/l4/on-demand": 1}, Lengths(4000.0, 20.0)
     tight = replace(mini("m", min_instances=1), slo=Slo(2000.0, 100.0))
     got = ask(Cluster((L4, H100), (tight,)), URGENT, {"m": 0.01}, fleet, lengths=lengths)
@@ -105,7 +106,7 @@ def test_what_runs_is_enough_only_if_it_can_serve_one_request_after_another() ->
     assert any("h100" in combo_id for combo_id, _ in got.counts)
 
 
-def test_urgent_fills_nodes_that_others_paid_for_before_it_rents_one() -> None:
+def test_an_urgent_plan_fills_rented_nodes_before_it_rents_another() -> None:
     cluster = Cluster((H100,), (mini("m"), mini("n")))
     fleet = {"n:a1@r/h100/on-demand": 1}
     got = ask(cluster, URGENT, {"m": 1.0}, fleet)
@@ -113,10 +114,10 @@ def test_urgent_fills_nodes_that_others_paid_for_before_it_rents_one() -> None:
     assert usd(got) == 12.0
 
 
-# Constraints, all at once
+# All constraints together
 
 
-def test_an_urgent_addition_that_breaks_the_budget_is_not_made() -> None:
+def test_an_urgent_plan_does_not_exceed_the_budget() -> None:
     cluster = one_model((L4,), Policy(budget_usd_per_h=2.0))
     fleet = {"m:a1@r/l4/on-demand": 2}
     got = ask(cluster, URGENT, {"m": 9.0}, fleet)
@@ -126,9 +127,8 @@ def test_an_urgent_addition_that_breaks_the_budget_is_not_made() -> None:
     assert got.shortfall_req_per_s
 
 
-def test_the_budget_counts_what_other_models_run() -> None:
-    """Model n uses two nodes; the budget of 4 USD/h leaves room for two nodes of m, not for
-    four."""
+def test_the_budget_includes_nodes_of_other_models() -> None:
+    """Model n uses two nodes. The budget of 4 USD/h leaves room for two nodes of m, not four."""
     cluster = Cluster((L4,), (mini("m"), mini("n")), Policy(budget_usd_per_h=4 * 0.85 + 0.1))
     for urgency in (URGENT, FULL):
         got = ask(
@@ -149,7 +149,7 @@ def test_the_budget_counts_what_other_models_run() -> None:
         assert ReasonCode.BUDGET in codes_of(got.binding)
 
 
-def test_obtainable_nodes_bound_an_urgent_plan() -> None:
+def test_available_nodes_limit_an_urgent_plan() -> None:
     cluster = one_model((L4,))
     got = ask(cluster, URGENT, {"m": 9.0}, obtainable=(("r/l4/on-demand", 1),))
     assert dict(got.counts) == {"m:a1@r/l4/on-demand": 1}

@@ -1,4 +1,4 @@
-"""The strategy that does the most work for a budget, on the common planning problem."""
+"""The strategy that does the most work for a budget, on the same planning problem as the others."""
 
 from __future__ import annotations
 
@@ -76,9 +76,10 @@ def test_the_policy_chooses_the_strategy() -> None:
     assert strategy_for(spends) is BUDGET_STRATEGY
 
 
-def test_capacity_follows_the_work_that_is_done_and_stays_within_the_budget() -> None:
-    """Each copy has its part of the plan's value, so the sums of the control loop equal those of
-    the planner."""
+def test_capacity_follows_the_planned_work_within_the_budget() -> None:
+    """Each copy gets its part of the plan's value, so the control loop and the planner have equal
+    sums.
+    """
     made = solve(cluster(6.0), {"m": 2.0})
     assert made.work is not None
     assert made.cost_usd_per_h <= 6.0
@@ -88,13 +89,13 @@ def test_capacity_follows_the_work_that_is_done_and_stays_within_the_budget() ->
         assert sum(parts) == pytest.approx(1.0)
 
 
-def test_the_measured_mix_is_planned_for_and_not_the_declared_one() -> None:
+def test_the_plan_uses_the_measured_mix_instead_of_the_declared_one() -> None:
     before = solve(cluster(6.0), {"m": 2.0})
     after = solve(cluster(6.0), {"m": 2.0}, mix=(("long", 0.95), ("chat", 0.05)))
     assert before.counts() != after.counts()
 
 
-def test_what_runs_stays_where_it_does_as_much_but_for_hold() -> None:
+def test_an_equally_good_running_fleet_stays() -> None:
     best = solve(cluster(6.0), {"m": 2.0})
     assert solve(cluster(6.0), {"m": 2.0}, best.counts(), hold=0.025).counts() == best.counts()
     worse = {"m:a1@r/l4/on-demand": 1}
@@ -102,32 +103,34 @@ def test_what_runs_stays_where_it_does_as_much_but_for_hold() -> None:
     assert moved.counts() != worse
 
 
-def test_additions_leave_everything_that_runs() -> None:
+def test_an_additions_only_plan_keeps_every_running_instance() -> None:
     fleet = {"m:a1@r/l4/on-demand": 2}
     made = solve(cluster(4.0), {"m": 2.0}, fleet, additions_only=True)
     assert made.counts()["m:a1@r/l4/on-demand"] >= 2
     assert made.cost_usd_per_h <= 4.0
 
 
-def test_a_fleet_above_the_budget_is_no_reason_to_fail() -> None:
-    """A price rose, or the budget was lowered: the plan adds no instances and divides the running
-    ones among the requests."""
+def test_a_fleet_above_the_budget_gets_a_plan() -> None:
+    """A price rose, or the budget was lowered. The plan adds no instance and divides requests among
+    the running ones.
+    """
     fleet = {"m:a1@r/l40s/on-demand": 3}
     made = solve(cluster(2.0), {"m": 2.0}, fleet, additions_only=True)
     assert made.counts() == fleet
     assert made.work is not None
 
 
-def test_the_least_model_goes_without_where_the_budget_does_not_reach_for_all() -> None:
+def test_the_least_important_model_gets_no_capacity_if_the_budget_is_too_small() -> None:
     two = cluster(1.9, service("big", priority=1), service("small"))
     made = solve(two, {"big": 2.0, "small": 1.0})
     assert {i.split(":")[0] for i in made.counts()} == {"big"}
     assert Reason(ReasonCode.BUDGET_TOO_SMALL, "small") in made.notes
 
 
-def test_a_model_that_cannot_be_had_takes_nothing_from_those_that_can() -> None:
-    """The 70B model needs a node of H100 for 20 USD/h; each 8B model needs one L40S for 1.80
-    USD/h."""
+def test_a_model_too_expensive_for_the_budget_takes_nothing_from_others() -> None:
+    """The 70B model needs a node of H100 for 20 USD/h. Each 8B model needs one
+    L40S for 1.80 USD/h.
+    """
     big = service("big", architecture=catalog.model("meta-llama/Llama-3.3-70B-Instruct"))
     where = cluster(4.0, service("first", priority=2), replace(big, priority=1), service("small"))
     fast = Pool("r", "h100", catalog.gpu("H100"), 4, 2, Market.ON_DEMAND, 20.0)
@@ -140,9 +143,10 @@ def test_a_model_that_cannot_be_had_takes_nothing_from_those_that_can() -> None:
     assert alone.notes[0].code is ReasonCode.BUDGET_WITHOUT_PLAN
 
 
-def test_floors_that_the_budget_does_not_reach_for_are_kept_in_part_and_said() -> None:
-    """Every instance takes an L40S for 1.80 USD/h: the budget pays first for two, then for
-    three."""
+def test_minimums_beyond_the_budget_are_kept_in_part_and_stated() -> None:
+    """Every instance takes an L40S for 1.80 USD/h. The budget pays first for
+    two, then for three.
+    """
     one = solve(cluster(4.0, service("m", min_instances=3)), {"m": 2.0})
     planned = Reason(ReasonCode.INSTANCES_PLANNED, quantities=(2,))
     assert one.violations == (Reason(ReasonCode.PROMISED_FLOOR, "m", (), (3,), because=(planned,)),)
@@ -153,7 +157,7 @@ def test_floors_that_the_budget_does_not_reach_for_are_kept_in_part_and_said() -
     assert ReasonCode.BUDGET_TOO_SMALL not in codes_of((*one.notes, *two.notes))
 
 
-def test_limits_below_what_stands_are_no_reason_to_fail() -> None:
+def test_limits_below_the_running_fleet_give_a_plan() -> None:
     fleet = {"m:a1@r/l4/on-demand": 3}
     capped = cluster(4.0, service("m", max_instances=2))
     assert solve(capped, {"m": 2.0}, fleet, additions_only=True).counts() == fleet
@@ -167,7 +171,7 @@ def test_limits_below_what_stands_are_no_reason_to_fail() -> None:
     assert not made.counts().get("m:a1@r/l4/spot")
 
 
-def test_a_pool_with_more_taken_than_is_left_of_it_holds_nothing_more() -> None:
+def test_a_pool_with_more_used_than_available_nodes_gets_no_addition() -> None:
     base = cluster(1.8)
     owned = Pool("r", "own", catalog.gpu("L40S"), 4, 1, Market.OWNED, 0.0)
     where = replace(base, pools=(owned, *base.pools))
@@ -178,9 +182,10 @@ def test_a_pool_with_more_taken_than_is_left_of_it_holds_nothing_more() -> None:
     assert not any(owned.id in combo_id for combo_id in made.counts())
 
 
-def test_running_out_of_time_takes_no_model_for_one_that_cannot_be_had() -> None:
-    """The running fleet stays, and the plan states that time ended the search. Without a running
-    fleet there is no plan."""
+def test_a_model_is_not_called_infeasible_because_time_ran_out() -> None:
+    """The running fleet stays, and the plan states that time stopped the search. Without a running
+    fleet there is no plan.
+    """
     two = cluster(9.0, service("big", priority=1), service("small"))
     demands = {m: Demand(m, 2.0, two.service(m).lengths) for m in ("big", "small")}
     over = PlanOptions(time_limit_s=1.0, elapsed_s=lambda: 2.0)
@@ -195,11 +200,12 @@ def test_running_out_of_time_takes_no_model_for_one_that_cannot_be_had() -> None
     assert none.notes == (Reason(ReasonCode.NOT_IN_TIME),)
 
 
-def test_nothing_goes_below_its_floor_because_time_ran_out(
+def test_no_model_falls_below_its_minimum_because_time_ran_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The budget was lowered below the price of the running fleet, and the search for all floors
-    reaches its time limit."""
+    """The budget was lowered below the cost of the running fleet. The search for all minimums
+    reaches its time limit.
+    """
 
     def late(problem: MixProblem, *rest: float) -> Mix | Unfound:
         return Unfound.LIMIT if problem.copies_min.any() else most_work(problem, *rest)
@@ -211,13 +217,13 @@ def test_nothing_goes_below_its_floor_because_time_ran_out(
     fleet = {"m:a1@r/l40s/on-demand": 1, "n:a1@r/l40s/on-demand": 3}
     assert (
         solve(where, rates, fleet).status is PlanStatus.FAILED
-    )  # with more time the plan has two of n
+    )  # With more time the plan has two of n.
     made = solve(where, rates, dict(fleet, **{"n:a1@r/l40s/on-demand": 1}))
     assert made.work is not None and made.status is PlanStatus.LIMIT
 
 
-def test_searches_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of six models has its own search, and all searches have one common time limit."""
+def test_searches_share_the_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of six models has its own search, and all searches share one time limit."""
     asked: list[float] = []
 
     def impossible(problem: MixProblem, seconds: float, *rest: float) -> Unfound:
@@ -233,17 +239,19 @@ def test_searches_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -
     assert len(asked) == 7 and 1.5 * sum(asked) <= 10.0
 
 
-def test_a_type_that_nothing_serves_is_left_out_and_said() -> None:
+def test_a_type_that_no_gpu_serves_is_left_out_and_stated() -> None:
     endless = WorkloadType("book", 0.1, Lengths(8000, 100))
-    slo = Slo(50.0, 60.0)  # no declared GPU processes 8,000 tokens in 50 ms
+    slo = Slo(50.0, 60.0)  # No declared GPU processes 8,000 tokens in 50 ms.
     types = (replace(TYPES[1], share=0.9), endless)
     made = solve(cluster(6.0, service("m", types=types, slo=slo)), {"m": 2.0})
     assert made.work is None or ("m", "book") in made.work.unserved
     assert {ReasonCode.TYPE_NOT_SERVED, ReasonCode.BUDGET_WITHOUT_PLAN} & {*codes_of(made.notes)}
 
 
-def test_a_running_pipeline_that_cannot_hold_one_type_serves_the_others() -> None:
-    """Stages of one L40S hold layers of the 70B model and short requests, but no long request."""
+def test_a_running_pipeline_too_small_for_one_type_serves_the_others() -> None:
+    """Stages of one L40S have room for layers of the 70B model and for short requests, but not for
+    a long one.
+    """
     types = (
         WorkloadType("short", 0.9, Lengths(1155, 211)),
         WorkloadType("long", 0.1, Lengths(6000, 1500)),
@@ -263,17 +271,17 @@ def test_a_running_pipeline_that_cannot_hold_one_type_serves_the_others() -> Non
     assert BUDGET_STRATEGY.solve(problem).work is not None
 
 
-def test_what_binds_is_named() -> None:
+def test_the_binding_limit_is_named() -> None:
     limits = solve(cluster(3.0), {"m": 2.0}).binding
     assert Reason(ReasonCode.BUDGET, "*", quantities=(3.0,)) in limits
     full = solve(cluster(1000.0, nodes=2), {"m": 2.0}).binding
     assert (ReasonCode.POOL_FULL, (2.0,)) in [(one.code, one.quantities) for one in full]
 
 
-def test_an_answer_carries_the_shares_and_goes_over_the_wire() -> None:
+def test_an_answer_with_shares_survives_the_wire_format() -> None:
     where = cluster(6.0)
     request = PlanRequest(1, Urgency.FULL, 0, (Demand("m", 2.0, where.service("m").lengths),))
     found = answer_request(request, where, default_profile(), strategy_for(where.policy))
     assert found.outcome is not Outcome.NONE
     assert {kind for _, kind, _, _ in found.shares} == {"long", "chat"}
-    assert encode(found)  # plain numbers only: the decision log and the pipe accept no other types
+    assert encode(found)  # the decision log and the pipe accept only plain numbers

@@ -1,4 +1,4 @@
-"""The filter of pipelines on many pools keeps exactly the cheapest of each region and market."""
+"""With many pools, the filter of pipelines keeps exactly the cheapest of each region and market."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ KINDS = {"L40S": 1.9, "A10G": 1.0}
 
 
 def pools() -> tuple[Pool, ...]:
-    """Pools of nodes with one, two and four GPUs of two kinds, in two regions and both markets."""
+    """Pools of nodes with one, two and four GPUs, of two GPU types, in two regions and both
+    markets.
+    """
     made = []
     for n, (region, kind, gpus, market) in enumerate(
         product(("eu", "us"), KINDS, (1, 2, 4), (Market.ON_DEMAND, Market.SPOT))
@@ -33,7 +35,9 @@ def service() -> Service:
 
 
 def test_the_cheapest_placements_of_all_stay() -> None:
-    """The test prices every placement of every pipeline, and its best twelve equal the filter's."""
+    """The test prices every placement of every pipeline. Its twelve cheapest equal those of the
+    filter.
+    """
     profile = default_profile()
     slices = tuple(NodeSlice(catalog.gpu(kind), n) for kind in KINDS for n in (1, 2, 4))
     ratios: dict[tuple[str, Market], list[float]] = {}

@@ -1,4 +1,4 @@
-"""Candidate combos fit and meet the SLO, and their names describe them."""
+"""Candidate combos fit, meet the SLO, and can be found by their names."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster
 PROFILE = default_profile()
 
 
-def test_every_candidate_can_be_found_again_by_its_name() -> None:
+def test_every_candidate_can_be_rebuilt_from_its_name() -> None:
     cluster = small_cluster()
     for service in cluster.services:
         for combo in candidate_combos(cluster, service, CONVERSATION, PROFILE):
             assert evaluate_combo(combo.id, cluster, service, CONVERSATION, PROFILE) == combo
 
 
-def test_a_70b_model_is_offered_no_slice_that_cannot_hold_its_weights() -> None:
+def test_a_70b_model_gets_no_slice_too_small_for_its_weights() -> None:
     cluster = small_cluster()
     combos = candidate_combos(cluster, cluster.service("chat"), CONVERSATION, PROFILE)
     smallest = {"h100": 4, "l40s": 4}
@@ -49,7 +49,7 @@ def test_candidates_meet_the_slo_and_match_their_slower_phase() -> None:
         assert len({member.pool.split("/")[0] for member in combo.members}) == 1
 
 
-def test_only_one_direction_of_a_gpu_pair_is_kept() -> None:
+def test_a_pair_of_gpus_is_used_in_one_direction_only() -> None:
     cluster = small_cluster()
     combos = candidate_combos(cluster, cluster.service("mini"), CONVERSATION, PROFILE)
     kinds = {
@@ -68,7 +68,7 @@ def test_spot_is_offered_only_to_services_that_accept_it() -> None:
         assert bool(on_spot) is accepted
 
 
-def test_an_slo_that_nothing_meets_has_no_candidates_and_late_ones_are_marked() -> None:
+def test_an_impossible_slo_has_no_candidates_and_late_ones_are_marked() -> None:
     cluster = small_cluster()
     mini = replace(cluster.service("mini"), slo=Slo(0.5, 0.5))
     assert candidate_combos(cluster, mini, CONVERSATION, PROFILE) == ()
@@ -77,8 +77,8 @@ def test_an_slo_that_nothing_meets_has_no_candidates_and_late_ones_are_marked() 
     assert not any(combo.meets_slo for combo in combos)
 
 
-def test_a_demand_that_moves_builds_no_combo_anew() -> None:
-    """Combos are reused as long as the arrivals at each instance stay the same."""
+def test_a_change_of_demand_reuses_combos() -> None:
+    """Combos are reused while the arrivals at each instance stay the same."""
     cluster = small_cluster()
     mini = cluster.service("mini")
     built = [
@@ -98,9 +98,10 @@ def test_a_model_that_may_not_be_disaggregated_gets_no_pairs() -> None:
     assert all(len(combo.members) == 1 for combo in whole)
 
 
-def test_prefill_and_decode_stand_apart_only_where_the_network_carries_the_cache() -> None:
-    """An L40S node of four GPUs produces KV cache of an 8B model at more than 1 Gbit/s, but less
-    than 400 Gbit/s."""
+def test_prefill_and_decode_are_separated_only_if_the_network_can_move_the_cache() -> None:
+    """An L40S node of four GPUs produces more than 1 Gbit/s of KV cache of an 8B model, but less
+    than 400.
+    """
 
     def pairs(gbit_per_s: float) -> list[str]:
         cluster = small_cluster()
@@ -122,7 +123,7 @@ def test_a_single_node_needs_no_network_between_nodes() -> None:
     assert any(len(combo.members) > 1 for combo in found)
 
 
-def test_the_time_to_get_a_node_counts_in_the_start_of_a_combo() -> None:
+def test_the_start_of_a_combo_includes_the_time_to_get_a_node() -> None:
     cluster = small_cluster()
     later = replace(
         cluster,
@@ -137,7 +138,7 @@ def test_the_time_to_get_a_node_counts_in_the_start_of_a_combo() -> None:
         assert combo.start_s == pytest.approx(now[combo.id].start_s + 240.0 * rented)
 
 
-def test_a_model_that_fits_nowhere_has_no_candidates() -> None:
+def test_a_model_that_fits_no_pool_has_no_candidates() -> None:
     cluster = small_cluster()
     only_l4 = Cluster(tuple(p for p in cluster.pools if p.name == "l4"), cluster.services)
     assert candidate_combos(only_l4, cluster.service("chat"), CONVERSATION, PROFILE) == ()
@@ -169,6 +170,6 @@ def test_names_of_combos_are_read_back() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "mini", "mini:", "mini:a@x", "mini:z1@x", "mini:a1", ":a1@x"])
-def test_what_is_no_combo_name_is_refused(name: str) -> None:
+def test_an_invalid_combo_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidValue, match="combo"):
         parse_combo_id(name)

@@ -1,4 +1,4 @@
-"""Cells as combos: names, rates at another mix, plans, explanations, and the wire form."""
+"""Cells as combos: names, rates at another mix, plans, explanations, and the wire format."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _graph(cluster: Cluster) -> ComponentGraph:
 
 
 def _busy(cell: Combo, cluster: Cluster) -> dict[tuple[str, str], float]:
-    """Seconds of work per second, by deployment and pool."""
+    """Seconds of work that arrive per second, by deployment and pool."""
     found: dict[tuple[str, str], float] = {}
     for path in cell.paths:
         for hop in path.hops:
@@ -55,7 +55,7 @@ def _busy(cell: Combo, cluster: Cluster) -> dict[tuple[str, str], float]:
     return found
 
 
-def test_every_cell_carries_its_rate_of_every_type_within_its_instances(cluster: Cluster) -> None:
+def test_the_instances_of_every_cell_can_serve_its_rate(cluster: Cluster) -> None:
     graph = _graph(cluster)
     found = candidate_cells(graph, cluster.pools)
     assert found
@@ -69,7 +69,7 @@ def test_every_cell_carries_its_rate_of_every_type_within_its_instances(cluster:
         assert saturated_deployments(cell, graph, cluster.pools)
 
 
-def test_a_cell_is_found_again_by_its_name_and_others_are_refused(cluster: Cluster) -> None:
+def test_a_cell_is_rebuilt_from_its_name_and_invalid_names_are_refused(cluster: Cluster) -> None:
     graph = _graph(cluster)
     for cell in candidate_cells(graph, cluster.pools):
         again = evaluate_cell(cell.id, graph, cluster.pools)
@@ -81,7 +81,7 @@ def test_a_cell_is_found_again_by_its_name_and_others_are_refused(cluster: Clust
             evaluate_cell(wrong, graph, cluster.pools)
 
 
-def test_the_same_instances_carry_less_of_a_heavier_mix(cluster: Cluster) -> None:
+def test_a_heavier_mix_lowers_the_rate_of_a_cell(cluster: Cluster) -> None:
     graph = _graph(cluster)
     spoken = graph.with_shares({"text": 0.1, "photo": 0.1, "voice": 0.8})
     cell = candidate_cells(graph, cluster.pools)[0]
@@ -97,7 +97,7 @@ def _plan_request(
 
 
 def test_the_planner_covers_the_demand_with_cells_and_adapts_to_the_mix(cluster: Cluster) -> None:
-    """The second plan starts from the first and covers the demand of the shifted mix."""
+    """The second plan starts from the first one and covers the demand of the shifted mix."""
     shoal = strategy("shoal")
     declared = {kind.name: kind.share for kind in _graph(cluster).types}
     first = answer_request(_plan_request(12.0, declared, ()), cluster, default_profile(), shoal)
@@ -118,7 +118,7 @@ def test_the_planner_covers_the_demand_with_cells_and_adapts_to_the_mix(cluster:
     assert sum(rates[i] * n for i, n in shifted.counts) * 0.8 >= 12.0 * (1 - 1e-6)
 
 
-def test_explain_says_which_stages_are_saturated(cluster: Cluster) -> None:
+def test_the_explanation_names_saturated_stages(cluster: Cluster) -> None:
     made = explained_plan(
         _plan_request(6.0, {}, ()), cluster, default_profile(), strategy("shoal"), "omni"
     )
@@ -127,7 +127,7 @@ def test_explain_says_which_stages_are_saturated(cluster: Cluster) -> None:
     assert any("saturated: " in why for why in said.models[0].bound_by)
 
 
-def test_a_cell_is_named_by_what_it_runs() -> None:
+def test_a_cell_is_named_after_its_deployments() -> None:
     cell = "omni:c1.audio@us/a100/on-demand+3c1.talker@us/a100/on-demand+c1.llm@us/l40s/spot"
     assert change_words([(cell, 1), ("omni:c1.all@us/a100/on-demand", -2)]) == (
         "+1 (audio, 3 talker) on a100 us on-demand + llm on l40s us spot, "
@@ -135,7 +135,7 @@ def test_a_cell_is_named_by_what_it_runs() -> None:
     )
 
 
-def test_a_model_of_components_crosses_the_solvers_pipe(cluster: Cluster) -> None:
+def test_a_component_model_survives_the_pipe_to_the_solver(cluster: Cluster) -> None:
     request = _plan_request(6.0, {}, ())
     assert solver_wire.decode_request(solver_wire.encode_request(request, cluster)) == (
         request,
@@ -172,7 +172,7 @@ def test_a_cell_is_routed_when_every_stage_has_an_instance(cluster: Cluster) -> 
 
 
 def test_a_cell_that_is_partly_ready_gets_its_part_and_keeps_its_paths(cluster: Cluster) -> None:
-    """After a restart the cell has no rate yet: until then the published routes stay."""
+    """After a restart the cell has no rate yet. Until it has one, its published routes stay."""
     cell, group = _placed_cell(cluster)
     many = max(cell.members, key=lambda m: m.count)
     gone = next(p for p in group.placed if p.deployment == many.deployment)

@@ -1,5 +1,4 @@
-"""Plans of component graphs, compared with the program of the paper, written independently in
-PuLP."""
+"""Plans of component graphs, compared with an independent PuLP version of the paper's program."""
 
 from __future__ import annotations
 
@@ -44,8 +43,9 @@ def graph(seed: int, rate: float = 3.0, **rest: object) -> ComponentGraph:
 
 
 def papers_program(g: ComponentGraph, gpus: int | None, rate: float | None) -> float:
-    """The program of App. B: the fewest GPUs for a rate, or the largest rate for a number of
-    GPUs."""
+    """The program of App. B. It minimises GPUs for a rate, or maximises the rate for a number of
+    GPUs.
+    """
     problem = pulp.LpProblem("b", pulp.LpMinimize if gpus is None else pulp.LpMaximize)
     copies = {
         o.name: problem.add_variable(f"r_{i}", 0, None, cat="Integer")
@@ -76,8 +76,10 @@ def papers_program(g: ComponentGraph, gpus: int | None, rate: float | None) -> f
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_both_variants_are_those_of_the_paper(seed: int) -> None:
-    """One kind of GPU at 1 USD/h: the fewest GPUs for a rate, and the largest rate for six GPUs."""
+def test_both_objectives_equal_those_of_the_paper(seed: int) -> None:
+    """With one GPU type at 1 USD/h: the fewest GPUs for a rate, and the largest
+    rate for six GPUs.
+    """
     g = graph(seed)
     least = cheapest_for_rate(component_problem((g,), (pool("a100"),)), gap=1e-9)
     assert least.usd_per_h == pytest.approx(papers_program(g, None, g.req_per_s))
@@ -98,8 +100,8 @@ def test_paths_stay_in_one_region_and_their_shares_sum_to_one() -> None:
     assert {one.pool.region for one, _ in plan.instances} == {"us", "eu"}
 
 
-def test_spot_carries_no_more_than_its_share() -> None:
-    """A path with one hop on spot depends on spot."""
+def test_paths_on_spot_serve_at_most_the_spot_share() -> None:
+    """A path depends on spot if one of its visits does."""
     pools = (pool("a100"), pool("a100s", market=Market.SPOT, price_usd_per_h=0.2))
     for share in (0.0, 0.4, 1.0):
         g = graph(5, spot_share=share)
@@ -113,9 +115,10 @@ def test_spot_carries_no_more_than_its_share() -> None:
         assert (on_spot > 0.0) == (share > 0.0)
 
 
-def test_what_no_pool_can_serve_is_named() -> None:
-    """The reason is one of three: no A100 is declared, too few are declared, or the budget pays for
-    none."""
+def test_unserved_demand_is_stated_with_its_reason() -> None:
+    """There are three reasons: no A100 is declared, too few are declared, or the budget pays for
+    none.
+    """
     g = graph(1)
     with pytest.raises(InvalidValue, match="components deployed on declared GPUs"):
         component_problem((g,), (pool("l40s"),))

@@ -12,9 +12,10 @@ from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.instances import evaluate_instance
 
 
-def test_long_answers_are_planned_no_longer_than_max_len() -> None:
-    """Answers have 8,000 tokens on average and at most 16,384: the cut reduces the spread, so
-    capacity is higher."""
+def test_planned_answers_are_limited_by_max_len() -> None:
+    """Answers have 8,000 tokens on average and at most 16,384. The limit reduces their spread, so
+    capacity is higher.
+    """
     service = Service(
         model="m",
         architecture=catalog.model("meta-llama/Llama-3.1-8B-Instruct"),

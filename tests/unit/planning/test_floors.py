@@ -1,5 +1,6 @@
-"""A floor counts instances that can serve, not the cheapest instances that can only load the
-model."""
+"""A minimum counts instances that can serve requests, not the cheapest ones that can load the
+model.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.unit.planning.planning_clusters import CONVERSATION, combo
 from topics.reason_codes import ReasonCode
 
 LEAST = 1.0 / (4.0 + 211.0 * 0.150)
-"""Requests/s of one after another, each as slow as the SLO of these clusters allows."""
+"""Rate of consecutive requests, each as slow as the SLO of these clusters allows, in requests/s."""
 
 
 def planned(
@@ -44,7 +45,7 @@ def planned(
 
 @pytest.mark.parametrize("additions_only", [False, True])
 @pytest.mark.parametrize("tiny", [1e-8, 0.9 * LEAST])
-def test_a_floor_is_not_kept_with_what_cannot_serve_one_request_after_another(
+def test_an_instance_too_slow_for_consecutive_requests_does_not_count_for_the_minimum(
     tiny: float, additions_only: bool
 ) -> None:
     plan = planned(tiny, additions_only=additions_only)
@@ -52,27 +53,27 @@ def test_a_floor_is_not_kept_with_what_cannot_serve_one_request_after_another(
     assert not plan.violations
 
 
-def test_what_serves_one_request_after_another_is_enough_for_a_floor() -> None:
+def test_an_instance_that_serves_consecutive_requests_counts_for_the_minimum() -> None:
     assert planned(1.1 * LEAST).counts() == {"m:tiny": 1}
 
 
-def test_without_a_floor_a_trickle_goes_to_the_cheapest() -> None:
+def test_without_a_minimum_little_traffic_gets_the_cheapest_instance() -> None:
     assert planned(0.9 * LEAST, floor=0, demand=0.1 * LEAST).counts() == {"m:tiny": 1}
 
 
-def test_where_nothing_serves_more_the_cheapest_keeps_the_floor_and_that_is_said() -> None:
+def test_the_cheapest_slow_instance_keeps_the_minimum_if_none_is_faster() -> None:
     plan = planned(0.5 * LEAST, large=0.9 * LEAST)
     assert plan.counts() == {"m:tiny": 1}
     assert ReasonCode.ONE_AFTER_ANOTHER in codes_of(plan.notes)
 
 
-def test_where_no_node_of_the_others_is_left_the_floor_is_kept_as_well_as_it_can_be() -> None:
+def test_slow_instances_keep_the_minimum_if_no_other_node_is_left() -> None:
     plan = planned(0.5 * LEAST, large_nodes=0)
     assert plan.counts() == {"m:tiny": 1}
     (broken,) = plan.violations
     assert (broken.code, broken.subject) == (ReasonCode.PROMISED_USEFUL_FLOOR, "m")
 
 
-def test_what_runs_is_exchanged_only_when_it_has_fallen_well_below() -> None:
+def test_a_running_instance_is_replaced_only_if_it_is_much_too_slow() -> None:
     assert planned(0.6 * LEAST, fleet=1).counts() == {"m:tiny": 1}
     assert planned(0.4 * LEAST, fleet=1).counts() == {"m:large": 1}

@@ -1,4 +1,4 @@
-"""KV cache moves over the declared network of the pools: the transfer time reduces capacity."""
+"""KV cache moves over the declared network of the pools, and the transfer time reduces capacity."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def on(gb_s: float) -> Cluster:
     return replace(cluster, pools=pools)
 
 
-def test_a_slow_network_puts_the_first_token_of_a_decode_instance_out_of_reach() -> None:
-    """1,155 tokens of an 8B model are 151 MB: the transfer takes 1.2 s at 1 Gbit/s, and the TTFT
-    limit is 1 s."""
+def test_a_slow_network_makes_the_first_decode_token_too_late() -> None:
+    """1,155 tokens of an 8B model are 151 MB. The transfer takes 1.2 s at 1 Gbit/s, but the TTFT
+    limit is 1 s.
+    """
     spec, node = catalog.model("meta-llama/Llama-3.1-8B"), NodeSlice(catalog.gpu("L40S"), 1)
     lengths, slo = Lengths(1155.0, 211.0), Slo(1000.0, 60.0)
     rates = [
@@ -41,8 +42,8 @@ def test_a_slow_network_puts_the_first_token_of_a_decode_instance_out_of_reach()
     assert rates[1] == 0.0
 
 
-def test_a_pair_is_worth_less_on_a_slower_network_and_named_pairs_are_found_again() -> None:
-    """At 2.1e9 bytes/s the transfer takes 72 ms of the 75 ms of the TTFT that decode may use."""
+def test_a_slower_network_lowers_the_capacity_of_a_pair() -> None:
+    """At 2.1e9 bytes/s the transfer takes 72 of the 75 ms that decode may use of the TTFT limit."""
     rates = []
     for gb_s in (50.0, 2.1):
         cluster = on(gb_s)

@@ -1,5 +1,6 @@
-"""From a declaration Shoal detects a model that no declared GPU can hold, and its figures are
-consistent."""
+"""Models that no declared GPU can hold are detected from the declaration, with
+consistent figures.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ def the_one(found: tuple[Misfit, ...]) -> Misfit:
     return found[0]
 
 
-def test_weights_alone_too_large(tmp_path: Path) -> None:
-    """70 billion BF16 weights are 141 GB; four L4 have 96 GB."""
+def test_weights_that_fit_no_gpu_are_named(tmp_path: Path) -> None:
+    """70 billion BF16 weights are 141 GB, but four L4 have 96 GB."""
     found = the_one(misfits(cluster(tmp_path, "{gpu: L4, per_node: 4, max: 9, price: 1}")))
     assert found.slice is not None
     assert found.slice.name == "4xL4"
@@ -56,8 +57,10 @@ def test_weights_alone_too_large(tmp_path: Path) -> None:
     assert text(found.reason()).endswith("; 4xL40S would fit")
 
 
-def test_the_longest_request_too_large_and_what_would_fit(tmp_path: Path) -> None:
-    """The `max_len` that the message proposes fits, and one token more does not."""
+def test_a_longest_request_that_does_not_fit_is_named_with_a_length_that_fits(
+    tmp_path: Path,
+) -> None:
+    """The `max_len` that the message proposes fits, but one token more does not."""
     pool = "{gpu: L4, per_node: 8, max: 9, price: 1}"
     found = the_one(misfits(cluster(tmp_path, pool, 100_000)))
     assert found.weights_gb < found.usable_gb < found.weights_gb + found.kv_gb
@@ -78,20 +81,20 @@ def test_the_figures_are_those_that_plans_use(tmp_path: Path) -> None:
     assert tokens * per_token_gb == pytest.approx(found.usable_gb - found.weights_gb)
 
 
-def test_no_pool_is_open(tmp_path: Path) -> None:
+def test_a_model_that_may_use_no_pool_is_named(tmp_path: Path) -> None:
     """All nodes are spot nodes, and no service may use spot."""
     found = misfits(cluster(tmp_path, "{gpu: H100, per_node: 8, max: 9, spot_price: 1}"))
     assert [misfit.model for misfit in found] == ["mini", "big"]
     assert all(misfit.reason().code is ReasonCode.NO_POOL for misfit in found)
 
 
-def test_what_fits_is_not_named(tmp_path: Path) -> None:
+def test_a_model_that_fits_is_not_named(tmp_path: Path) -> None:
     pool = "{gpu: H100, per_node: 4, max: 1, price: 1}"
     assert misfits(cluster(tmp_path, pool)) == ()
     refuse_misfits(load_config(written(tmp_path, pool)))
 
 
-def test_refused_with_the_line_of_max_len(tmp_path: Path) -> None:
+def test_the_error_names_the_line_of_max_len(tmp_path: Path) -> None:
     path = written(tmp_path, "{gpu: L4, per_node: 1, max: 9, price: 1}")
     with pytest.raises(ConfigError, match=r"shoal\.yaml:8: models\.big: no slice of its pools"):
         refuse_misfits(load_config(path))

@@ -1,5 +1,4 @@
-"""Pipelines of the template library as columns: they have names, prices and plans like other
-combos."""
+"""Pipelines of the template library as candidate combos, with names, prices and plans."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ H100 = pool("r", "h100", "H100", 4, 2, Market.ON_DEMAND, 16.0)
 
 
 def declared(pipelines: str, *pools: object) -> Cluster:
-    """Qwen3-32B in bf16 has 65 GB of weights, too much for one L40S."""
+    """A cluster for Qwen3-32B in bf16: its 65 GB of weights are too much for one L40S."""
     model = service("m", "Qwen/Qwen3-32B", Slo(8000.0, 130.0), pipelines=pipelines)
     return Cluster(pools or (L40S,), (model,))  # type: ignore[arg-type]
 
@@ -43,7 +42,7 @@ def joined(combo: Combo) -> bool:
     return any(member.stage for member in combo.members)
 
 
-def test_a_model_too_large_for_any_node_is_served_by_pipelines_where_they_are_declared() -> None:
+def test_declared_pipelines_serve_a_model_too_large_for_any_node() -> None:
     assert candidates(declared("none")) == ()
     found = candidates(declared("same-slice"))
     assert found
@@ -59,7 +58,7 @@ def test_a_model_too_large_for_any_node_is_served_by_pipelines_where_they_are_de
 
 
 @pytest.mark.parametrize("pipelines", ["same-slice", "same-size", "any"])
-def test_layers_of_the_stages_add_up_and_every_stage_carries_the_rate(pipelines: str) -> None:
+def test_stage_layers_add_up_and_every_stage_serves_the_rate(pipelines: str) -> None:
     cluster = declared(pipelines, L40S, A100, H100)
     layers = cluster.services[0].architecture.layers
     for combo in candidates(cluster):
@@ -75,7 +74,7 @@ def test_layers_of_the_stages_add_up_and_every_stage_carries_the_rate(pipelines:
                 assert sorted(stages) == list(range(1, len(stages) + 1))
 
 
-def test_a_name_says_all_that_is_needed_to_evaluate_the_combo_again() -> None:
+def test_a_pipeline_is_rebuilt_from_its_name() -> None:
     cluster = declared("same-size", L40S, A100, H100)
     found = [combo for combo in candidates(cluster) if joined(combo)]
     assert found
@@ -87,7 +86,7 @@ def test_a_name_says_all_that_is_needed_to_evaluate_the_combo_again() -> None:
         assert again.usd_per_h == pytest.approx(combo.usd_per_h)
 
 
-def test_rates_of_pipelines_are_the_librarys() -> None:
+def test_rates_of_pipelines_equal_those_of_the_library() -> None:
     cluster = declared("same-slice")
     node = NodeSlice(L40S.gpu, 1)
     offered = irreducible_pipelines(
@@ -107,8 +106,9 @@ def test_a_single_node_engine_gets_no_pipelines() -> None:
 
 
 def test_a_pipeline_is_lost_with_any_of_its_nodes() -> None:
-    """Capacity must survive the loss of one more node than the plan has spares: a loss counts the
-    whole pipeline, not only one stage."""
+    """Capacity must survive the loss of one more node than the plan has spares. A lost node counts
+    as a lost pipeline, not as one stage.
+    """
     cluster = declared("same-slice", replace(L40S, max_nodes=40))
     safe = replace(
         cluster, services=(replace(cluster.services[0], survive="one-node", utilization=0.95),)
@@ -132,12 +132,12 @@ def test_a_pipeline_is_lost_with_any_of_its_nodes() -> None:
         "m:p1.",
     ],
 )
-def test_half_a_pipeline_is_no_name(name: str) -> None:
+def test_an_incomplete_pipeline_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidValue, match="combo"):
         parse_combo_id(name)
 
 
-def test_people_read_stages_with_an_arrow() -> None:
+def test_stages_are_shown_with_an_arrow() -> None:
     cluster = declared("same-size", L40S, A100, H100)
     name = "m:p1.34@r/l40s/on-demand>p1.30@r/a100/on-demand+d2@r/h100/on-demand"
     combo = evaluate_combo(name, cluster, cluster.services[0], CONVERSATION, PROFILE)
@@ -148,8 +148,9 @@ def test_people_read_stages_with_an_arrow() -> None:
 
 
 def test_a_model_that_is_not_split_into_phases_is_served_by_aggregated_pipelines() -> None:
-    """A pipeline has at least two equal nodes and evenly spread layers; its predicted capacity
-    counts once."""
+    """Such a pipeline has at least two equal nodes and evenly spread layers. Its predicted capacity
+    counts once.
+    """
     cluster = declared("same-slice")
     whole = replace(cluster.services[0], disaggregate=False, cautious=True)
     cluster = replace(cluster, services=(whole,))

@@ -1,7 +1,7 @@
 """Plans of the strategy `shoal`, compared with a brute force over all transitions of small fleets.
 
-The brute force uses no arrays: it tries every combination of kept, switched, loaded and started
-instances, rents the fewest nodes, and calculates the prices from the rules of the domain.
+The brute force uses no arrays. It tries every combination of kept, switched, loaded and started
+instances. It rents the fewest nodes and calculates prices from the rules of the domain.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POOLS = (
     pool("r", "rent", "L40S", 2, 2, Market.SPOT, 1.5),
 )
 SHARED = tuple(replace(p, max_of_both=2) for p in POOLS[1:])
-"""Two rented nodes of both markets together."""
+"""The limit of nodes that two rented pools share over both markets."""
 POLICY = Policy(k_start=0.3, k_load=0.1, k_switch=0.02)
 
 
@@ -73,8 +73,11 @@ def steps(problem: PlanningProblem, models: tuple[str, ...]) -> list[Step]:
 
 
 def allocations(problem: PlanningProblem) -> Iterator[tuple[float, dict[str, float], bool]]:
-    """The cost including penalties, the capacity per model, and whether all constraints hold, for
-    every allocation within the available nodes and the budget."""
+    """Every allocation within the available nodes and the budget.
+
+    For each: the cost including penalties, the capacity per model, and whether all constraints
+    hold.
+    """
     models = problem.planned_models()
     options = steps(problem, models)
     fixed = [(problem.running[i], n) for i, n in problem.fixed_fleet().items()]
@@ -136,8 +139,10 @@ def _nodes_suffice(
     fixed: list[tuple[Combo, int]],
     chosen: list[tuple[Step, int]],
 ) -> bool:
-    """Whether the pools have enough nodes, and the present nodes have room for the instances that
-    do not wait for a node start."""
+    """Whether the pools have enough nodes.
+
+    Instances that do not wait for a node start must also fit on the present nodes.
+    """
     for name, count in nodes.items():
         declared = problem.cluster.pool(name)
         if count > problem.nodes_now(declared) + problem.rentable_nodes(declared):
@@ -179,7 +184,7 @@ def build(
 
 
 def pair(name: str, req_per_s: float) -> Combo:
-    """A prefill instance on the owned node with a decode instance on a rented one."""
+    """A prefill instance on the owned node together with a decode instance on a rented one."""
     members = (
         ComboMember(Phase.PREFILL, "r/own/owned", 1, 1, req_per_s),
         ComboMember(Phase.DECODE, "r/rent/on-demand", 1, 1, req_per_s),
@@ -196,7 +201,7 @@ def declared(name: str, **more: object) -> Service:
 def problems(
     draw: st.DrawFn, most_models: int = 2, least_demand: int = 0, pools: tuple[Pool, ...] = POOLS
 ) -> PlanningProblem:
-    """One or two models with up to two combos each, on three pools with a running fleet."""
+    """Problems with one or two models, up to two combos each, three pools and a running fleet."""
     names = ["m", "n"][: draw(st.integers(1, most_models))]
     services, candidates, demands = [], {}, {}
     fleet: dict[str, int] = {}
@@ -254,8 +259,9 @@ def problems(
 )
 @given(problems())
 def test_no_allocation_is_cheaper_than_the_plan(problem: PlanningProblem) -> None:
-    """The objective of the plan equals that of the brute force; its bounds and its status are
-    correct."""
+    """The plan's objective equals that of the brute force, and its bounds and
+    status are correct.
+    """
     needed = {m: problem.needed_req_per_s(m) for m in problem.planned_models()}
     best, most = math.inf, 0.0
     for cost, capacity, promised in allocations(problem):
@@ -284,11 +290,12 @@ def test_no_allocation_is_cheaper_than_the_plan(problem: PlanningProblem) -> Non
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
 @given(problems(most_models=1, least_demand=12, pools=SHARED))
-def test_nothing_is_cheaper_that_serves_as_much_where_not_all_can_be(
+def test_no_allocation_that_serves_as_much_is_cheaper_under_shortage(
     problem: PlanningProblem,
 ) -> None:
-    """Among the allocations that serve most, the plan is the cheapest that keeps the constraints,
-    if any allocation keeps them."""
+    """Among the allocations that serve most, the plan is the cheapest one that keeps the
+    constraints, if any does.
+    """
     needed = problem.needed_req_per_s("m")
     found = [(capacity["m"], cost, kept) for cost, capacity, kept in allocations(problem)]
     most = max((rate for rate, _, _ in found), default=0.0)

@@ -1,5 +1,6 @@
-"""Splits of requests over models by score: quality, Pareto front, and the cheapest sufficient
-split."""
+"""Splits of requests over models by score: quality, Pareto front, and the cheapest split that is
+good enough.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +39,10 @@ def route(
     )
 
 
-def test_a_split_is_what_its_thresholds_do_to_the_sample() -> None:
-    """The test calculates shares and quality independently: it routes each request by its score."""
+def test_shares_and_quality_of_a_split_equal_those_of_the_routed_sample() -> None:
+    """The test routes each request by its score and calculates shares and
+    quality from the results.
+    """
     for models in (2, 3):
         scores, quality = sample(4, models)
         for split in splits(route(4, models)):
@@ -50,15 +53,15 @@ def test_a_split_is_what_its_thresholds_do_to_the_sample() -> None:
             assert split.quality == pytest.approx(mean)
 
 
-def test_everything_to_one_model_is_among_the_splits() -> None:
-    """Both ends of the front send all requests to one model."""
+def test_splits_with_a_single_model_are_included() -> None:
+    """They are the two ends of the front."""
     fractions = {split.fractions for split in splits(route(1))}
     assert {(1.0, 0.0), (0.0, 1.0)} <= fractions
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_front_is_exact_on_the_grid(seed: int) -> None:
-    """No pair of thresholds is cheaper at equal quality or better at equal cost."""
+    """No pair of thresholds is cheaper at equal quality, or better at equal cost."""
     r = route(seed, 3)
     scores, answers = sample(seed, 3)
     usd = (1.0, 2.5, 6.0)
@@ -79,8 +82,8 @@ def test_the_front_is_exact_on_the_grid(seed: int) -> None:
     assert [o.split.quality for o in found] == sorted(o.split.quality for o in found)
 
 
-def test_the_cheapest_is_good_enough_and_serves_its_load() -> None:
-    """A cheaper split with too little capacity for its load does not count."""
+def test_the_cheapest_split_has_the_quality_and_serves_its_load() -> None:
+    """A cheaper split with too little capacity does not count."""
     r = route(2, at_least=0.0)
     cheap = {s.fractions: s for s in splits(r)}[(1.0, 0.0)]
     options = list(price_splits(splits(r), lambda s: ("fleet", 1.0 + s.fractions[1], s == cheap)))
@@ -89,9 +92,8 @@ def test_the_cheapest_is_good_enough_and_serves_its_load() -> None:
     assert not best.underserved
 
 
-def test_a_quality_out_of_reach_says_what_can_be_had() -> None:
-    """No model reaches a quality of 2 if scores range from 0 to 1; the message names the best
-    quality."""
+def test_an_unreachable_quality_is_refused_with_the_best_possible_one() -> None:
+    """No model reaches a quality of 2, because scores range from 0 to 1."""
     r = route(3, at_least=2.0)
     options = list(price_splits(splits(r), lambda s: ("fleet", 1.0, False)))
     with pytest.raises(InvalidValue, match="at most 0"):
@@ -110,8 +112,8 @@ def test_a_quality_out_of_reach_says_what_can_be_had() -> None:
         ({"steps": 0}, "quality.steps"),
     ],
 )
-def test_what_makes_no_route_is_refused(change: dict[str, Any], said: str) -> None:
-    """The message names the field."""
+def test_an_invalid_route_is_refused(change: dict[str, Any], said: str) -> None:
+    """The error names the field."""
     scores, quality = sample()
     good: dict[str, Any] = {
         "name": "auto", "models": ("m0", "m1"), "scores": scores.tolist(),
@@ -122,7 +124,7 @@ def test_what_makes_no_route_is_refused(change: dict[str, Any], said: str) -> No
 
 
 def linear() -> QualityRoute:
-    """A sample for two models; the small model is right on easy requests only."""
+    """A sample for two models. The small model is right only on easy requests."""
     scores = [(i + 0.5) / 100 for i in range(100)]
     quality = [[100.0 * (1.0 - s), 90.0] for s in scores]
     return QualityRoute.from_sample("auto", ("small", "large"), scores, quality, 80.0, 10.0, 20)
@@ -133,16 +135,17 @@ def price_of(split: Split, left: int) -> tuple[str, float, bool]:
 
 
 def test_requests_without_a_score_count_for_the_model_that_gets_them() -> None:
-    """Their share is part of the model's load, and the model's average quality applies to them."""
+    """Their share is part of the model's load. The model's average quality applies to them."""
     r = linear()
     mix = r.mix({-1: 50, 0: 50})
     assert r.fractions((20,), mix) == pytest.approx((0.5, 0.5))
     assert r.mean_quality((20,), mix) == pytest.approx(0.5 * 97.5 + 0.5 * 90.0)
 
 
-def test_thresholds_follow_the_scores_that_come() -> None:
-    """Requests are harder than those of the sample: other thresholds keep the quality, with a
-    larger fleet."""
+def test_thresholds_follow_the_measured_scores() -> None:
+    """Requests are harder than those of the sample. Other thresholds keep the quality with a larger
+    fleet.
+    """
     r = linear()
     usual, _ = choose_split(r, RouteTraffic("auto", 10.0, r.sample), price_of)
     hard = r.mix({k: 1 + 9 * (k >= 10) for k in range(20)})
@@ -153,8 +156,8 @@ def test_thresholds_follow_the_scores_that_come() -> None:
     assert usual.bound_by.quantities[0] == 80
 
 
-def test_what_is_in_force_stays_for_chance_and_for_small_change() -> None:
-    """A few hundred requests that are slightly harder by chance do not change the thresholds."""
+def test_thresholds_stay_for_random_or_small_differences() -> None:
+    """A few hundred requests are slightly harder by chance."""
     r = linear()
     first, _ = choose_split(r, RouteTraffic("auto", 10.0, r.sample), price_of)
     counts = dict.fromkeys(range(20), 10) | {10: 14}
@@ -162,13 +165,13 @@ def test_what_is_in_force_stays_for_chance_and_for_small_change() -> None:
     assert again.cuts == first.cuts
     many = dict.fromkeys(range(20), 10_000) | {10: 14_000}
     moved, _ = choose_split(r, RouteTraffic("auto", 10.0, r.mix(many), first.cuts), price_of)
-    assert moved.cuts != first.cuts  # an equal share of many more requests is significant
+    assert moved.cuts != first.cuts  # The same share of many more requests is significant.
 
 
-def test_thresholds_that_rest_move_only_where_they_must() -> None:
-    """A lower cost does not change the thresholds; too low a quality or an unserved load does."""
+def test_fixed_thresholds_change_only_if_they_must() -> None:
+    """A lower cost does not change them. Too low a quality or an unserved load does."""
     r = linear()
-    strict = (2,)  # nearly all to the large model: good, but expensive
+    strict = (2,)  # Nearly all requests to the large model: good, but expensive.
     rested, _ = choose_split(
         r, RouteTraffic("auto", 10.0, r.sample, strict, recently_moved=True), price_of
     )
@@ -190,8 +193,8 @@ def test_thresholds_that_rest_move_only_where_they_must() -> None:
     assert served.fractions[1] <= 0.8
 
 
-def test_a_load_that_cannot_be_served_at_the_quality_says_so() -> None:
-    """No split serves the load: the answer has the best possible quality and the reason."""
+def test_a_load_that_no_split_serves_is_stated_with_the_best_quality() -> None:
+    """The answer has the best possible quality and the reason."""
     r = linear()
     found, _ = choose_split(
         r, RouteTraffic("auto", 10.0, r.sample), lambda *_: ("fleet", 1.0, True)

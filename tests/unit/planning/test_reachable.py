@@ -1,5 +1,4 @@
-"""Plans that the running fleet can reach: they fit next to the running instances in room and
-budget."""
+"""Plans that the running fleet can reach within the free nodes and the budget."""
 
 from __future__ import annotations
 
@@ -31,8 +30,10 @@ def problem(
     budget: float = 0.0,
     leaving: dict[str, int] | None = None,
 ) -> PlanningProblem:
-    """A problem of `chat` at `req_per_s` of raw capacity; `fleet`: running count by combo;
-    `offered`: the combos."""
+    """A problem of `chat` at `req_per_s` of raw capacity.
+
+    fleet: running count by combo. offered: the candidate combos.
+    """
     pools = (BIG, LONE, FULL)
     chat = service("chat", utilization=1.0, min_instances=0, max_disruption=0.25)
     cluster = Cluster(pools, (chat,), Policy(budget_usd_per_h=budget))
@@ -53,28 +54,30 @@ def problem(
 
 
 def reached(asked: PlanningProblem) -> tuple[Plan, RollablePlan]:
-    """The best plan for an empty cluster, and the best plan that the running fleet can reach."""
+    """(the best plan for an empty cluster, the best plan that the running fleet can reach)."""
     best = ShoalStrategy().solve(asked)
     return best, best_rollable_plan(asked, ShoalStrategy())
 
 
-def test_an_exchange_beside_what_runs_is_the_best_plan() -> None:
+def test_an_exchange_that_fits_next_to_the_fleet_is_the_best_plan() -> None:
     best, found = reached(problem(40.0, {ON_LONE: 4}, ON_BIG, budget=22.0))
-    assert best.counts() == {ON_BIG.id: 4}  # 6 instead of 16 USD/h; 22 while both run
+    assert best.counts() == {ON_BIG.id: 4}  # 6 instead of 16 USD/h, but 22 while both run
     assert found == RollablePlan(best)
 
 
-def test_an_exchange_that_exceeds_the_budget_meanwhile_is_made_in_steps_or_not_at_all() -> None:
-    """The exchange saves 10 of 16 USD/h, but a budget of 21.99 USD/h does not pay for both fleets
-    at once: no capacity is stopped for it."""
+def test_an_exchange_that_exceeds_the_budget_is_made_in_steps_or_not_at_all() -> None:
+    """The exchange saves 10 of 16 USD/h, but a budget of 21.99 does not pay for both fleets at
+    once. No capacity is stopped for it.
+    """
     best, found = reached(problem(40.0, {ON_LONE: 4}, ON_BIG, budget=21.99))
     assert best.counts() == {ON_BIG.id: 4}
     assert found.plan.counts() == {ON_LONE.id: 4} and not found.needs_preemption
 
 
-def test_what_has_room_beside_what_runs_proves_nothing_of_other_plans() -> None:
-    """The large instance serves everything, but has room only after other instances have
-    stopped."""
+def test_a_plan_that_fits_next_to_the_fleet_gives_no_bound_for_others() -> None:
+    """The large instance serves all demand, but has room only after other
+    instances have stopped.
+    """
     asked = problem(41.0, {SMALL: 4}, LARGE)
     for room in (RolloutMode.SURGE, RolloutMode.STEP):
         made = ShoalStrategy().solve(replace(asked, rollout_mode=room))
@@ -83,17 +86,19 @@ def test_what_has_room_beside_what_runs_proves_nothing_of_other_plans() -> None:
     assert not ShoalStrategy().solve(asked).shortfall_req_per_s
 
 
-def test_nothing_leaves_a_full_pool_for_little_more() -> None:
-    """Four small instances serve 40 of 41 req/s; the large instance would serve all, but only after
-    an outage."""
+def test_no_instance_leaves_a_full_pool_for_a_small_gain() -> None:
+    """Four small instances serve 40 of 41 req/s. The large instance would serve all, but only after
+    an outage.
+    """
     best, found = reached(problem(41.0, {SMALL: 4}, LARGE))
     assert best.counts() == {LARGE.id: 1}
     assert found.plan.counts() == {SMALL.id: 4} and not found.needs_preemption
 
 
-def test_a_full_pool_is_not_exchanged_for_larger_instances_of_the_same_model() -> None:
+def test_small_instances_in_a_full_pool_are_not_replaced_by_larger_ones() -> None:
     """Two instances of 34 req/s could replace four of 10 req/s, but which GPUs become free first is
-    unknown."""
+    unknown.
+    """
     asked = problem(60.0, {SMALL: 4}, WIDE)
     bold = service("chat", utilization=1.0, min_instances=0, max_disruption=0.5)
     for cluster in (asked.cluster, replace(asked.cluster, services=(bold,))):
@@ -101,9 +106,10 @@ def test_a_full_pool_is_not_exchanged_for_larger_instances_of_the_same_model() -
         assert found.plan.counts() == {SMALL.id: 4} and not found.needs_preemption
 
 
-def test_what_serves_much_more_for_the_budget_is_made_room_for_in_steps() -> None:
-    """Four instances of 10 req/s cost 16 USD/h, the whole budget, but 6 USD/h pay for four
-    instances of 20 req/s. Half of the instances may stop at a time, which pays for the new ones."""
+def test_a_much_better_fleet_within_the_budget_replaces_the_present_one_in_steps() -> None:
+    """Four instances of 10 req/s cost 16 USD/h, the whole budget. 6 USD/h would pay for four
+    instances of 20 req/s. Half of the instances may stop at a time, which pays for the new ones.
+    """
     better = combo("chat", [(AGGREGATED, 1, BIG, 1, 20.0)])
     asked = problem(80.0, {ON_LONE: 4}, better, budget=16.0)
     bold = service("chat", utilization=1.0, min_instances=0, max_disruption=0.5)
@@ -111,9 +117,10 @@ def test_what_serves_much_more_for_the_budget_is_made_room_for_in_steps() -> Non
     assert found.needs_preemption and found.plan.counts()[better.id] >= 3
 
 
-def test_what_is_on_its_way_out_still_has_its_place_and_its_price() -> None:
-    """One more instance fits on the node. If three instances are stopping there, the addition goes
-    to another node, or nowhere."""
+def test_stopping_instances_still_use_gpus_and_budget() -> None:
+    """One more instance fits on the node. With three stopping instances there, the addition goes to
+    another node or is not made.
+    """
     _, found = reached(problem(20.0, {SMALL: 1}, ON_LONE, budget=11.0))
     assert found.plan.counts() == {SMALL.id: 2}
     taken = {FULL.id: 3}
@@ -121,11 +128,10 @@ def test_what_is_on_its_way_out_still_has_its_place_and_its_price() -> None:
     assert found.plan.counts() == {SMALL.id: 1, ON_LONE.id: 1}
 
 
-def test_a_sole_instance_that_may_not_leave_is_not_planned_around_where_starts_take_no_time() -> (
-    None
-):
-    """A shared node for 6 USD/h would serve both models, but the node of chat for 4 USD/h has to
-    stop first."""
+def test_a_shared_node_is_not_planned_if_the_only_instance_would_have_to_stop_first() -> None:
+    """Starts take no time. One node for 6 USD/h would serve both models, but the budget first needs
+    the node of chat (4 USD/h) to stop.
+    """
     asked = problem(10.0, {ON_LONE: 1}, replace(ON_BIG, start_s=0.0), budget=6.0)
     code = combo("code", [(AGGREGATED, 1, BIG, 1, 10.0)], start_s=0.0)
     first = service("chat", utilization=1.0, min_instances=0, max_disruption=0.0, priority=1)
@@ -153,9 +159,10 @@ class RecordingStrategy:
         return ShoalStrategy().solve(problem)
 
 
-def test_one_search_is_enough_where_everything_fits_or_nothing_is_missing() -> None:
-    """Three cases: one more instance is needed and has room; only the running instances could
-    become cheaper; there is no room."""
+def test_one_search_is_enough_if_all_fits_or_nothing_is_missing() -> None:
+    """Three cases: one more instance is needed and fits; only the cost could fall; no instance
+    fits.
+    """
     for req_per_s, fleet, rooms in (
         (20.0, {SMALL: 1}, [RolloutMode.SURGE]),
         (40.0, {ON_LONE: 4}, [RolloutMode.RECREATE]),
@@ -166,7 +173,7 @@ def test_one_search_is_enough_where_everything_fits_or_nothing_is_missing() -> N
         assert [each.rollout_mode for each in asked.problems] == rooms
 
 
-def test_a_search_leaves_time_only_where_another_may_follow() -> None:
+def test_a_search_leaves_time_only_if_another_may_follow() -> None:
     asked = RecordingStrategy()
     beside = replace(problem(44.0, {SMALL: 4}, LARGE), rollout_mode=RolloutMode.SURGE)
     best_rollable_plan(beside, asked)

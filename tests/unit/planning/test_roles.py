@@ -1,4 +1,4 @@
-"""Running pairs at other ratios: the slices stay, only the roles differ."""
+"""Running pairs with other ratios of prefill and decode: the slices stay, only the roles differ."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def roles(name: str, lengths: Lengths) -> str:
     return best_roles(running, CLUSTER, CHAT, lengths, PROFILE, POISSON_ARRIVALS).id
 
 
-def test_the_ratio_follows_lengths_on_the_same_slices() -> None:
-    """Long prompts need prefill instances and long answers decode instances; an instance set with
-    the best ratio keeps it."""
+def test_the_ratio_of_roles_follows_request_lengths() -> None:
+    """Long prompts need prefill instances, long answers need decode instances. A group with the
+    best ratio keeps it.
+    """
     assert roles(MOST_DECODE, PROMPTS) == roles(MOST_PREFILL, PROMPTS) == MOST_PREFILL
     assert roles(MOST_PREFILL, ANSWERS) == roles(MOST_DECODE, ANSWERS) == MOST_DECODE
 
@@ -35,9 +36,10 @@ def test_a_single_instance_has_no_other_roles() -> None:
     assert roles(f"m:a1{AT}", ANSWERS) == f"m:a1{AT}"
 
 
-def test_on_a_full_pool_pairs_switch_where_the_best_ratio_takes_other_slices() -> None:
-    """All six nodes run pairs of three instances; the cheapest ratio needs a pair of another
-    size."""
+def test_pairs_in_a_full_pool_switch_roles_if_the_best_ratio_needs_other_slices() -> None:
+    """All six nodes run pairs of three instances. The cheapest ratio needs a
+    pair of another size.
+    """
     found = ask(CLUSTER, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS)
     assert [(s.source, s.target, s.count) for s in found.switches] == [
         (MOST_PREFILL, MOST_DECODE, 2)
@@ -47,9 +49,10 @@ def test_on_a_full_pool_pairs_switch_where_the_best_ratio_takes_other_slices() -
 
 
 @pytest.mark.parametrize("may", [0, 1, 2, 3])
-def test_no_more_switches_are_planned_than_can_be_made_now(may: int) -> None:
-    """Without switches the running pairs stay, because other ratios have no room in the full
-    pool."""
+def test_the_plan_has_at_most_the_switches_that_are_possible_now(may: int) -> None:
+    """Without switches the running pairs stay, because other ratios have no
+    room in the full pool.
+    """
     limit = ((MOST_PREFILL, may),) if may else ()
     found = ask(CLUSTER, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS, switchable=limit)
     assert sum(switch.count for switch in found.switches) == min(may, 2)

@@ -1,4 +1,4 @@
-"""Strategies: their preferences, their common limits, and clear failures."""
+"""Strategies: their preferences, common limits, and failures."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ def two_combos(rate: float) -> PlanningProblem:
 
 
 def test_cost_alone_and_efficiency_alone_choose_differently() -> None:
-    """For 3 req/s raw, cost chooses three small combos for 3 USD/h; efficiency chooses one large
-    combo for 4 USD/h."""
+    """For 3 req/s raw, cost chooses three small combos for 3 USD/h. Efficiency chooses one large
+    combo for 4 USD/h.
+    """
     problem = two_combos(2.4)
     assert counts(strategy("mc-lp").solve(problem)) == {"m:small": 3}
     assert counts(strategy("cauchy").solve(problem)) == {"m:small": 3}
@@ -72,8 +73,8 @@ def test_cost_alone_and_efficiency_alone_choose_differently() -> None:
     assert counts(strategy("shoal").solve(problem)) == {"m:small": 3}
 
 
-def test_homo_takes_the_most_goodput_per_usd_and_goes_on_when_it_runs_out() -> None:
-    problem = two_combos(17.0)  # 21.25 raw: twenty small and one large
+def test_homo_uses_the_best_goodput_per_usd_and_then_the_next_best() -> None:
+    problem = two_combos(17.0)  # 21.25 raw: twenty small combos and one large
     made = strategy("homo").solve(problem)
     assert counts(made) == {"m:small": 20, "m:large": 1}
     assert made.gap == -1.0
@@ -87,7 +88,7 @@ def test_every_strategy_covers_the_demand_within_the_pools(name: str) -> None:
     for node in made.nodes:
         assert node.count <= cluster.pool(node.pool).max_nodes
     if name == "homo":
-        return  # greedy: earlier models may have taken the GPUs of the last one
+        return  # Greedy: earlier models may have taken the GPUs of the last one.
     assert made.shortfall_req_per_s == {}
     for model, demand in problem.demands.items():
         service = cluster.service(model)
@@ -96,7 +97,7 @@ def test_every_strategy_covers_the_demand_within_the_pools(name: str) -> None:
         assert spot <= service.spot_share * problem.needed_req_per_s(model) + 1e-6
 
 
-def test_shoal_is_never_dearer_than_the_baselines() -> None:
+def test_shoal_never_costs_more_than_the_baselines() -> None:
     cluster = small_cluster(Policy(k_start=0.0, k_load=0.0, k_switch=0.0))
     for rates in ((2.0, 3.0, 10.0), (3.0, 8.0, 40.0), (3.0, 9.0, 70.0)):
         problem = make_problem(cluster, demands(cluster, *rates), PROFILE)
@@ -105,12 +106,12 @@ def test_shoal_is_never_dearer_than_the_baselines() -> None:
         for name in ("cauchy", "mce-lp", "mc-lp"):
             theirs = strategy(name).solve(problem)
             if not theirs.shortfall_req_per_s:
-                # Only the tiny cost of owned GPUs and the allowed gap may lie between.
+                # Only the tiny cost of owned GPUs and the permitted gap may differ.
                 assert ours.cost_usd_per_h <= theirs.cost_usd_per_h * (1 + 1e-3) + 0.01
                 assert ours.lower_bound_usd_per_h <= theirs.cost_usd_per_h + 0.01
 
 
-def test_the_plan_of_a_planned_fleet_changes_nothing() -> None:
+def test_a_planned_fleet_is_not_changed_by_its_plan() -> None:
     cluster = small_cluster()
     wanted = demands(cluster, 3.0, 8.0, 30.0)
     first = strategy("shoal").solve(make_problem(cluster, wanted, PROFILE))
@@ -133,8 +134,9 @@ def test_outside_the_scope_nothing_changes() -> None:
 
 
 def _slow_and_fast(policy: Policy) -> PlanningProblem:
-    """Two nodes run instances of 1 request/s each; in another role the same slices would serve 2
-    requests/s."""
+    """Two nodes run instances of 1 request/s each. In another role the same slices would serve 2
+    requests/s.
+    """
     slow, fast = combo("m:slow", 1.0, 1.0, A), combo("m:fast", 2.0, 1.0, A)
     return build(
         (declared("m"),),
@@ -146,8 +148,8 @@ def _slow_and_fast(policy: Policy) -> PlanningProblem:
     )
 
 
-def test_roles_are_switched_in_place_where_that_serves() -> None:
-    """Two combos use the same slices: a switch costs 2%, a start 30%."""
+def test_roles_are_switched_in_place_if_that_is_cheaper_than_starts() -> None:
+    """Two combos use the same slices. A switch costs 2%, a start 30%."""
     made = ShoalStrategy().solve(_slow_and_fast(Policy(k_start=0.3, k_load=0.2, k_switch=0.02)))
     assert made.counts() == {"m:fast": 2}
     assert made.switches == (Switch("m:slow", "m:fast", 2),)
@@ -155,19 +157,18 @@ def test_roles_are_switched_in_place_where_that_serves() -> None:
 
 
 @pytest.mark.parametrize(("k_switch", "switched"), [(0.02, 2), (0.03, 0), (100.0, 0)])
-def test_roles_that_are_dearer_to_switch_than_to_load_never_switch(
-    k_switch: float, switched: int
-) -> None:
-    """They do not switch even on a full pool, where an addition has no room next to the running
-    instances and no other choice serves the demand."""
+def test_roles_do_not_switch_if_a_load_is_cheaper(k_switch: float, switched: int) -> None:
+    """This holds even in a full pool, which has no room for an addition and no other choice that
+    serves the demand.
+    """
     problem = _slow_and_fast(Policy(k_start=0.3, k_load=0.02, k_switch=k_switch))
     made = ShoalStrategy().solve(replace(problem, rollout_mode=RolloutMode.SURGE))
     assert sum(switch.count for switch in made.switches) == switched
     assert made.counts() == {"m:fast" if switched else "m:slow": 2}
 
 
-def test_a_node_that_is_there_is_filled_before_a_new_one_starts() -> None:
-    """One of four GPUs is in use; three more instances load on the node, and no node is rented."""
+def test_a_partly_used_node_is_filled_before_another_is_rented() -> None:
+    """One of four GPUs is in use. Three more instances load on the node, and no node is rented."""
     one = combo("m:a", 1.0, 1.0, A)
     problem = build(
         (declared("m"),),
@@ -184,8 +185,10 @@ def test_a_node_that_is_there_is_filled_before_a_new_one_starts() -> None:
 
 
 def survivors(made: Plan, pool_id: str, per_node: int) -> float:
-    """The capacity that remains after the loss of the fullest node of `pool_id`, with instances
-    packed as tightly as possible."""
+    """The capacity that remains after the loss of the fullest node of `pool_id`.
+
+    Instances are packed as tightly as possible.
+    """
     lost = 0.0
     room = per_node
     for target in sorted(made.targets, key=lambda t: -t.combo.req_per_s):
@@ -227,7 +230,7 @@ def test_losing_all_spot_leaves_enough() -> None:
         }
 
 
-def test_a_budget_caps_the_bill_and_the_rest_is_stated() -> None:
+def test_a_budget_limits_the_cost_and_unserved_demand_is_stated() -> None:
     one = combo("m:a", 1.0, 1.0, A)
     policy = Policy(budget_usd_per_h=3.0)
     made = ShoalStrategy().solve(
@@ -240,7 +243,7 @@ def test_a_budget_caps_the_bill_and_the_rest_is_stated() -> None:
     assert ReasonCode.BUDGET in codes_of(made.binding)
 
 
-def test_a_model_that_nothing_can_serve_takes_nothing_from_the_others() -> None:
+def test_a_model_that_no_combo_serves_takes_nothing_from_others() -> None:
     one = combo("m:a", 1.0, 1.0, A)
     services = (declared("m"), declared("n"))
     made = ShoalStrategy().solve(
@@ -252,8 +255,8 @@ def test_a_model_that_nothing_can_serve_takes_nothing_from_the_others() -> None:
     assert about(made.notes, "n")
 
 
-def test_what_one_short_model_cannot_use_goes_to_the_next() -> None:
-    """Only m can use pool b, which is too small; n gets its full need from pool a."""
+def test_capacity_that_a_short_model_cannot_use_goes_to_the_next() -> None:
+    """Only m can use pool b, which is too small. n gets its full need from pool a."""
     pools = (TWO_POOLS[0], replace(TWO_POOLS[1], max_nodes=1))
     candidates = {"m": (combo("m:b", 1.0, 4.0, B),), "n": (combo("n:a", 1.0, 1.0, A),)}
     services = (declared("m"), declared("n"))
@@ -263,7 +266,7 @@ def test_what_one_short_model_cannot_use_goes_to_the_next() -> None:
     assert made.served_fraction_bound == pytest.approx(0.1, abs=1e-3)
 
 
-def test_priority_is_served_first_when_not_all_can_be() -> None:
+def test_priority_is_served_first_under_shortage() -> None:
     pools = (replace(TWO_POOLS[0], max_nodes=5),)
     candidates = {"m": (combo("m:a", 1.0, 1.0, A),), "n": (combo("n:a", 1.0, 1.0, A),)}
     services = (declared("m"), declared("n", priority=1))
@@ -271,9 +274,10 @@ def test_priority_is_served_first_when_not_all_can_be() -> None:
     assert made.counts() == {"m:a": 1, "n:a": 4}
 
 
-def test_what_goes_to_a_higher_priority_proves_nothing_of_what_all_could_get() -> None:
-    """Model m takes all five nodes; three nodes for m and two for n would serve at least 40% of
-    both."""
+def test_capacity_of_a_higher_priority_gives_no_bound_for_all_models() -> None:
+    """Model m takes all five nodes. Three nodes for m and two for n would serve at least 40% of
+    both.
+    """
     pools = (replace(TWO_POOLS[0], max_nodes=5),)
     candidates = {"m": (combo("m:a", 1.0, 1.0, A),), "n": (combo("n:a", 1.0, 1.0, A),)}
     services = (declared("m", priority=1), declared("n"))
@@ -282,9 +286,8 @@ def test_what_goes_to_a_higher_priority_proves_nothing_of_what_all_could_get() -
     assert made.served_fraction_bound >= 0.4
 
 
-def test_what_stands_of_one_model_does_not_count_for_another() -> None:
-    """One node is free next to the four nodes of m: with this node n gets 20%, but m lacks one
-    node."""
+def test_nodes_of_one_model_do_not_count_for_another() -> None:
+    """One node is free next to the four nodes of m. With it n gets 20%, but m lacks one node."""
     pools = (replace(TWO_POOLS[0], max_nodes=5),)
     ours, others = combo("m:a", 1.0, 1.0, A), combo("n:a", 1.0, 1.0, A)
     services = (declared("m"), declared("n"))
@@ -298,7 +301,7 @@ def test_what_stands_of_one_model_does_not_count_for_another() -> None:
 def fails(
     problem: AllocationProblem, options: SolveOptions, start: Ints | None
 ) -> AllocationResult:
-    """A solver that ends without a plan because its time limit has passed."""
+    """A solver that ends without a plan because of its time limit."""
     del options, start
     nothing = np.zeros(len(problem.demand_req_per_s))
     return AllocationResult(
@@ -315,13 +318,13 @@ def fails(
 
 
 def lies(problem: AllocationProblem, options: SolveOptions, start: Ints | None) -> AllocationResult:
-    """A solver that answers with a hundred nodes of everything, more than exist."""
+    """A solver whose answer has a hundred nodes of everything, more than exist."""
     honest = fails(problem, options, start)
     return replace(honest, status=Status.OPTIMAL, counts=honest.counts + 100)
 
 
 @pytest.mark.parametrize("solver", [fails, lies])
-def test_when_solving_fails_the_plan_changes_nothing_and_says_why(solver: object) -> None:
+def test_a_failed_solve_changes_nothing_and_states_the_reason(solver: object) -> None:
     problem = two_combos(2.4)
     broken: Strategy = ShoalStrategy(solver=solver)  # type: ignore[arg-type]
     alone = broken.solve(problem)
@@ -348,7 +351,7 @@ def test_bad_numbers_are_refused_by_name_before_any_solve(bad: float) -> None:
         PlanOptions(gap=bad)
 
 
-def test_what_cannot_be_running_is_refused_by_name() -> None:
+def test_an_impossible_running_fleet_is_refused_by_name() -> None:
     cluster = small_cluster()
     wanted = demands(cluster, 1.0, 1.0, 1.0)
     for fleet, named in (
@@ -363,7 +366,7 @@ def test_what_cannot_be_running_is_refused_by_name() -> None:
         strategy("best")
 
 
-def test_todays_prices_and_availability_count() -> None:
+def test_current_prices_and_availability_count() -> None:
     cluster = small_cluster()
     wanted = demands(cluster, 2.0, 2.0, 60.0)
     none_left = ShoalStrategy().solve(
@@ -376,7 +379,7 @@ def test_todays_prices_and_availability_count() -> None:
     assert not any("l40s/spot" in combo_id for combo_id in dear.counts())
 
 
-def test_ceilings_hold_and_the_rest_is_stated() -> None:
+def test_maximums_hold_and_unserved_demand_is_stated() -> None:
     one: Combo = combo("m:a", 1.0, 1.0, A)
     made = ShoalStrategy().solve(
         build((declared("m", max_instances=3),), {"m": (one,)}, {"m": 4.0}, {}, TWO_POOLS)
@@ -386,8 +389,8 @@ def test_ceilings_hold_and_the_rest_is_stated() -> None:
     assert codes_of(made.binding) == (ReasonCode.CEILING,)
 
 
-def test_a_demand_that_whole_combos_meet_exactly_needs_no_further_one() -> None:
-    """0.8 x 5 = 4: rounding in the solver must not add a node."""
+def test_a_demand_that_whole_combos_meet_exactly_needs_no_other_combo() -> None:
+    """0.8 x 5 = 4. Rounding in the solver must not add a node."""
     one = combo("m:a", 1.0, 1.0, A)
     for rate in (0.8, 2.4, 4.0, 8.0):
         made = ShoalStrategy().solve(
@@ -405,7 +408,7 @@ def test_the_same_problem_gives_the_same_plan() -> None:
     assert ShoalStrategy().solve(warm) == ShoalStrategy().solve(warm)
 
 
-def test_after_a_deadline_a_plan_is_proven_or_says_that_the_limit_struck() -> None:
+def test_a_plan_is_proven_or_states_that_the_time_limit_was_reached() -> None:
     cluster = small_cluster()
     wanted = demands(cluster, 3.0, 8.0, 60.0)
     first = ShoalStrategy().solve(make_problem(cluster, wanted, PROFILE))
@@ -423,18 +426,19 @@ def test_after_a_deadline_a_plan_is_proven_or_says_that_the_limit_struck() -> No
 
 
 def surviving(nodes: int, rate: float) -> PlanningProblem:
-    """A dozen combos, each of which gives a node of eight GPUs another rate."""
+    """A dozen combos. Each gives a node of eight GPUs another rate."""
     l40s = pool("us", "l40s", "L40S", 8, nodes, Market.ON_DEMAND, 7.2)
     model = replace(small_cluster().service("mini"), survive="one-node", spot_share=0.0)
     wanted = {"mini": Demand("mini", rate, CONVERSATION)}
     return make_problem(Cluster((l40s,), (model,)), wanted, PROFILE)
 
 
-def test_a_loss_is_survived_at_least_cost_whatever_carries_the_rate(
+def test_a_node_loss_is_survived_at_least_cost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If steps of one node's capacity are left out, the plan has a larger reserve than necessary:
-    it is not called optimal then, and no constraint is called impossible."""
+    """If some steps of one node's capacity are left out, the reserve is larger than necessary. Such
+    a plan is not called optimal, and no constraint is called impossible.
+    """
     costs = []
     for nodes, rate in ((2, 30.0), (3, 15.0), (6, 15.0), (6, 30.0), (6, 60.0)):
         problem = surviving(nodes, rate)
@@ -453,11 +457,12 @@ def test_a_loss_is_survived_at_least_cost_whatever_carries_the_rate(
     assert max(costs) > 1.05
 
 
-def test_additions_over_some_columns_are_not_called_optimal_over_all(
+def test_additions_over_some_columns_are_not_called_optimal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whole combos cost more than the relaxation over all columns, which is the only proven
-    bound."""
+    """Whole combos cost more than the relaxation over all columns, and only the relaxation is a
+    proven bound.
+    """
     cluster = small_cluster()
     problem = make_problem(cluster, demands(cluster, 6.0, 3.0, 60.0), PROFILE)
     urgent = replace(problem, additions_only=True, options=PlanOptions(gap=0.005))

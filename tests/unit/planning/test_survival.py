@@ -1,4 +1,4 @@
-"""Required capacity after the loss of a node: the exact plan and the proven bound."""
+"""Capacity that survives the loss of a node: the exact plan and its proven bound."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEW = "autoscaler.planning.survival._MIN_LEVELS"
 
 
 def surviving() -> PlanningProblem:
-    """One pool has many steps of one node's capacity, the other few."""
+    """A cluster in which one pool has many steps of one node's capacity and the other has few."""
     pools = (
         pool("us", "l40s", "L40S", 8, 4, Market.ON_DEMAND, 7.2),
         pool("us", "l4", "L4", 1, 20, Market.ON_DEMAND, 0.85),
@@ -41,7 +41,7 @@ def steps(arrays: Formulation) -> int:
     return sum(what == LOSS_LEVEL for what, _ in arrays.resource_names)
 
 
-def test_every_step_is_taken_where_together_they_are_not_too_many(
+def test_all_steps_are_used_if_their_total_is_small(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The pools may have different numbers of steps."""
@@ -56,10 +56,10 @@ def test_every_step_is_taken_where_together_they_are_not_too_many(
     assert steps(cut) < there and cut.survival_tightened
 
 
-def test_a_bound_is_known_where_the_search_took_all_of_the_time(
+def test_a_search_that_used_all_of_its_time_has_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The bound exists even if the search found no plan, and the plan states the gap."""
+    """The bound exists even without a plan. A plan states its gap to the bound."""
     monkeypatch.setattr(SWITCHES, 0)
     monkeypatch.setattr(FEW, 1)
     now_s = [0.0]
@@ -79,7 +79,7 @@ def test_a_bound_is_known_where_the_search_took_all_of_the_time(
     assert not ShoalStrategy().solve(replace(surviving(), demands={})).notes
 
 
-def test_a_promise_is_not_called_impossible_where_time_ended_the_search() -> None:
+def test_a_constraint_is_not_called_impossible_because_time_ran_out() -> None:
     """There is one node, so no capacity remains after its loss."""
     problem = surviving()
     one = replace(problem.cluster.pools[0], max_nodes=1)
@@ -97,8 +97,8 @@ def test_a_promise_is_not_called_impossible_where_time_ended_the_search() -> Non
     assert codes_of(late.violations) == (promise, ReasonCode.NOT_PLANNED)
 
 
-def test_what_runs_in_a_pool_that_has_no_nodes_any_more_ends_no_plan() -> None:
-    """The running fleet is compared with the plan, switch by switch."""
+def test_running_instances_in_a_pool_without_nodes_do_not_stop_planning() -> None:
+    """The running combos are in a pool whose maximum is now zero."""
     problem = surviving()
     first = ShoalStrategy().solve(problem)
     runs = {target.combo.id: target.count for target in first.targets if target.count}

@@ -1,4 +1,4 @@
-"""Time limits that follow from the workload, and declared limits that contradict it."""
+"""Time limits that follow from the workload, and declared limits that contradict them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def codes(cluster: Cluster) -> list[str]:
     return [wrong.code for wrong in contradictions(cluster)]
 
 
-def test_no_answer_is_longer_than_a_request_may_be() -> None:
-    """The longest answer has 16,384 tokens at 60 ms after a TTFT of 3 s: a mean of 8,000 tokens has
-    a spread far beyond that."""
+def test_the_longest_answer_is_limited_by_max_len() -> None:
+    """The longest answer has 16,384 tokens at 60 ms each, after a TTFT of 3 s. A mean of 8,000
+    tokens has a spread far beyond that.
+    """
     assert longest_answer_s(THINK) == pytest.approx(3.0 + 16_384 * 0.06)
     assert longest_answer_s(replace(THINK, max_len_tokens=10_000)) == pytest.approx(603.0)
 
@@ -58,7 +59,7 @@ def test_the_default_drain_time_out_is_long_enough_and_at_least_two_minutes() ->
     assert drain_timeout_s(replace(THINK, lengths=SHORT), Policy()) == LEAST_DRAIN_S
     assert drain_timeout_s(THINK, Policy(drain_timeout_s=600.0)) == 600.0
     endless = replace(THINK, max_len_tokens=10_000_000, lengths=Lengths(500.0, 5e6))
-    assert drain_timeout_s(endless, Policy()) == 86_400.0  # the largest value of an assignment
+    assert drain_timeout_s(endless, Policy()) == 86_400.0  # the maximum in an assignment
 
 
 def test_a_declared_drain_time_out_below_the_longest_answer_is_named_with_both_values() -> None:
@@ -72,7 +73,7 @@ def test_a_declared_drain_time_out_below_the_longest_answer_is_named_with_both_v
     assert codes(replace(cluster, policy=Policy())) == []
 
 
-def test_limits_of_gateways_approvals_and_starts_are_checked_too() -> None:
+def test_limits_of_gateways_approvals_and_starts_are_checked() -> None:
     long = replace(THINK, max_len_tokens=65_536, mode=Mode.APPROVE)
     assert codes(Cluster((POOL,), (long,))) == [ReasonCode.REQUEST_LIMIT_TOO_SHORT]
     assert request_limit_s(Cluster((POOL,), (long,))) == longest_answer_s(long)

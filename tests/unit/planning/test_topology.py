@@ -1,9 +1,8 @@
-"""The network-aware program of Cornserve's App. A on small cases, compared with the program of
-Shoal.
+"""Cornserve's network-aware program (App. A) on small cases, compared with the program of Shoal.
 
 Shoal's program omits the network (sec. 4.3) and plans one fast domain at a time. The test states
-the program with nodes and links independently and binds each path to its nodes (App. A does not
-bind flows and replicas). It compares this program with a brute force and with Shoal's program.
+the program with nodes and links independently. It binds each path to its nodes, because App. A does
+not bind flows and replicas. It compares this program with a brute force and with Shoal's program.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from autoscaler.performance import catalog
 from autoscaler.planning.component_graph import component_problem, most_for_budget
 
 GPU = catalog.gpu("A100")
-EDGE_GB = 1.0  # data that every hop except the first transfers
+EDGE_GB = 1.0  # Data that every visit except the first transfers
 Placing = dict[tuple[str, int], int]
 
 
@@ -50,7 +49,10 @@ def _routed(
     fixed: Placing | None = None,
 ) -> float:
     """The most requests/s on `nodes` nodes of `gpus` GPUs, with a link of `link_gb_s` between each
-    pair; fixed: the places of replicas, None = free."""
+    pair.
+
+    fixed: the placement of replicas; None = free.
+    """
     model = pulp.LpProblem("topology", pulp.LpMaximize)
     rate = pulp.LpVariable("R", 0)
     names = [option.name for option in graph.deployments]
@@ -96,7 +98,7 @@ def _plain(graph: ComponentGraph, gpus: int) -> tuple[float, dict[str, int]]:
 
 
 def _spread(counts: dict[str, int], nodes: int, gpus: int) -> list[Placing]:
-    """All ways to put these replicas on the nodes."""
+    """All ways to place these replicas on the nodes."""
     each = [
         [split for split in itertools.product(range(n + 1), repeat=nodes) if sum(split) == n]
         for n in counts.values()
@@ -118,7 +120,7 @@ CASES = [(0.5, 2.0), (0.9, 6.0), (0.3, 4.0)]
 
 
 @pytest.mark.parametrize(("image_share", "llm"), CASES)
-def test_with_a_network_without_limits_both_say_the_same(image_share: float, llm: float) -> None:
+def test_both_programs_agree_on_a_network_without_limits(image_share: float, llm: float) -> None:
     graph = _graph(image_share, llm)
     plain, _ = _plain(graph, 4)
     assert _routed(graph, 2, 2, 1e6) == pytest.approx(plain, rel=1e-5)
@@ -126,10 +128,10 @@ def test_with_a_network_without_limits_both_say_the_same(image_share: float, llm
 
 @pytest.mark.parametrize(("image_share", "llm"), CASES)
 @pytest.mark.parametrize("link_gb_s", [0.0, 0.4])
-def test_knowing_the_network_is_never_worse_than_placing_the_plain_plan_on_it(
+def test_the_network_aware_plan_is_at_least_as_good_as_a_placed_plain_plan(
     image_share: float, llm: float, link_gb_s: float
 ) -> None:
-    """The plan without a network is an upper bound."""
+    """The plain plan without a network is an upper bound."""
     graph = _graph(image_share, llm)
     plain, counts = _plain(graph, 4)
     aware = _routed(graph, 2, 2, link_gb_s)

@@ -1,5 +1,4 @@
-"""Triggers of full plans are merged and limited in number, and name the models that they
-concern."""
+"""Triggers of full plans are merged, limited in number, and name their models."""
 
 from __future__ import annotations
 
@@ -39,13 +38,14 @@ def names(news: TriggerInputs) -> list[str]:
     return [trigger.why.code for trigger in collect(news, ())]
 
 
-def test_no_news_is_no_trigger() -> None:
+def test_an_unchanged_state_is_no_trigger() -> None:
     assert names(NEWS) == []
 
 
-def test_a_price_counts_against_what_was_planned_with() -> None:
-    """A price 19% above that of the last plan triggers nothing, 21% does; a price that the last
-    plan already used triggers nothing."""
+def test_a_price_is_compared_with_that_of_the_last_plan() -> None:
+    """A price 19% above that of the last plan triggers nothing, but 21% does. A price that the last
+    plan already used triggers nothing.
+    """
 
     def priced(usd: float, planned: float = 8.0) -> TriggerInputs:
         supply = Supply(prices={POOL.id: GoodPrice(usd, NOW)})
@@ -57,7 +57,7 @@ def test_a_price_counts_against_what_was_planned_with() -> None:
     assert names(priced(16.0, planned=16.0)) == []
 
 
-def test_an_offer_counts_where_it_begins_ends_or_moves_much() -> None:
+def test_an_offer_triggers_if_it_begins_ends_or_changes_much() -> None:
     def offered(before: int, now: int) -> TriggerInputs:
         old = replace(STATE, supply=Supply(offers={POOL.id: Offer(before, NOW)}))
         return replace(NEWS, state=old, supply=Supply(offers={POOL.id: Offer(now, NOW + 1)}))
@@ -69,8 +69,9 @@ def test_an_offer_counts_where_it_begins_ends_or_moves_much() -> None:
 
 
 def test_the_period_counts_from_the_last_request() -> None:
-    """The period does not count from the answer: no second plan is requested while a slow one is
-    made."""
+    """The period does not count from the answer, so no second plan is requested during a slow
+    solve.
+    """
     assert names(replace(NEWS, now_ms=NOW + 299_000)) == []
     assert names(replace(NEWS, now_ms=NOW + 300_000)) == ["period"]
     asked = replace(STATE, full=FullPlans(asked_ms=(NOW, NOW + 300_000)))
@@ -85,7 +86,7 @@ def test_a_firing_alert_triggers_and_a_resolved_one_does_not() -> None:
     assert names(replace(NEWS, alerts=(replace(fired, models=("nobody",)),))) == []
 
 
-def test_nodes_lost_and_back_are_one_trigger_each_with_a_few_names() -> None:
+def test_lost_and_returned_nodes_are_one_trigger_each() -> None:
     lost = frozenset(f"n{k}" for k in range(5))
     (trigger,) = collect(replace(NEWS, lost=lost), ())
     named = ("n0", "n1", "n2")
@@ -95,7 +96,7 @@ def test_nodes_lost_and_back_are_one_trigger_each_with_a_few_names() -> None:
     assert [t.why for t in collect(back, ())] == [came]
 
 
-def test_a_thing_that_waits_is_kept_once_with_its_latest_figures() -> None:
+def test_a_waiting_trigger_is_kept_once_with_its_latest_figures() -> None:
     period = Reason(ReasonCode.PERIOD, "*", quantities=(300.0,))
     waiting = (Trigger((), Reason(ReasonCode.ALERT, "old")), Trigger((), period))
     news = replace(NEWS, alerts=(Alert("f", "new", "firing", 1),))
@@ -103,7 +104,7 @@ def test_a_thing_that_waits_is_kept_once_with_its_latest_figures() -> None:
     assert [t.why for t in kept] == [Reason(ReasonCode.ALERT, "new"), period]
 
 
-def test_a_flood_of_reasons_is_bounded_and_plans_everything() -> None:
+def test_too_many_triggers_become_one_plan_of_all_models() -> None:
     waiting = tuple(partly_applied(f"m{k}") for k in range(80))
     kept = collect(NEWS, waiting)
     assert len(kept) == 51 and kept[-1].why.code is ReasonCode.MORE
@@ -111,9 +112,10 @@ def test_a_flood_of_reasons_is_bounded_and_plans_everything() -> None:
     assert collect(NEWS, (*kept, partly_applied("other"))) == kept
 
 
-def test_requests_that_turn_are_planned_for_as_a_whole() -> None:
-    """A plan is triggered if prompts became shorter and answers longer since the last full plan, or
-    the reverse, by much. It is not if both grow, only one changes, or both change little."""
+def test_a_shift_of_request_lengths_triggers_a_full_plan() -> None:
+    """A trigger needs a large change since the last full plan: shorter prompts and longer answers,
+    or the reverse. There is none if both grow, only one changes, or both change little.
+    """
 
     def moved(input_tokens: float, output_tokens: float) -> TriggerInputs:
         now = SimpleNamespace(state=ModelState(Lengths(input_tokens, output_tokens)))
@@ -127,9 +129,10 @@ def test_requests_that_turn_are_planned_for_as_a_whole() -> None:
     assert names(moved(9000.0, 90.0)) == ["lengths"]
 
 
-def test_roles_that_may_change_now_are_looked_at_once() -> None:
-    """A plan is triggered if more roles may change than the last plan for the model knew; plans for
-    other models do not change that number."""
+def test_more_possible_role_switches_trigger_one_plan() -> None:
+    """The count is compared with that of the last plan for the model. Plans for other models do not
+    change it.
+    """
     pair, other = f"chat:p1@{POOL.id}+d1@{POOL.id}", f"code:p1@{POOL.id}+d1@{POOL.id}"
 
     def may(count: int, planned: dict[str, int]) -> list[Trigger]:
@@ -152,7 +155,7 @@ def test_at_most_six_full_plans_in_any_minute() -> None:
     assert not plan_allowed(asked, NOW + WITHIN_MS - 1) and plan_allowed(asked, NOW + WITHIN_MS)
 
 
-def test_the_scope_is_what_all_reasons_concern_together() -> None:
+def test_the_scope_covers_the_models_of_all_triggers() -> None:
     models = ("chat", "code", "mini")
     one = Trigger(("mini",), Reason(ReasonCode.SLO_MISSED, "mini"))
     other = Trigger(("chat",), Reason(ReasonCode.ALERT, "slow"))
@@ -161,8 +164,10 @@ def test_the_scope_is_what_all_reasons_concern_together() -> None:
     assert scope_of((), models) == ()
 
 
-def test_a_bill_that_additions_made_grow_is_looked_at_as_a_whole() -> None:
-    """Growth counts from the last full plan; before the first full plan there is no trigger."""
+def test_a_cost_increase_by_additions_triggers_a_full_plan() -> None:
+    """The increase counts from the last full plan. Before the first full plan
+    there is no trigger.
+    """
 
     def rents(now: int, then: int | None) -> TriggerInputs:
         planned = None if then is None else {POOL.id: then}
@@ -172,9 +177,10 @@ def test_a_bill_that_additions_made_grow_is_looked_at_as_a_whole() -> None:
     assert names(rents(7, 5)) == names(rents(1, 0)) == ["bill"]
 
 
-def test_room_that_something_left_on_a_rented_node_may_let_others_move_together() -> None:
-    """The trigger occurs only in the tick in which a group left, and only if fewer nodes would be
-    enough."""
+def test_a_group_that_left_a_rented_node_triggers_a_consolidation() -> None:
+    """The trigger occurs only in the tick in which the group left, and only if fewer nodes are
+    enough.
+    """
 
     def at(model: str, node: str, gpu: int) -> ServingGroup:
         name = f"{model}:{node}:{gpu}"
@@ -212,7 +218,7 @@ def test_room_that_something_left_on_a_rented_node_may_let_others_move_together(
         ({}, {"mode": Mode.RECOMMEND}, ReasonCode.SERVICE_MODE),
     ],
 )
-def test_a_changed_service_is_told_whatever_changed_with_its_floor(
+def test_every_change_of_a_service_triggers_a_plan(
     before: dict[str, Any], now: dict[str, Any], code: ReasonCode
 ) -> None:
     state = replace(STATE, services={"chat": service("chat", **before)})

@@ -1,5 +1,6 @@
-"""Assignments and routes from groups: only changes are published, and only whole pairs are
-routed."""
+"""Assignments and routes of groups: only changes are published, and only complete pairs have a
+route.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +34,10 @@ def view(*ready: int) -> dict[str, GroupView]:
     return {GROUP.name: GroupView(ends, len(ready) == 3, "", False)}
 
 
-def test_an_assignment_is_published_only_when_it_says_something_new() -> None:
-    """The first record has generation 1; equal content gives no record, a drain gives generation 2,
-    and a removed group an empty assignment."""
+def test_an_assignment_is_published_only_if_its_content_changed() -> None:
+    """The first record has generation 1. Equal content gives no record, a drain gives generation 2,
+    and a removed group an empty assignment.
+    """
     (first,) = changed_assignments([GROUP], {}, 5, 10)
     assert (first.generation, first.leader_token, len(first.instances)) == (1, 5, 3)
     assert {i.group for i in first.instances} == {GROUP.name}
@@ -47,17 +49,18 @@ def test_an_assignment_is_published_only_when_it_says_something_new() -> None:
     assert changed_assignments([], {NODE: third}, 5, 40) == ()
 
 
-def test_a_new_leader_token_republishes() -> None:
-    """The content is the same, but the token differs."""
+def test_a_new_leader_token_publishes_again() -> None:
+    """The content is the same; only the token differs."""
     (first,) = changed_assignments([GROUP], {}, 5, 10)
     (again,) = changed_assignments([GROUP], {NODE: first}, 6, 20)
     assert again.leader_token == 6 and again.generation == 2
     assert again.instances == first.instances
 
 
-def test_a_pair_routes_only_with_both_phases_and_weighs_what_is_ready() -> None:
-    """With decode alone there is no route. With one instance of each phase the weight is 5, with
-    all it is that of the slower phase, 10."""
+def test_a_pair_has_a_route_only_with_both_phases_and_the_weight_of_its_ready_part() -> None:
+    """Decode alone has no route. One instance of each phase has weight 5. All instances have that
+    of the slower phase, 10.
+    """
     combos = {PAIR.id: PAIR}
     assert route_groups([GROUP], view(0, 1), combos, BUCKET) == ()
     (part,) = route_groups([GROUP], view(0, 2), combos, BUCKET)
@@ -66,8 +69,8 @@ def test_a_pair_routes_only_with_both_phases_and_weighs_what_is_ready() -> None:
     assert whole.weight == 10.0 and len(whole.decode) == 2
 
 
-def test_a_route_is_made_anew_only_where_what_is_ready_or_its_worth_changes() -> None:
-    """The route object stays the same if statuses arrive with equal addresses in new objects."""
+def test_a_route_object_is_reused_while_ready_instances_and_rates_stay() -> None:
+    """Statuses arrive with equal addresses in new objects."""
     combos = {PAIR.id: PAIR}
     (first,) = route_groups([GROUP], view(0, 1, 2), combos, BUCKET)
     ends = tuple((placed, "".join(("h:", str(k)))) for k, placed in enumerate(PLACED))
@@ -81,9 +84,10 @@ def test_a_route_is_made_anew_only_where_what_is_ready_or_its_worth_changes() ->
     assert worth_less.weight == 0.5 * first.weight
 
 
-def test_slots_are_twice_what_is_in_flight_at_capacity() -> None:
-    """By Little's law a prefill instance has 12/s x 0.3 s = 3.6 requests in flight; a decode
-    instance has 5/s x 200 x 20 ms."""
+def test_slots_are_twice_the_requests_in_flight_at_capacity() -> None:
+    """By Little's law a prefill instance has 12/s x 0.3 s = 3.6 requests in flight, and a decode
+    instance 5/s x 200 x 20 ms.
+    """
     (pair,) = route_groups([GROUP], view(0, 1, 2), {PAIR.id: PAIR}, BUCKET)
     assert (PAIR.ttft_ms, PAIR.tpot_ms) == (300.0, 20.0)
     assert [end.slots for end in pair.prefill] == [8 + 4]
@@ -92,11 +96,11 @@ def test_slots_are_twice_what_is_in_flight_at_capacity() -> None:
     placed = Placed("chat-2-a0", Phase.AGGREGATED, NODE, WHERE.id, (5,))
     assert slots(alone, placed, BUCKET) == 18 + 4  # 2/s x (0.3 s + 200 x 20 ms)
     assert slots(alone, placed, Lengths(1000.0, 1.0)) == 2 + 4  # 2/s x 0.32 s
-    assert slots(alone, PLACED[2], BUCKET) == 0  # not of this combo: no rate is known
+    assert slots(alone, PLACED[2], BUCKET) == 0  # not of this combo, so no rate is known
 
 
 def test_unrouted_and_draining_groups_are_left_out() -> None:
-    """A retiring group is still routed; unrouted and draining groups are not."""
+    """A retiring group still has a route."""
     combos = {PAIR.id: PAIR}
     routed = {
         life: bool(route_groups([replace(GROUP, life=life)], view(0, 1, 2), combos, BUCKET))
@@ -111,8 +115,9 @@ def test_unrouted_and_draining_groups_are_left_out() -> None:
 
 
 def test_routes_are_published_first_and_on_change() -> None:
-    """The first routes are empty, so that gateways learn of the model; afterwards only changes are
-    published, with the SLO."""
+    """The first routes are empty, so that gateways learn of the model. Later only changes are
+    published, with the SLO.
+    """
     served = service()
     first = changed_routes(served, (), None, 1, 10)
     assert first is not None and first.generation == 1 and first.ttft_limit_ms == 1000.0
@@ -132,8 +137,8 @@ def test_routes_are_published_first_and_on_change() -> None:
     assert second is not None and second.generation == 2
 
 
-def test_only_nodes_of_groups_that_changed_are_looked_at() -> None:
-    """An added, removed or changed group names its nodes; an unchanged group does not."""
+def test_only_nodes_of_changed_groups_are_updated() -> None:
+    """An added, removed or changed group names its nodes. An unchanged group does not."""
     other = replace(GROUP, name=f"{GROUP.name}9", placed=(replace(GROUP.placed[0], node="else"),))
     assert changed_nodes((GROUP, other), (GROUP, other)) == frozenset()
     assert changed_nodes((GROUP, other), (GROUP,)) == {"else"}

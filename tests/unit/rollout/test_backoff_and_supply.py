@@ -1,4 +1,4 @@
-"""Back-off after failures, and the plausibility of feeds."""
+"""Back-off after failures, and plausibility checks of price and offer feeds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fails(*nodes: str, at_ms: int = NOW) -> dict[str, Backoff]:
     return known
 
 
-def test_one_bad_node_rests_alone_and_twice_as_long_each_time() -> None:
+def test_one_failing_node_backs_off_alone_and_twice_as_long_each_time() -> None:
     known = fails("a")
     assert resting_nodes(known, NOW) == {"a"} and not scarce_pools(known, (), NOW)
     assert not resting_nodes(known, NOW + FIRST_MS)
@@ -42,13 +42,13 @@ def test_one_bad_node_rests_alone_and_twice_as_long_each_time() -> None:
     assert waits[:3] == [2 * FIRST_MS, 4 * FIRST_MS, 8 * FIRST_MS] and waits[-1] == MOST_MS
 
 
-def test_fresh_nodes_of_a_bad_pool_inherit_its_strikes() -> None:
+def test_new_nodes_of_a_failing_pool_inherit_its_failures() -> None:
     known = fails("a", "b", "c")
     assert [known[node].strikes for node in "abc"] == [1, 2, 3]
     assert failed(known, "x", "another", NOW).strikes == 1
 
 
-def test_two_failures_close_a_pool_until_the_last_is_over_but_not_where_others_serve() -> None:
+def test_two_failures_close_a_pool_without_serving_instances() -> None:
     known = fails("a", "b")
     assert scarce_pools(known, (), NOW) == {"p"}
     assert scarce_pools(known, (), NOW + 2 * FIRST_MS - 1) == {"p"}
@@ -57,7 +57,7 @@ def test_two_failures_close_a_pool_until_the_last_is_over_but_not_where_others_s
     assert scarce_pools(fails("a", "b", "c", "d"), ("p",), NOW) == {"p"}
 
 
-def test_strikes_are_forgotten_after_a_long_quiet() -> None:
+def test_failures_are_dropped_after_a_long_time_without_any() -> None:
     known = fails("a")
     later = known["a"].until_ms + MOST_MS
     assert swept(known, later - 1) == known and swept(known, later) == {}
@@ -67,7 +67,7 @@ def test_strikes_are_forgotten_after_a_long_quiet() -> None:
 @pytest.mark.parametrize(
     ("usd", "good"), [(40.0, True), (40.1, False), (0.1, True), (0.09, False), (0.0, False)]
 )
-def test_prices_within_twenty_times_of_the_last_good_one_are_believed(
+def test_prices_within_twenty_times_of_the_last_accepted_one_are_accepted(
     usd: float, good: bool
 ) -> None:
     assert is_plausible(usd, 2.0) is good
@@ -75,9 +75,10 @@ def test_prices_within_twenty_times_of_the_last_good_one_are_believed(
     assert kept.prices_usd_per_h() == ({SPOT.id: usd} if good else {})
 
 
-def test_the_last_good_price_and_not_the_declared_one_is_what_counts() -> None:
-    """The declared price is 2, a price of 30 is accepted, and 610 is rejected: 30 stays in force,
-    and 500 is accepted after it."""
+def test_prices_are_compared_with_the_last_accepted_one() -> None:
+    """The declared price is 2. A price of 30 is accepted and 610 is rejected, so 30 stays in force.
+    500 is accepted after it.
+    """
     supply = fold(Supply(), CLUSTER, {SPOT.id: Price(SPOT.id, 30.0, NOW)}, {})
     supply = fold(supply, CLUSTER, {SPOT.id: Price(SPOT.id, 610.0, NOW + 1)}, {})
     assert supply.prices_usd_per_h() == {SPOT.id: 30.0}
@@ -85,7 +86,7 @@ def test_the_last_good_price_and_not_the_declared_one_is_what_counts() -> None:
     assert supply.prices_usd_per_h() == {SPOT.id: 500.0}
 
 
-def test_old_records_strangers_and_owned_pools_change_nothing() -> None:
+def test_old_records_and_records_of_unknown_or_owned_pools_change_nothing() -> None:
     supply = fold(Supply(), CLUSTER, {SPOT.id: Price(SPOT.id, 3.0, NOW)}, {})
     for record in (
         Price(SPOT.id, 9.0, NOW),
@@ -95,8 +96,8 @@ def test_old_records_strangers_and_owned_pools_change_nothing() -> None:
         assert fold(supply, CLUSTER, {record.pool: record}, {}) is supply
 
 
-def test_an_offer_is_used_up_by_what_is_rented_after_it() -> None:
-    """The offer has 3 nodes. One node was rented before it and two after it: one is left."""
+def test_nodes_rented_after_an_offer_reduce_it() -> None:
+    """The offer has 3 nodes. One node was rented before it and two after it, so one is left."""
     supply = fold(Supply(), CLUSTER, {}, {SPOT.id: Availability(SPOT.id, 3, NOW)})
     rented = {SPOT.id: [NOW - 5, NOW + 1, NOW + 2]}
     assert obtainable(supply, CLUSTER.pools, rented, ()) == {SPOT.id: 1}

@@ -1,4 +1,4 @@
-"""Groups that a new controller finds in assignments and that only look like cells of components."""
+"""Groups in assignments that a new controller reads and that only look like cells of components."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_a_group_that_is_no_cell_gets_no_requests(instances: tuple[Placed, ...])
     assert cell_route(group, view, None, KNOWN) is None
 
 
-def test_a_pool_by_another_name_is_told_apart_all_the_same() -> None:
-    """Names of pools that are no longer declared need not have three parts."""
+def test_undeclared_pools_with_unusual_names_are_distinguished() -> None:
+    """The name of an undeclared pool need not have three parts."""
     both = (placed("a+llm", "p"), placed("b+llm", "q/r"))
     group = ServingGroup("g:1", "m", "g", "default", both, 0)
     view = GroupView(tuple((one, "h:1") for one in both), True, "", False)
@@ -46,8 +46,8 @@ def test_a_pool_by_another_name_is_told_apart_all_the_same() -> None:
     assert found is not None and [stage.name for stage in found.stages] == ["llm@p", "llm@r"]
 
 
-def test_the_paths_that_were_published_go_on() -> None:
-    """After a restart the cell has no rate yet, so its published paths stay."""
+def test_published_paths_stay_until_a_cell_has_its_rate() -> None:
+    """After a restart the cell has no rate yet."""
     one = placed("a+llm")
     group = ServingGroup("g:1", "m", "g", "default", (one,), 0)
     found = cell_route(group, GroupView(((one, "h:1"),), True, "", False), None, KNOWN)

@@ -49,7 +49,7 @@ def group(**changes: object) -> ServingGroup:
 
 
 def fleet(one: ServingGroup, *states: InstanceState | None, at_ms: int = NOW) -> FleetView:
-    """Statuses in which each executor reports its rank, and rank 0 also its rendezvous."""
+    """Statuses of all executors: each reports its rank, and rank 0 also its rendezvous."""
     statuses, instances = {}, {}
     for placed, state in zip(one.placed, states, strict=True):
         gang = placed.gang
@@ -87,7 +87,7 @@ def wave(
 
 
 def test_a_pipeline_is_one_rank_on_each_node() -> None:
-    """Two nodes have two ranks of one gang, named after rank 0; each rank has its stages."""
+    """Two nodes run the two ranks of one gang, named after rank 0. Each rank has its stages."""
     first, second = group().placed
     assert first.node != second.node
     assert first.gang is not None
@@ -99,7 +99,7 @@ def test_a_pipeline_is_one_rank_on_each_node() -> None:
 
 
 def test_two_pipelines_of_one_combo_are_two_gangs() -> None:
-    """Each slice of a stage belongs to only one gang."""
+    """Each slice of a stage belongs to one gang."""
     twice = replace(COMBO, members=tuple(replace(m, count=2) for m in MEMBERS))
     found = place(twice, 7, CLUSTER, {}, {})
     assert found is not None
@@ -110,16 +110,16 @@ def test_two_pipelines_of_one_combo_are_two_gangs() -> None:
     assert len({p.node for p in found[0]}) == 4
 
 
-def test_an_assignment_survives_the_wire() -> None:
-    """The decoded record has the name of the pipeline's group, with its arrow, and the rank with
-    its stages."""
+def test_an_assignment_with_ranks_survives_the_wire_format() -> None:
+    """The decoded record has the group name of the pipeline with its arrow, and the rank with its
+    stages.
+    """
     for assignment in assignments_of(group()).values():
         assert decode("assignments", encode(assignment)) == assignment
 
 
-def test_others_learn_the_rendezvous_from_rank_0() -> None:
-    """Assignments of the other ranks get the rendezvous once the executor of rank 0 has reported
-    it."""
+def test_other_ranks_get_the_rendezvous_of_rank_0() -> None:
+    """Their assignments contain it once the executor of rank 0 has reported it."""
     one = group()
     assert all(
         i.gang and not i.gang.rendezvous for a in assignments_of(one).values() for i in a.instances
@@ -134,8 +134,8 @@ def test_others_learn_the_rendezvous_from_rank_0() -> None:
     )
 
 
-def test_it_serves_when_every_rank_is_up_and_counts_once() -> None:
-    """Rank 0 alone provides no capacity; both ranks together provide one endpoint and one rate."""
+def test_a_gang_serves_when_every_rank_is_ready_and_counts_once() -> None:
+    """Rank 0 alone provides no capacity. Both ranks together provide one endpoint and one rate."""
     one = group()
     assert group_view(one, fleet(one, READY, None)).ready == ()
     assert group_view(one, fleet(one, STARTING, READY)).ready == ()
@@ -149,7 +149,7 @@ def test_it_serves_when_every_rank_is_up_and_counts_once() -> None:
 
 
 def test_a_lost_rank_ends_the_gang_and_its_node_backs_off() -> None:
-    """All ranks are ended at once, because the remaining ranks cannot finish any request."""
+    """All ranks stop at once, because the remaining ranks cannot finish any request."""
     one = group(created_ms=NOW - 60_000)
     view = fleet(one, READY, InstanceState.FAILED)
     sight = FleetSnapshot(view, {one.name: group_view(one, view)}, *(frozenset(),) * 4)
@@ -161,9 +161,8 @@ def test_a_lost_rank_ends_the_gang_and_its_node_backs_off() -> None:
     assert all(i.drain and i.gang and i.gang.broken for i in wishes)
 
 
-def test_a_rank_whose_node_fell_silent_takes_the_others_along_once_they_fail() -> None:
-    """While rank 0 serves, the silent rank may only be cut off from the controller. If rank 0 fails
-    too, the gang ends."""
+def test_a_gang_with_a_silent_node_ends_once_rank_0_fails() -> None:
+    """While rank 0 serves, the silent node may only be cut off from the controller."""
     one = group(created_ms=NOW - 60_000)
     for state, lost, failed in ((READY, 1, 0), (InstanceState.FAILED, 0, 1)):
         view = fleet(one, state, READY)
@@ -174,9 +173,8 @@ def test_a_rank_whose_node_fell_silent_takes_the_others_along_once_they_fail() -
         assert (len(faults.lost), len(faults.failures)) == (lost, failed)
 
 
-def test_rank_0_drains_first() -> None:
-    """Rank 0 has the requests. The other ranks drain after rank 0 has ended, and then the group is
-    gone."""
+def test_rank_0_drains_before_the_other_ranks() -> None:
+    """Rank 0 has the requests. The other ranks drain after it has ended. Then the group is gone."""
     one = group(life=Life.DRAINING, since_ms=NOW)
     first = assignments_of(one)
     assert [i.drain for a in first.values() for i in a.instances] == [True, False]
@@ -190,7 +188,7 @@ def test_rank_0_drains_first() -> None:
 
 
 def test_a_rank_lost_in_a_drain_ends_the_rest_at_once() -> None:
-    """Requests of rank 0 would otherwise hang until the drain deadline."""
+    """Otherwise requests of rank 0 would hang until the drain deadline."""
     one = group(life=Life.DRAINING, since_ms=NOW)
     (after,) = wave(
         one, fleet(one, InstanceState.DRAINING, InstanceState.FAILED), assignments_of(one)
@@ -198,9 +196,10 @@ def test_a_rank_lost_in_a_drain_ends_the_rest_at_once() -> None:
     assert [(p.gang.rank, p.gang.broken) for p in after.placed if p.gang] == [(0, True)]
 
 
-def test_a_controller_that_starts_again_finds_the_gang() -> None:
-    """The controller reads ranks, stages and rendezvous from assignments alone; a drain that has
-    begun continues."""
+def test_a_restarted_controller_rebuilds_the_gang() -> None:
+    """Ranks, stages and rendezvous come from assignments alone. A drain that
+    has begun continues.
+    """
     one = group(placed=met(group(), fleet(group(), STARTING, None)).placed)
     state = restore(CLUSTER, assignments_of(one), {}, {}, (), NOW)
     (found,) = state.groups

@@ -1,4 +1,4 @@
-"""Best fit: paid nodes before new ones, and the smallest sufficient blocks first."""
+"""Best-fit placement: rented nodes before new ones, and the smallest sufficient block first."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ def spot_of(gpus: int, used: dict[str, frozenset[int]]) -> tuple[str, tuple[int,
 
 
 def test_a_half_empty_paid_node_comes_before_a_new_one() -> None:
-    """Node 1 is rented and has room: it is filled although node 0 comes first in order."""
+    """Node 1 is rented and has room, so it is filled although node 0 comes first in order."""
     assert spot_of(2, {NODES[1]: frozenset({0, 1})}) == (NODES[1], (2, 3))
 
 
-def test_the_tightest_block_is_taken() -> None:
-    """One GPU is placed in a free block of one, not in a block of two."""
+def test_the_smallest_sufficient_block_is_used() -> None:
+    """One GPU goes into a free block of one, not into a block of two."""
     used = {NODES[0]: frozenset({0, 1}), NODES[1]: frozenset({0, 2, 3})}
     assert spot_of(1, used) == (NODES[1], (1,))
 
 
-def test_a_slice_that_fits_no_hole_takes_a_new_node() -> None:
+def test_a_slice_that_fits_no_free_block_gets_a_new_node() -> None:
     """Two free blocks of one GPU do not form a block of two."""
     assert spot_of(2, {NODES[0]: frozenset({0, 2})}) == (NODES[1], (0, 1))
 
 
-def test_nodes_that_are_shut_are_not_used() -> None:
-    """No instance is placed on a silent node."""
+def test_silent_nodes_are_not_used() -> None:
+    """No instance is placed on them."""
     one = combo("chat", [(AGGREGATED, 1, POOL, 1, 1.0)])
     found = place(one, 1, CLUSTER, {}, {}, shut={NODES[0]})
     assert found is not None and found[0][0].node == NODES[1]
 
 
-def test_instances_nobody_ordered_hold_their_gpus_too() -> None:
-    """Instances that executors report as running occupy GPUs, even if no assignment contains them;
-    a sleeping instance gives way."""
+def test_unassigned_instances_occupy_their_gpus() -> None:
+    """Executors report them as running, although no assignment contains them. A sleeping instance
+    gives way.
+    """
     stray = ObservedInstance("x", "m", "aggregated", "g", InstanceState.READY, (0, 1))
     gone = ObservedInstance("y", "m", "aggregated", "g", InstanceState.STOPPED, (2,))
     asleep = replace(gone, instance="z", state=InstanceState.ASLEEP, gpus=(3,))
@@ -53,9 +54,10 @@ def test_instances_nobody_ordered_hold_their_gpus_too() -> None:
     assert used_gpus([], [status]) == {NODES[0]: frozenset({0, 1})}
 
 
-def test_one_ceiling_over_two_markets_holds_while_a_move_is_on_its_way() -> None:
-    """The ceiling is three nodes and two on-demand nodes are in use: one spot node may start, not
-    two."""
+def test_the_common_maximum_of_two_markets_holds_during_a_move() -> None:
+    """The maximum is three nodes, and two on-demand nodes are in use. One spot node may start, not
+    two.
+    """
     firm = replace(POOL, max_of_both=3)
     spot = replace(firm, market=Market.SPOT)
     both = Cluster((firm, spot), ())

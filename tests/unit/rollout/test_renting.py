@@ -1,4 +1,4 @@
-"""The nodes that a plan requires, and a placement that may rent no more nodes."""
+"""The nodes that a plan needs, and placement that rents no further node."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ COMBOS = {one.id: one for one in (PAIR, ONE)}
 CLUSTER = Cluster((WHERE,), (service("chat"),))
 
 
-def test_slices_are_packed_as_tightly_as_can_be() -> None:
-    """Five slices of 2 GPUs and two of 1 GPU are 12 GPUs: they fit on three nodes of 4."""
+def test_slices_are_packed_onto_the_fewest_nodes() -> None:
+    """Five slices of 2 GPUs and two of 1 GPU are 12 GPUs. They fit on three nodes of 4."""
     assert planned_nodes({PAIR.id: 5, ONE.id: 2}, COMBOS, CLUSTER) == {WHERE.id: 3}
     assert planned_nodes({PAIR.id: 0, "chat:unknown": 3}, COMBOS, CLUSTER) == {WHERE.id: 0}
 
 
-def test_no_node_beyond_the_plan_and_what_was_taken_is_taken_off_all_that_can_be_had() -> None:
+def test_no_node_beyond_the_plan_is_rented() -> None:
     site = FreeCapacity(CLUSTER, {}, {WHERE.id: 4}, (), 1)
     first = start({PAIR.id: 1}, COMBOS, CLUSTER.services[0], site, 0)
     inside = within_plan(first.site, {WHERE.id: 2}, first.groups)
@@ -35,8 +35,9 @@ def test_no_node_beyond_the_plan_and_what_was_taken_is_taken_off_all_that_can_be
 
 
 def test_free_gpus_on_two_nodes_rent_no_third_one_beyond_the_budget() -> None:
-    """The planner counts four free GPUs, one and three on two nodes; only one more pair has room
-    there."""
+    """The planner counts four free GPUs, one and three on two nodes. Only one more pair has room
+    there.
+    """
     budget = 2.5 * WHERE.price_usd_per_h
     cluster = Cluster((WHERE,), (service("chat"),), Policy(budget_usd_per_h=budget))
     empty = FreeCapacity(cluster, {}, {}, (), 1)
@@ -50,8 +51,8 @@ def test_free_gpus_on_two_nodes_rent_no_third_one_beyond_the_budget() -> None:
     assert spare_usd_per_h(CLUSTER, more.site.used) == math.inf  # no budget is declared
 
 
-def test_nodes_of_two_pools_share_what_the_budget_leaves() -> None:
-    """The budget pays for one node of either pool, not for one node of each."""
+def test_nodes_of_two_pools_share_the_remaining_budget() -> None:
+    """The budget pays for one node of either pool, not for one of each."""
     other = pool("other", per_node=1, nodes=5)
     here = combo("chat", [(AGGREGATED, 1, WHERE, 1, 2.0)])
     there = combo("chat", [(AGGREGATED, 1, other, 1, 2.0)])
@@ -63,9 +64,8 @@ def test_nodes_of_two_pools_share_what_the_budget_leaves() -> None:
     assert found.site.spare_usd_per_h == 15.0 - WHERE.price_usd_per_h
 
 
-def test_what_costs_nothing_is_placed_also_where_a_price_that_rose_exceeds_the_budget() -> None:
-    """Instances are placed on owned GPUs and on the free half of a paid node, but no further node
-    is rented."""
+def test_free_gpus_are_used_even_if_a_price_rise_exceeds_the_budget() -> None:
+    """Instances go to owned GPUs and to the free half of a rented node, but no node is rented."""
     own = pool("own", per_node=1, nodes=1, market=Market.OWNED)
     here = combo("chat", [(AGGREGATED, 1, own, 1, 2.0)])
     cluster = Cluster((WHERE, own), (service("chat"),), Policy(budget_usd_per_h=6.0))

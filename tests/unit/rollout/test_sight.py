@@ -23,11 +23,11 @@ def status(node: str, age_s: float, serves: bool) -> Status:
 
 
 @pytest.mark.parametrize("since_s", [13.5, 16.0, 20.0, 40.0])
-def test_a_region_that_is_cut_off_is_known_as_soon_as_its_first_node_is_silent(
+def test_a_cut_off_region_is_detected_with_its_first_silent_node(
     since_s: float,
 ) -> None:
-    """Serving nodes report every 2 s and idle nodes every 10 s. The region was cut off `since_s`
-    ago: no serving node is treated as a single lost node, because its replacement would be useless.
+    """Serving nodes report every 2 s, idle nodes every 10 s. The region was cut off `since_s` ago.
+    No serving node counts as a single lost node, because its replacement would be useless.
     """
     heard = {
         "busy": status("busy", since_s + 1.9, serves=True),
@@ -39,10 +39,10 @@ def test_a_region_that_is_cut_off_is_known_as_soon_as_its_first_node_is_silent(
 
 
 @pytest.mark.parametrize(("listens_s", "lost"), [(0.5, False), (11.0, False), (12.0, True)])
-def test_no_node_is_lost_before_the_leader_has_listened_for_as_long_as_one_may_be_silent(
+def test_no_node_is_lost_before_the_leader_has_listened_for_the_silence_limit(
     listens_s: float, lost: bool
 ) -> None:
-    """The broker was unavailable for a minute, so the latest statuses of all nodes are old."""
+    """The broker was unavailable for a minute, so all statuses are old."""
     heard = {"a": status("a", 60.0, serves=True), "b": status("b", 61.0, serves=True)}
     since_ms = NOW_MS - int(listens_s * 1000)
     sight = snapshot((), heard, {}, CLUSTER, NOW_MS, since_ms)
@@ -50,8 +50,8 @@ def test_no_node_is_lost_before_the_leader_has_listened_for_as_long_as_one_may_b
 
 
 @pytest.mark.parametrize("idle_s", [0.0, 5.0, 10.5])
-def test_a_node_whose_neighbour_speaks_is_lost_alone(idle_s: float) -> None:
-    """This holds also between two reports of an idle neighbour."""
+def test_a_silent_node_with_a_reporting_neighbour_is_a_single_loss(idle_s: float) -> None:
+    """This holds between two reports of an idle neighbour, too."""
     heard = {
         "busy": status("busy", 16.0, serves=True),
         "idle": status("idle", idle_s, serves=False),
@@ -63,7 +63,7 @@ def test_a_node_whose_neighbour_speaks_is_lost_alone(idle_s: float) -> None:
 
 @pytest.mark.parametrize("market", [Market.OWNED, Market.ON_DEMAND])
 def test_an_idle_node_is_lost_only_where_it_is_owned(market: Market) -> None:
-    """A rented node without instances is normally given back."""
+    """A rented idle node is normally given back to the provider."""
     where = replace(POOL, market=market)
     heard = {
         "idle": replace(status("idle", 60.0, serves=False), pool=where.id),
@@ -75,18 +75,18 @@ def test_an_idle_node_is_lost_only_where_it_is_owned(market: Market) -> None:
     assert sight.lost == ({"idle", "busy"} if market is Market.OWNED else {"busy"})
 
 
-def test_nodes_that_ran_nothing_are_no_witnesses_for_long() -> None:
-    """Silent idle nodes may have been deleted. So a lost serving node counts as a single lost node,
-    and a region without a serving node does not count as cut off."""
+def test_silent_idle_nodes_do_not_mark_a_region_as_cut_off() -> None:
+    """They may have been deleted. So a lost serving node is a single loss, and a region without a
+    serving node is not cut off.
+    """
     gone = {node: status(node, 700.0, serves=False) for node in ("a", "b", "c")}
     assert snapshot((), gone, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
     lost = {**gone, "busy": status("busy", 20.0, serves=True)}
     assert snapshot((), lost, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
 
 
-def test_a_node_that_was_lost_long_before_is_no_witness() -> None:
-    """The instances of that node ended hours ago; the node that serves now counts as a single lost
-    node."""
+def test_a_node_lost_long_ago_does_not_mark_a_region_as_cut_off() -> None:
+    """Its instances ended hours ago. The node that serves now is a single loss."""
     heard = {"old": status("old", 7200.0, serves=True), "busy": status("busy", 20.0, serves=True)}
     assert snapshot((), heard, {}, CLUSTER, NOW_MS, 0).cut_pools == frozenset()
 
@@ -96,8 +96,9 @@ def test_a_node_that_was_lost_long_before_is_no_witness() -> None:
     [(60.0, True, False), (1700.0, True, False), (1900.0, False, False), (3700.0, False, True)],
 )
 def test_a_region_stays_cut_off_for_a_time(since_s: float, shut: bool, gone: bool) -> None:
-    """No instance starts in the region for half an hour; its rented nodes are given up after an
-    hour."""
+    """For half an hour no instance starts in the region. Its rented nodes are given up after an
+    hour.
+    """
     heard = {node: status(node, since_s, serves=True) for node in ("a", "b")}
     sight = snapshot((), heard, {}, CLUSTER, NOW_MS, 0)
     assert sight.cut_pools == {POOL.id}
@@ -115,7 +116,7 @@ def test_owned_nodes_of_a_region_that_is_cut_off_are_never_given_up() -> None:
     assert sight.gone == frozenset()
 
 
-def test_a_name_whose_node_was_reclaimed_may_be_used_again_once_it_is_gone() -> None:
+def test_the_name_of_a_reclaimed_node_can_be_reused_after_its_end() -> None:
     heard = {
         "reclaimed": replace(status("reclaimed", 700.0, serves=False), reclaim_ms=NOW_MS - 600_000),
         "going": replace(status("going", 1.0, serves=True), reclaim_ms=NOW_MS + 60_000),

@@ -1,4 +1,4 @@
-"""Role switches in place: the permitted groups, and each step forward and back."""
+"""Role switches in place: which groups may switch, and each step forward and back."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ POOL = "us/l4/owned"
 
 
 def combo(letters: str, rate: float = 10.0, pool: str = POOL, gpus: int = 1) -> Combo:
-    """A combo with one instance for each letter: "ppd" is two prefill instances and a decode
-    instance."""
+    """A combo with one instance per letter: "ppd" is two prefill instances and
+    a decode instance.
+    """
     phases = {"p": P, "d": D, "a": A}
     members = tuple(
         ComboMember(phases[letter], pool, gpus, letters.count(letter), rate)
@@ -63,8 +64,9 @@ def phases(one: ServingGroup) -> str:
 def reported_fleet(
     one: ServingGroup, now: str, **states: InstanceState
 ) -> tuple[dict[str, Status], GroupView]:
-    """The reports of executors; now: phases of the instances. The states are given by instance
-    number."""
+    """The reports of executors. now: phases of the instances. States are given
+    by instance number.
+    """
     names = {"p": "prefill", "d": "decode", "a": "aggregated"}
     instances = tuple(
         ObservedInstance(
@@ -96,22 +98,23 @@ def step(
     ("before", "to", "after"),
     [("ppd", "pdd", "pdd"), ("pd", "aa", "aa"), ("aad", "ppd", "ppd"), ("pdd", "ppd", "pdp")],
 )
-def test_as_many_as_can_keep_their_phase(before: str, to: str, after: str) -> None:
+def test_as_many_instances_as_possible_keep_their_phase(before: str, to: str, after: str) -> None:
     one = switching(before, to)
     assert phases(one) == after
     assert [p.instance for p in one.placed] == [p.instance for p in group(before).placed]
 
 
-def test_other_slices_are_no_switch() -> None:
+def test_a_change_of_slices_is_no_role_switch() -> None:
     one = group("pd")
     for other in (combo("p"), combo("ppd"), combo("pd", gpus=2), combo("pd", pool="us/h100/spot")):
         assert switched_to(one, other, "m:new:7", NOW) is None
     assert switched_to(replace(one, stays=True), combo("dp"), "m:new:7", NOW) is None
 
 
-def test_only_what_demand_can_spare_switches() -> None:
-    """Each of three groups serves 10. With a surplus of 12 one group switches; if two groups must
-    stay, one switches; if none is ready, none switches."""
+def test_only_surplus_groups_switch() -> None:
+    """Each of three groups serves 10. With a surplus of 12 one group switches. If two groups must
+    stay, one switches. If none is ready, none switches.
+    """
     groups = [group("ppd", n) for n in (1, 2, 3)]
     combos = {c.id: c for c in (combo("ppd"), combo("pdd"))}
     adds, removes = {combo("pdd").id: 3}, {combo("ppd").id: 3}
@@ -129,14 +132,14 @@ def test_only_what_demand_can_spare_switches() -> None:
     assert switched([], 99.0, 0) == 0
 
 
-def test_a_group_that_switches_or_would_not_is_no_choice() -> None:
+def test_a_switching_or_rolled_back_group_is_not_chosen() -> None:
     groups = [group("ppd", 1), replace(group("ppd", 2), stays=True), switching("ppd", "pdd")]
     room = SwitchRoom({g.name: 10.0 for g in groups}, 99.0, 0)
     assert switchable(groups, room) == {combo("ppd").id: 1}
 
 
-def test_components_and_pipelines_keep_their_parts() -> None:
-    """The instances of a group may differ in nothing except their role."""
+def test_component_cells_and_pipelines_do_not_switch() -> None:
+    """The instances of a group may differ only in their role."""
     plain = group("ppd")
     room = SwitchRoom({plain.name: 10.0}, 99.0, 0)
     assert switchable([plain], room) == {plain.combo_id: 1}
@@ -149,9 +152,8 @@ def test_components_and_pipelines_keep_their_parts() -> None:
         assert switched_to(other, combo("pdd"), "new", NOW) is None
 
 
-def test_executors_hear_of_it_when_gateways_have_let_go() -> None:
-    """The assignment stays the same until gateways confirm the new routes; instances that keep
-    their phase still serve."""
+def test_executors_get_a_switch_after_gateways_confirm_the_routes() -> None:
+    """Until then the assignment stays the same. Instances that keep their phase still serve."""
     one = switching("ppd", "pdd")
     (before,) = changed_assignments([group("ppd")], {}, 1, NOW)
     assert changed_assignments([one], {"node": before}, 1, NOW) == ()
@@ -175,15 +177,15 @@ def requested_switch() -> ServingGroup:
     return step(switching("ppd", "pdd"), "ppd", wait_ms=CONFIRM_TIMEOUT_MS)
 
 
-def test_it_is_over_when_all_serve_in_their_new_phases() -> None:
+def test_a_switch_ends_when_all_instances_serve_in_their_new_phases() -> None:
     one = requested_switch()
     assert step(one, "ppd", n1=InstanceState.SWITCHING) == one
     done = step(one, "pdd")
     assert (done.switch, done.life, phases(done)) == (None, Life.ACTIVE, "pdd")
 
 
-def test_what_an_executor_rolled_back_is_rolled_back_as_a_whole() -> None:
-    """The group is as before the switch, and gets no second switch request."""
+def test_a_rollback_by_one_executor_rolls_back_the_whole_group() -> None:
+    """The group is as before the switch, and the switch is not requested again."""
     found = step(requested_switch(), "ppd")
     before = group("ppd")
     assert (found.name, found.combo_id, found.placed) == (
@@ -192,7 +194,7 @@ def test_what_an_executor_rolled_back_is_rolled_back_as_a_whole() -> None:
     assert (found.switch, found.stays) == (None, True)
 
 
-def test_an_executor_that_has_not_read_it_yet_has_not_refused() -> None:
+def test_an_unread_switch_is_no_refusal() -> None:
     one = requested_switch()
     statuses, view = reported_fleet(one, "ppd")
     (told,) = changed_assignments([one], {}, 1, NOW)

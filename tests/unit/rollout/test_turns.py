@@ -1,4 +1,4 @@
-"""Reversals between scale-out and scale-in are counted, and they limit only scale-in."""
+"""Reversals between scale-out and scale-in are counted. They limit only scale-in."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from autoscaler.rollout.reversal_limit import (
 )
 
 
-def test_the_same_move_again_is_no_reversal() -> None:
-    """The moves out, out, in, in, out contain two reversals."""
+def test_a_repeated_direction_is_no_reversal() -> None:
+    """The moves out, out, in, in, out have two reversals."""
     turns = Reversals()
     for k, move in enumerate(("out", "out", "in", "in", "out")):
         turns = after_move(turns, move, k * 1000)
@@ -22,9 +22,10 @@ def test_the_same_move_again_is_no_reversal() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
-def test_a_scale_in_leaves_room_for_the_scale_out_that_may_follow(most: int) -> None:
+def test_a_scale_in_needs_room_for_two_reversals(most: int) -> None:
     """A scale-in and the scale-out after it are two reversals. `most` reversals are allowed per
-    hour, counted over two hours; older ones do not count."""
+    hour, counted over two hours. Older ones do not count.
+    """
     assert scale_in_within_limit(Reversals("out", (1,) * (2 * most - 2)), 1000, most)
     assert not scale_in_within_limit(Reversals("out", (1,) * (2 * most - 1)), 1000, most)
     assert scale_in_within_limit(Reversals("out", (1,) * 9), 7_200_001, most)
@@ -33,15 +34,15 @@ def test_a_scale_in_leaves_room_for_the_scale_out_that_may_follow(most: int) -> 
     )  # a second scale-in is no reversal
 
 
-def test_only_turning_round_again_asks_for_longer_evidence() -> None:
+def test_only_a_further_reversal_needs_longer_evidence() -> None:
     assert not reversed_lately(Reversals("out"), 1000)  # the first scale-out
     assert not reversed_lately(Reversals("in", (1,)), 1000)  # another scale-in
     assert reversed_lately(Reversals("out", (1, 2)), 1000)
     assert not reversed_lately(Reversals("out", (1, 2)), 7_200_002)
 
 
-def test_demand_has_returned_with_every_second_reversal() -> None:
-    """After out, in, out, in demand has returned once; two hours later no return counts."""
+def test_every_second_reversal_is_a_return_of_demand() -> None:
+    """After out, in, out, in demand has returned once. Two hours later no return counts."""
     turns = Reversals()
     for k, move in enumerate(("out", "in", "out", "in")):
         turns = after_move(turns, move, k * 1000)

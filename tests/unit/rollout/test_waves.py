@@ -1,4 +1,4 @@
-"""Waves: the steps in which a retiring group ends."""
+"""Waves: the steps by which a retiring group ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def group(serial: int, **changes: object) -> ServingGroup:
 def inputs(
     groups: list[ServingGroup], ready: set[int], demand: float, **changes: object
 ) -> WaveInputs:
-    """Inputs of a step; ready: serials of the serving groups, each with 10 requests/s."""
+    """Inputs of a step. ready: serials of the serving groups, each with 10 requests/s."""
     views, rates = {}, {}
     for serial, one in enumerate(groups, start=1):
         up = serial in ready
@@ -52,29 +52,30 @@ def lives(groups: tuple[ServingGroup, ...]) -> list[Life]:
 
 
 def test_a_retiring_group_leaves_the_routes_when_the_rest_covers_demand() -> None:
-    """Two groups serve 10 each. At a demand of 9 one may leave; at 11 it stays."""
+    """Two groups serve 10 each. At a demand of 9 one may leave; at 11 both stay."""
     groups = [group(1), retire(group(2), NOW)]
     assert lives(step(groups, inputs(groups, {1, 2}, 9.0))) == [Life.ACTIVE, Life.UNROUTED]
     assert lives(step(groups, inputs(groups, {1, 2}, 11.0))) == [Life.ACTIVE, Life.RETIRING]
 
 
-def test_two_that_retire_at_once_do_not_both_count_the_other() -> None:
-    """Three groups serve 10 each, two of them retire, and the demand is 15: only one leaves in this
-    step."""
+def test_two_retiring_groups_do_not_rely_on_each_other() -> None:
+    """Three groups serve 10 each, two of them retire, and the demand is 15. Only one leaves in this
+    step.
+    """
     groups = [group(1), retire(group(2), NOW), retire(group(3), NOW)]
     found = lives(step(groups, inputs(groups, {1, 2, 3}, 15.0)))
     assert sorted(found) == sorted([Life.ACTIVE, Life.UNROUTED, Life.RETIRING])
 
 
-def test_it_waits_for_its_replacement_even_where_capacity_would_do() -> None:
-    """A replacement comes first: the group in `after` must be ready."""
+def test_a_group_waits_for_its_replacement_even_with_enough_capacity() -> None:
+    """The group in `after` must be ready first."""
     new = group(1)
     groups = [new, group(2), retire(group(3), NOW, after=(new.name,))]
     assert lives(step(groups, inputs(groups, {2, 3}, 1.0)))[2] is Life.RETIRING
     assert lives(step(groups, inputs(groups, {1, 2, 3}, 1.0)))[2] is Life.UNROUTED
 
 
-def test_a_replacement_that_broke_brings_the_old_one_back() -> None:
+def test_a_failed_replacement_cancels_the_removal() -> None:
     """If the replacement failed or is gone, the old group is desired again."""
     broken = group(1, failed_ms=NOW)
     groups = [broken, group(2), retire(group(3), NOW, after=(broken.name,))]
@@ -83,22 +84,23 @@ def test_a_replacement_that_broke_brings_the_old_one_back() -> None:
     assert lives(step(lone, inputs(lone, {1, 2}, 1.0)))[1] is Life.ACTIVE
 
 
-def test_the_floor_counts_whole_ready_groups() -> None:
-    """There is no demand and the floor is 2: no step may leave fewer than two groups."""
+def test_the_minimum_counts_complete_ready_groups() -> None:
+    """Without demand and with a minimum of 2, no step may leave fewer than two groups."""
     groups = [group(1), retire(group(2), NOW)]
     assert lives(step(groups, inputs(groups, {1, 2}, 0.0, floor=2)))[1] is Life.RETIRING
     assert lives(step(groups, inputs(groups, {1, 2}, 0.0, floor=1)))[1] is Life.UNROUTED
 
 
-def test_what_never_served_goes_at_once() -> None:
-    """The group has no ready instance and no route: it is drained in the same step."""
+def test_a_group_that_never_served_drains_at_once() -> None:
+    """It has no ready instance and no route."""
     groups = [group(1), retire(group(2), NOW)]
     assert lives(step(groups, inputs(groups, {1}, 99.0)))[1] is Life.DRAINING
 
 
-def test_drains_wait_for_every_live_gateway_or_a_timeout() -> None:
-    """Routes of generation 5 omit the group: both gateways must have generation 5, or 15 s must
-    pass."""
+def test_a_drain_waits_for_every_live_gateway_or_a_time_out() -> None:
+    """Routes of generation 5 omit the group. Both gateways must have generation 5, or 15 s must
+    pass.
+    """
     gone = group(2, life=Life.UNROUTED, since_ms=NOW - 1000, unrouted_generation=5)
     groups = [group(1), gone]
 
@@ -113,18 +115,20 @@ def test_drains_wait_for_every_live_gateway_or_a_timeout() -> None:
     assert after(4, waited_ms=CONFIRM_TIMEOUT_MS) is Life.DRAINING
 
 
-def test_what_leaves_while_its_switch_is_held_waits_for_routes_without_it() -> None:
-    """Routes of generation 6 contain the part that keeps its phase; only the next routes omit the
-    whole group."""
+def test_a_group_that_leaves_during_a_switch_waits_for_routes_without_it() -> None:
+    """Routes of generation 6 contain the instances that keep their phase. Only the next routes omit
+    the whole group.
+    """
     held = Switch("chat:a1@us/p/owned:9", group(2).placed)
     going = replace(retire(group(2, switch=held), NOW), unrouted_generation=6)
     (_, left) = step([group(1), going], inputs([group(1), going], {1, 2}, 1.0))
     assert (left.life, left.unrouted_generation) == (Life.UNROUTED, 0)
 
 
-def test_it_is_gone_when_its_executor_says_so() -> None:
-    """The group is gone once its instances are STOPPED, ASLEEP (the executor ends them), or absent
-    from a status that follows the drain."""
+def test_a_group_is_gone_when_its_executor_reports_it() -> None:
+    """Its instances are STOPPED, ASLEEP (the executor ends them), or absent from a status after the
+    drain.
+    """
     leaving = group(2, life=Life.DRAINING, since_ms=NOW)
     name = leaving.placed[0].instance
     order = DesiredInstance(name, "chat", "aggregated", leaving.name, (2,), "e", drain=True)
@@ -144,21 +148,22 @@ def test_it_is_gone_when_its_executor_says_so() -> None:
     assert left(4, InstanceState.STOPPED) == 0
     assert left(4, InstanceState.ASLEEP) == 0
     assert left(4) == 0
-    assert left(3) == 1  # the executor has not read the drain: absence proves nothing
+    assert left(3) == 1  # The executor has not read the drain, so absence proves nothing.
     assert left(3, at_ms=NOW + 120_000 + GONE_GRACE_MS) == 0
 
 
-def test_a_step_without_news_changes_nothing() -> None:
-    """The step is idempotent: equal inputs give the same groups."""
+def test_a_step_with_equal_inputs_changes_nothing() -> None:
+    """A step is idempotent."""
     groups = [group(1), retire(group(2), NOW)]
     seen = inputs(groups, {1, 2}, 11.0)
     once = step(groups, seen)
     assert step(once, seen) == once == tuple(groups)
 
 
-def test_what_drains_counts_against_the_budget_until_it_is_gone() -> None:
-    """Ten groups serve 10 req/s each and a fifth may leave at a time. While two drain (they are no
-    longer ready), a third waits. An instance that never served does not count."""
+def test_draining_groups_count_against_the_disruption_budget() -> None:
+    """Ten groups serve 10 req/s each, and a fifth may leave at a time. While two drain (they are no
+    longer ready), a third waits. An instance that never served does not count.
+    """
     groups = [group(serial) for serial in range(1, 8)]
     going = {"life": Life.DRAINING, "since_ms": NOW - 1000}
     drains = [group(8, unrouted_generation=4, **going), group(9, unrouted_generation=4, **going)]
@@ -176,9 +181,10 @@ def test_what_drains_counts_against_the_budget_until_it_is_gone() -> None:
     assert by_name[fleet[-1].name] is Life.UNROUTED
 
 
-def test_surplus_leaves_at_once_where_less_is_proven_to_do() -> None:
-    """Ten groups serve 10 each, nine of them retire, and all targets need 15 raw: eight leave in
-    one step, two stay."""
+def test_a_proven_surplus_leaves_at_once() -> None:
+    """Ten groups serve 10 each, nine of them retire, and all targets need 15 raw. Eight leave in
+    one step and two stay.
+    """
     groups = [group(1), *(retire(group(k), NOW) for k in range(2, 11))]
     ready = set(range(1, 11))
     given = inputs(groups, ready, 15.0, max_disruption=0.1, proven_req_per_s=15.0)
@@ -186,15 +192,16 @@ def test_surplus_leaves_at_once_where_less_is_proven_to_do() -> None:
     assert (left.count(Life.UNROUTED), left.count(Life.RETIRING)) == (8, 1)
 
 
-def test_without_proof_what_leaves_keeps_to_the_disruption_budget() -> None:
-    """The present telemetry does not prove a surplus. An instance that already leaves uses a
-    tenth."""
+def test_an_unproven_surplus_keeps_to_the_disruption_budget() -> None:
+    """Present telemetry does not prove the surplus. An instance that already
+    leaves uses a tenth.
+    """
     groups = [group(1), *(retire(group(k), NOW) for k in range(2, 11))]
     given = inputs(groups, set(range(1, 11)), 15.0, max_disruption=0.2)
     assert lives(step(groups, given)).count(Life.UNROUTED) == 2
 
 
-def test_what_is_replaced_keeps_to_the_disruption_budget() -> None:
+def test_replacements_keep_to_the_disruption_budget() -> None:
     """The new capacity is not proven yet, so a replaced group is no surplus."""
     new = [group(k) for k in range(1, 6)]
     after = tuple(one.name for one in new)
@@ -203,15 +210,16 @@ def test_what_is_replaced_keeps_to_the_disruption_budget() -> None:
     assert lives(step(groups, given)).count(Life.UNROUTED) == 1
 
 
-def test_what_yields_to_other_models_is_no_surplus() -> None:
+def test_a_group_that_yields_to_another_model_is_no_surplus() -> None:
     groups = [group(1), *(replace(retire(group(k), NOW), yields=True) for k in range(2, 11))]
     given = inputs(groups, set(range(1, 11)), 0.0, max_disruption=0.1, proven_req_per_s=0.0)
     assert lives(step(groups, given)).count(Life.UNROUTED) == 1
 
 
-def test_unread_words_take_nothing_away() -> None:
-    """While statuses are unread, no group leaves the routes, no drain begins, and no drain ends by
-    its time-out."""
+def test_unread_statuses_stop_removals() -> None:
+    """While statuses are unread, no group leaves the routes, no drain begins, and no drain times
+    out.
+    """
     groups = [group(1), retire(group(2), NOW)]
     given = inputs(groups, {1, 2}, 1.0, paused=True)
     assert lives(step(groups, given))[1] is Life.RETIRING
@@ -222,7 +230,7 @@ def test_unread_words_take_nothing_away() -> None:
     assert len(step(drains, inputs(drains, {1}, 1.0, paused=True))) == 2
 
 
-def test_what_failed_or_is_taken_away_leaves_all_the_same() -> None:
+def test_failed_and_reclaimed_groups_leave_despite_unread_statuses() -> None:
     failed = [group(1), replace(retire(group(2), NOW), failed_ms=NOW)]
     assert lives(step(failed, inputs(failed, {1}, 1.0, paused=True)))[1] is Life.DRAINING
     groups = [group(1), retire(group(2), NOW)]

@@ -1,4 +1,4 @@
-"""Planned traffic fractions on a fleet that has not reached the plan yet."""
+"""Planned traffic shares on a fleet that has not reached the plan yet."""
 
 from __future__ import annotations
 
@@ -43,15 +43,16 @@ def shares(*groups: RouteGroup, ways: TrafficSplit = WAYS) -> dict[str, dict[str
     }
 
 
-def test_the_fleet_that_was_planned_gets_what_was_planned() -> None:
+def test_the_planned_fleet_gets_the_planned_shares() -> None:
     found = shares(group(f"{A}:1"), group(f"{A}:2"), group(f"{B}:3"))
     assert found["long"] == pytest.approx({f"{A}:1": 0.375, f"{A}:2": 0.375, f"{B}:3": 0.25})
     assert found["chat"] == pytest.approx({f"{A}:1": 0.0, f"{A}:2": 0.0, f"{B}:3": 1.0})
 
 
-def test_what_is_not_there_yet_is_shared_by_weight_among_those_that_can() -> None:
-    """One of two instances of A is ready, B is not. The old instance serves the missing part, and A
-    never gets chat requests."""
+def test_the_share_of_missing_instances_is_divided_by_weight() -> None:
+    """One of two instances of A is ready; B is not. The old instance serves the missing part, and A
+    never gets chat requests.
+    """
     found = shares(group(f"{A}:1", 3.0), group(f"{OLD}:9", 1.0))
     missing = 1.0 - 0.375
     assert found["long"] == pytest.approx(
@@ -60,23 +61,23 @@ def test_what_is_not_there_yet_is_shared_by_weight_among_those_that_can() -> Non
     assert found["chat"] == pytest.approx({f"{A}:1": 0.0, f"{OLD}:9": 1.0})
 
 
-def test_what_leaves_gets_nothing_once_the_plan_is_there() -> None:
+def test_leaving_groups_get_no_share_once_the_planned_fleet_serves() -> None:
     found = shares(group(f"{A}:1"), group(f"{A}:2"), group(f"{B}:3"), group(f"{OLD}:9"))
     assert found["long"][f"{OLD}:9"] == found["chat"][f"{OLD}:9"] == 0.0
 
 
-def test_more_copies_than_planned_share_their_part() -> None:
+def test_surplus_copies_share_the_planned_part() -> None:
     found = shares(group(f"{A}:1"), group(f"{A}:2"), group(f"{A}:4"), group(f"{B}:3"))
     assert found["long"][f"{A}:1"] == pytest.approx(0.25)
 
 
-def test_without_a_plan_the_published_shares_stand_as_long_as_their_groups_do() -> None:
+def test_without_a_plan_published_shares_stay_while_their_groups_exist() -> None:
     groups = (group(f"{A}:1"), group(f"{B}:3"))
     published = Routes("m", 1, 1, 0, 1.0, 1.0, groups, types=type_routes(SERVICE, WAYS, groups))
     assert type_routes(SERVICE, TrafficSplit(), groups, published) == published.types
     assert type_routes(SERVICE, TrafficSplit(), groups[:1], published) == ()
 
 
-def test_planned_ways_count_the_combos_that_types_go_to() -> None:
+def test_planned_shares_count_the_combos_of_each_type() -> None:
     found = planned_split([("long", A, 1.0)], [(A, 2), (B, 1)])
     assert found == TrafficSplit((("long", A, 1.0),), ((A, 2),))

@@ -1,4 +1,4 @@
-"""The parts of the decomposition, each compared with results worked out by hand."""
+"""The parts of the decomposition, each compared with results that were worked out by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autoscaler.optimizer.decomposition.knapsack import UNITS
 
 
 def group(rates: list[float], prices: list[float], demand: float) -> Group:
-    """A group whose items each use one unit of one resource, with the given rates and prices."""
+    """A group whose items each use one unit of the same resource, with these rates and prices."""
     n = len(rates)
     rate = np.array(rates)
     return Group(
@@ -37,12 +37,12 @@ def group(rates: list[float], prices: list[float], demand: float) -> Group:
 
 
 def scene(capacity: float) -> Scene:
-    """A scene with one resource that costs nothing."""
+    """A scene with one resource, which costs nothing itself."""
     return Scene(np.zeros((1, 1)), np.zeros((1, 1)), np.array([capacity]), marks_for(1, 0))
 
 
 def whole(cost: float, use: float) -> Covers:
-    """A pool that holds a single cover."""
+    """A pool that contains a single cover."""
     one = np.ones(1)
     return Covers(
         np.array([cost]), np.array([[use]]), np.array([0, 1]), np.array([0]), one, one, 0.0, 0
@@ -50,15 +50,16 @@ def whole(cost: float, use: float) -> Covers:
 
 
 def test_a_cover_is_the_cheapest_way_to_meet_demand() -> None:
-    """The demand is 10. Two items of rate 5 at price 3 are cheaper than one of rate 10 at 7, and
-    than three of rate 4 at 2.5."""
+    """The demand is 10. Two items of rate 5 at price 3 cost less than one of rate 10 at 7, and less
+    than three of rate 4 at 2.5.
+    """
     least, codes = group([5, 10, 4], [3, 7, 2.5], 10.0).cheapest(np.zeros((1, 1)))
     assert least[UNITS] == 6.0
     assert codes.tolist() == [0, 0]
 
 
-def test_a_rounded_cover_that_misses_demand_is_not_taken_for_real() -> None:
-    """On the grid two items of 4.9999 reach a demand of 10; the exact search rejects them."""
+def test_a_cover_that_meets_demand_only_by_rounding_is_rejected() -> None:
+    """On the grid two items of 4.9999 reach a demand of 10, but not in exact numbers."""
     items = group([4.9999, 10.0], [3.0, 7.0], 10.0)
     least, _ = items.cheapest(np.zeros((1, 1)))
     assert least[UNITS] == 6.0
@@ -68,8 +69,9 @@ def test_a_rounded_cover_that_misses_demand_is_not_taken_for_real() -> None:
 
 
 def test_covers_respect_the_capacity_and_are_complete() -> None:
-    """The demand is 3 and the items serve 1 or 2. The capacity allows two instances, so the search
-    returns every cover of at most two instances."""
+    """The demand is 3 and the items serve 1 or 2. The capacity allows two instances. The search
+    returns every cover of at most two.
+    """
     items = group([1.0, 2.0], [1.0, 2.0], 3.0)
     least, _ = items.cheapest(np.zeros((1, 1)))
     found = covers_within(items, scene(2.0), least, 5.0, 100, 10_000)
@@ -77,7 +79,7 @@ def test_covers_respect_the_capacity_and_are_complete() -> None:
     assert sorted(found.cost.tolist()) == [3.0, 4.0]
 
 
-def test_a_part_may_be_taken_as_often_as_it_fits() -> None:
+def test_an_item_is_chosen_as_often_as_it_fits() -> None:
     """An item that serves a quarter of the demand is chosen four times if the capacity allows."""
     items = group([2.5], [1.0], 10.0)
     least, _ = items.cheapest(np.zeros((1, 1)))
@@ -90,8 +92,8 @@ def test_a_part_may_be_taken_as_often_as_it_fits() -> None:
     assert choose([parts], np.array([3.0]), 10, np.inf, 1e-9) is None
 
 
-def test_exceeding_a_capacity_has_its_price() -> None:
-    """With a penalty a choice above the capacity is allowed, and the result states the excess."""
+def test_exceeding_a_capacity_costs_its_penalty() -> None:
+    """The result states the excess."""
     got = choose(
         [whole(2.0, 3.0)],
         np.array([1.0]),
@@ -105,7 +107,7 @@ def test_exceeding_a_capacity_has_its_price() -> None:
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_a_choice_that_is_at_hand_is_kept_where_no_time_is_left(given: bool) -> None:
+def test_a_known_choice_is_kept_if_no_time_is_left(given: bool) -> None:
     pools = [
         Covers(
             cost=np.array([1.0, 3.0]),
@@ -128,9 +130,10 @@ def test_a_choice_that_is_at_hand_is_kept_where_no_time_is_left(given: bool) -> 
     assert best is not None and best.cost == 4.0
 
 
-def test_the_bound_of_two_groups_on_one_node_is_that_of_the_best_mix() -> None:
-    """Both groups prefer the only cheap node (1 USD/h; the alternative costs 3): together they cost
-    at least 4 USD/h."""
+def test_the_bound_of_two_groups_on_one_node_is_the_cost_of_the_best_mix() -> None:
+    """Both groups prefer the only cheap node (1 USD/h; the alternative costs 3). Together they cost
+    at least 4 USD/h.
+    """
     rows = [group([1.0, 1.0], [1.0, 3.0], 1.0) for _ in range(2)]
     # The expensive item does not use the scarce resource.
     rows = [

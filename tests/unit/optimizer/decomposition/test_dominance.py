@@ -1,4 +1,6 @@
-"""Dominated columns: another column of the same row and the same use is as cheap and as fast."""
+"""Dominated columns: another column of the same row is as cheap and as fast and uses the same
+resources.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def dominated_columns(
     ).tolist()
 
 
-def test_of_equal_uses_the_cheap_and_the_fast_columns_stay() -> None:
+def test_cheap_and_fast_columns_stay_among_those_with_equal_use() -> None:
     use = [{0: 1.0, 2: 2.0}] * 4
     assert dominated_columns([0] * 4, use, [1.0, 2.0, 3.0, 2.5], [1.0, 1.0, 2.0, 1.5]) == [
         False,
@@ -31,12 +33,14 @@ def test_of_equal_uses_the_cheap_and_the_fast_columns_stay() -> None:
     ]
 
 
-def test_of_identical_columns_one_stays() -> None:
+def test_one_of_several_identical_columns_stays() -> None:
     assert sum(dominated_columns([0] * 3, [{1: 1.0}] * 3, [1.0] * 3, [2.0] * 3)) == 2
 
 
-def test_other_rows_and_other_uses_are_no_reason() -> None:
-    """The expensive column of row 1 and the column that uses less of the resource both stay."""
+def test_columns_of_other_rows_or_uses_do_not_dominate() -> None:
+    """The expensive column of row 1 stays, and so does the column that uses
+    less of the resource.
+    """
     use = [{0: 2.0}, {0: 2.0}, {0: 1.0}]
     assert dominated_columns([0, 1, 0], use, [1.0, 9.0, 9.0], [5.0, 1.0, 1.0]) == [False] * 3
 
@@ -50,8 +54,8 @@ def test_columns_that_use_nothing_are_compared_too() -> None:
     assert dominated_columns([0, 0], [{}, {}], [2.0, 1.0], [1.0, 1.0]) == [True, False]
 
 
-def test_of_many_columns_with_small_whole_amounts_only_truly_dominated_ones_go() -> None:
-    """Thousands of columns that differ in one amount or resource are compared pair by pair."""
+def test_only_dominated_columns_go_among_thousands_of_similar_ones() -> None:
+    """The columns differ in one amount or one resource and are compared pair by pair."""
     rng = np.random.default_rng(1)
     use = [
         {int(r): float(rng.integers(1, 4)) for r in rng.choice(6, rng.integers(1, 4), False)}

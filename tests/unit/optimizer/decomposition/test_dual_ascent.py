@@ -1,4 +1,4 @@
-"""The dual ascent, with a time limit that ends it and with sufficient time."""
+"""The dual ascent, with and without sufficient time."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def ascended(limits: SearchLimits | None) -> DualResult:
 
 
 def within(looks: float) -> SearchLimits:
-    """Limits of `looks` seconds, on a clock that advances by one second at each reading."""
+    """Limits of `looks` seconds, on a clock that advances by one second per reading."""
     clock = itertools.count(1.0)
     return SearchLimits(time_limit_s=looks, elapsed_s=lambda: next(clock))
 
 
-def test_an_ascent_that_is_cut_proves_what_it_has() -> None:
+def test_an_interrupted_ascent_returns_a_valid_bound() -> None:
     full, cut = ascended(None), ascended(within(3.5))
     assert cut.cut and not full.cut
     assert cut.rounds < full.rounds
     assert cut.bound < full.bound
 
 
-def test_an_ascent_with_time_ends_as_without_a_clock() -> None:
+def test_an_ascent_with_sufficient_time_equals_one_without_a_limit() -> None:
     full, timed = ascended(None), ascended(within(1e6))
     assert not timed.cut
     assert (timed.bound, timed.rounds) == (full.bound, full.rounds)

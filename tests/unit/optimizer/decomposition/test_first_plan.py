@@ -1,5 +1,6 @@
-"""First plans worked out by hand: a rounded mix, groups filled in turn, and covers made for one
-group."""
+"""First plans, worked out by hand: a rounded mix, groups filled in turn, and
+covers for one group.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from autoscaler.optimizer.decomposition.work_limits import SearchLimits
 
 
 def group(rates: list[float], prices: list[float], resource: list[int], demand: float) -> Group:
-    """A group whose items each use one unit of one resource, with the given rates and prices."""
+    """A group whose items each use one unit of the same resource, with these rates and prices."""
     n = len(rates)
     rate = np.array(rates)
     return Group(
@@ -31,12 +32,12 @@ def group(rates: list[float], prices: list[float], resource: list[int], demand: 
 
 
 def problem(groups: list[Group], capacity: list[float]) -> Decomposed:
-    """A scene with one place, whose resources themselves cost nothing."""
+    """A scene with one place, whose resources cost nothing themselves."""
     return Decomposed(tuple(groups), np.zeros((len(capacity), 1)), np.array(capacity))
 
 
 def covers(costs: list[float], use: list[list[float]], share: float = 1.0) -> Covers:
-    """A pool in which each cover is one pair; the pairs are numbered from 0."""
+    """A pool in which each cover is one pair. Pairs are numbered from 0."""
     n = len(costs)
     return Covers(
         cost=np.array(costs),
@@ -51,12 +52,12 @@ def covers(costs: list[float], use: list[list[float]], share: float = 1.0) -> Co
 
 
 PRICES = np.array([100.0, 100.0])
-"""Of exceeding a capacity, by resource."""
+"""Price of exceeding a capacity, by resource."""
 
 
-def test_the_mix_is_rounded_to_the_covers_that_it_takes() -> None:
-    """Two groups compete for one cheap node, and the mix gives the node to the first group, which
-    saves more with it.
+def test_the_mix_is_rounded_to_its_own_covers() -> None:
+    """Two groups compete for one cheap node. The mix gives it to the first group, which saves more
+    with it.
 
     A choice group by group would give the node to the second group: both have as many covers, and
     the second is more expensive.
@@ -70,9 +71,10 @@ def test_the_mix_is_rounded_to_the_covers_that_it_takes() -> None:
     assert not got.excess(problem(groups, [1.0, 2.0])).any()
 
 
-def test_a_mix_of_halves_becomes_one_cover_each_and_what_exceeds_stays_visible() -> None:
-    """Two groups need two nodes each and there are three: the rounded mix exceeds the capacity by
-    one node."""
+def test_a_mix_of_halves_becomes_one_cover_each_with_the_excess_stated() -> None:
+    """Two groups need two nodes each, but only three exist. The rounded mix exceeds the capacity by
+    one node.
+    """
     groups = [group([1.0], [1.0], [0], 1.0) for _ in range(2)]
     scene = problem(groups, [3.0, 0.0])
     got = rounded_mix(scene, [covers([1.0], [[2, 0]]), covers([1.0], [[2, 0]])], PRICES)
@@ -80,15 +82,15 @@ def test_a_mix_of_halves_becomes_one_cover_each_and_what_exceeds_stays_visible()
     assert got.excess(scene).tolist() == [1.0, 0.0]
 
 
-def test_no_mix_comes_from_parts_of_covers() -> None:
-    """A group with no whole cover cannot be rounded."""
+def test_a_group_without_a_whole_cover_cannot_be_rounded() -> None:
+    """Only fractions of covers exist for this group."""
     groups = [group([1.0], [1.0], [0], 1.0)]
     pools = [covers([1.0], [[1, 0]], share=0.5)]
     assert rounded_mix(problem(groups, [3.0, 0.0]), pools, PRICES) is None
 
 
 def strained(capacity: list[float]) -> tuple[Group, Scene, Covers]:
-    """A group that needs five instances of two kinds, and a pool of single pairs for it."""
+    """A group that needs five instances of two kinds, and its pool of single pairs."""
     wants = group([1.0, 1.0], [1.0, 1.5], [0, 1], 5.0)
     money = np.zeros((2, 1))
     scene = Scene(money, money + 0.1, np.array(capacity), marks_for(2, 0))
@@ -96,9 +98,10 @@ def strained(capacity: list[float]) -> tuple[Group, Scene, Covers]:
     return wants, scene, items_within(wants, scene, least, 5.0)
 
 
-def test_whole_covers_are_made_for_a_group_that_strains_the_capacities() -> None:
-    """Each kind has at most four instances: every cover mixes the kinds, serves the demand of five
-    and fits."""
+def test_whole_covers_are_made_for_a_group_that_nearly_exceeds_the_capacities() -> None:
+    """Each kind has at most four instances. Every cover mixes the kinds, serves the demand of five,
+    and fits.
+    """
     wants, scene, parts = strained([4.0, 4.0])
     assert not (parts.share >= 1.0).any()
     got, work = with_whole_covers(wants, parts, scene, SearchLimits(), 0)
@@ -115,9 +118,10 @@ def test_whole_covers_are_made_for_a_group_that_strains_the_capacities() -> None
     assert got.cost[whole].min() == 5.5  # four cheap and one expensive
 
 
-def test_no_cover_is_made_where_none_fits() -> None:
-    """Four instances cannot serve a demand of five: the search tries once and leaves the pool
-    unchanged."""
+def test_no_cover_is_made_if_none_fits() -> None:
+    """Four instances cannot serve a demand of five. The search tries once and leaves the pool
+    unchanged.
+    """
     wants, scene, parts = strained([2.0, 2.0])
     got, work = with_whole_covers(wants, parts, scene, SearchLimits(), 0)
     assert len(got) == len(parts)
