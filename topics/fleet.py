@@ -27,6 +27,7 @@ class InstanceState(StrEnum):
 
 PHASES = ("prefill", "decode", "aggregated")
 _STATES = tuple(InstanceState)
+_MOST_ADDRESSES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class Status:
     node is reclaimed (spot), 0 = no notice. faults: text of faults of the node that do not stop
     serving. load_feed: address at which the executor publishes the load of its engines, "" = none.
     address: host of all endpoints of the node, "" from an older executor, whose endpoints share one
-    host too.
+    host too. addresses: further hosts of endpoints, if each instance has its own (pods).
     """
 
     node: str
@@ -172,6 +173,7 @@ class Status:
     load_feed: str = ""
     observed_token: int = 0
     address: str = ""
+    addresses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for key in ("node", "pool", "executor"):
@@ -188,8 +190,15 @@ class Status:
         self._check_address()
 
     def _check_address(self) -> None:
-        """Check that all endpoints are on one host, so that a node cannot direct requests to other
-        hosts."""
+        """Check that all endpoints are on hosts that the node names as its own, so that a node
+        cannot direct requests to other hosts."""
+        for host in self.addresses:
+            checks.name("addresses", host)
+        if len(self.addresses) > _MOST_ADDRESSES:
+            raise checks.InvalidRecord(
+                "addresses", len(self.addresses), f"at most {_MOST_ADDRESSES}"
+            )
+        own = {host_of(host, False) for host in self.addresses}
         if self.address:
             checks.name("address", self.address)
             feed = self.load_feed.partition(" ")[0]
@@ -203,6 +212,8 @@ class Status:
                 if not place:
                     continue
                 host = host_of(place)
+                if host in own:
+                    continue
                 home = home or host
                 if host != home:
                     allowed = f"a port of {home}, the node's address"

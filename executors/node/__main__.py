@@ -25,7 +25,7 @@ from executors.logs import add_log_level, log_to_stderr
 from executors.node import executor_metrics as metrics_server
 from executors.node.engine_ports import EnginePorts
 from executors.node.engine_probes import ProbeTimeouts
-from executors.node.engine_processes import EngineProcesses
+from executors.node.engine_processes import EngineProcesses, reach_process
 from executors.node.executor import Executor
 from executors.node.executor_config import ExecutorConfig, load_config
 from executors.node.executor_metrics import Metrics
@@ -63,20 +63,23 @@ async def run(
         loads = LoadPublisher(
             config.engines,
             client,
-            config.engine_host,
+            lambda item: f"{config.engine_host}:{item.ports[0]}",
             lambda: [item for worker in workers.values() for item in worker.state.instances],
         )
         load_feed = loads.open(config.bind, config.advertise)
         for node in config.nodes:
             schedule = ProbeSchedule(
-                config.engines, client, config.engine_host, timeouts or ProbeTimeouts()
+                config.engines,
+                client,
+                reach_process(config.engine_host),
+                timeouts or ProbeTimeouts(),
             )
             engines = EngineProcesses(node, config, ports, store, schedule, metrics, keys.engine)
             node_lock = NodeLock(node.node, boot, store.place, config.time_base.speed)
             workers[node.node] = NodeWorker(
-                node, config, engines, store, node_lock, metrics, publish, rules, load_feed
+                node, config, engines, node_lock, metrics, publish, rules, load_feed
             )
-        executor = Executor(config, kafka, workers, metrics, store)
+        executor = Executor(config, kafka, workers, metrics)
         executor.restore()
         topics = (ASSIGNMENTS.name, STATUS.name)
         kafka.follow(topics, executor.on_record, executor.on_tombstone, only=workers)

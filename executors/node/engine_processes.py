@@ -12,7 +12,8 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
-from executors.engines.engine_protocol import LaunchSpec, rendezvous
+from executors.engines.engine_protocol import API_KEY, LaunchSpec, rendezvous
+from executors.node import procfs
 from executors.node.containers import container_line
 from executors.node.engine_environment import LaunchTag, engine_environment
 from executors.node.engine_ports import EnginePorts, NoFreePort
@@ -27,7 +28,7 @@ from executors.node.node_state import (
     Wake,
 )
 from executors.node.os_processes import EngineProcess, start_engine
-from executors.node.probe_schedule import ProbeSchedule
+from executors.node.probe_schedule import ProbeSchedule, Reach
 from executors.node.process_recovery import StrayProcess, adopt_engines
 from executors.node.state_store import RecordedProcess, StateStore
 
@@ -66,6 +67,25 @@ class EngineProcesses:
         self._provisioned_ms: int | None = (
             None  # when the simulated machine is provisioned; None: no engine yet
         )
+
+    @property
+    def fault(self) -> str:
+        """Why the state folder cannot be written, "" if it can."""
+        return self._store.fault
+
+    @property
+    def endpoints_vary(self) -> bool:
+        """All processes share the node's address."""
+        return False
+
+    def restore(self, state: NodeState) -> tuple[NodeState, int]:
+        """`state` as saved, with the engines that an earlier executor process started."""
+        saved, recorded = self._store.restore(state)
+        return self.adopt(saved, recorded), len(self.processes)
+
+    def save(self, state: NodeState) -> bool:
+        """Write `state` with the identities of its processes to the state folder."""
+        return self._store.save(state, self.processes)
 
     def adopt(self, state: NodeState, recorded: Mapping[str, RecordedProcess]) -> NodeState:
         """Adopt the engines that an earlier executor process started; see `process_recovery`."""
@@ -278,3 +298,17 @@ class EngineProcesses:
 
     def _all_processes(self) -> list[EngineProcess]:
         return [*self.processes.values(), *(stray.process for stray in self._strays)]
+
+
+def reach_process(host: str) -> Reach:
+    """How probes reach engines that are processes on this machine. host: their address."""
+
+    def reach(item: InstanceRecord, engine: object) -> tuple[str, str] | None:
+        # Read the key from the process: an adopted engine may have another key.
+        pid = engine.pid if isinstance(engine, EngineProcess) else 0
+        given = procfs.environment_or_none(pid)
+        if given is not None and not given:
+            return None  # exec in progress: the variables are readable afterwards
+        return f"{host}:{item.ports[0]}", (given or {}).get(API_KEY, "")
+
+    return reach

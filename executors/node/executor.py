@@ -18,7 +18,6 @@ from executors.node.executor_config import ExecutorConfig
 from executors.node.executor_metrics import Metrics
 from executors.node.node_worker import NodeWorker
 from executors.node.reconcile import expires_at_ms
-from executors.node.state_store import StateStore
 from topics.broker_clock import BrokerClock
 from topics.fleet import Assignment, InstanceState, Status
 from topics.topic_table import ASSIGNMENTS
@@ -60,13 +59,11 @@ class Executor:
         kafka: Broker,
         workers: dict[str, NodeWorker],
         metrics: Metrics,
-        store: StateStore,
     ) -> None:
         self._config = config
         self._kafka = kafka
         self.workers = workers
         self._metrics = metrics
-        self._store = store
         self._pending: dict[str, dict[int, _PendingAssignment]] = {}
         # A claim on a node requires reading back one's own status, so the broker clock has a
         # sample before the first assignment is dispatched.
@@ -231,4 +228,5 @@ class Executor:
             self._metrics.instances.labels(str(state)).set(states[state])
         self._metrics.forged.set(self._kafka.forged)
         faults = sum(bool(worker.node_lock.fault(now_ms)) for worker in self.workers.values())
-        self._metrics.faults.set(faults + bool(self._store.fault))
+        broken = any(worker.engines.fault for worker in self.workers.values())
+        self._metrics.faults.set(faults + broken)

@@ -75,8 +75,8 @@ class Metrics:
         )
 
 
-async def serve(metrics: Metrics, port: int) -> web.AppRunner:
-    """Serve /metrics on loopback. OSError if the port is taken. The address is in
+async def serve(metrics: Metrics, port: int, host: str = _HOST) -> web.AppRunner:
+    """Serve /metrics, on loopback by default. OSError if the port is taken. The address is in
     `runner.addresses` of the result."""
 
     async def show(_: web.Request) -> web.Response:
@@ -87,7 +87,7 @@ async def serve(metrics: Metrics, port: int) -> web.AppRunner:
     app.router.add_get("/metrics", show)
     runner = web.AppRunner(app, access_log=None, keepalive_timeout=_IDLE_S)
     await runner.setup()
-    await web.TCPSite(runner, _HOST, port).start()
+    await web.TCPSite(runner, host, port).start()
     return runner
 
 

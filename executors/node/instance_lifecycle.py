@@ -36,7 +36,9 @@ def apply_observation(
     if not item.has_process:
         return item
     if not seen.alive:
-        return _process_ended(item, seen.end_reason, now_ms, rules)
+        return _process_ended(item, seen.end_reason, now_ms, rules, seen.hopeless)
+    if seen.endpoint and seen.endpoint != item.endpoint:
+        item = replace(item, endpoint=seen.endpoint)
     if seen.in_flight is not None:
         load = seen.in_flight, seen.held_kv
         if load != (item.in_flight, item.held_kv):
@@ -244,7 +246,9 @@ def _roll_back(item: InstanceRecord, now_ms: int, why: str) -> InstanceRecord:
     )
 
 
-def _process_ended(item: InstanceRecord, note: str, now_ms: int, rules: Rules) -> InstanceRecord:
+def _process_ended(
+    item: InstanceRecord, note: str, now_ms: int, rules: Rules, hopeless: bool
+) -> InstanceRecord:
     gone = replace(
         item,
         has_process=False,
@@ -270,10 +274,10 @@ def _process_ended(item: InstanceRecord, note: str, now_ms: int, rules: Rules) -
     lasted = item.state is InstanceState.READY and now_ms - item.since_ms >= rules.stable_ms
     failures = 1 if lasted else item.failures + 1
     gang = item.desired.gang
-    if gang is not None or failures >= rules.max_attempts:
+    if gang is not None or hopeless or failures >= rules.max_attempts:
         # The other ranks of a gang cannot continue with a new rank: the whole gang is replaced.
         text = f"{gang.place}: " if gang else f"given up after {failures} attempts: "
-        text += why
+        text = why if hopeless and not gang else text + why
         return replace(apply_event(gone, LifecycleEvent.GAVE_UP, now_ms, text), failures=failures)
     # The first loss of a stable instance restarts without backoff, because capacity is missing.
     retry_ms = now_ms if lasted else now_ms + _backoff_ms(failures, rules)

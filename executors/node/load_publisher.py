@@ -30,18 +30,19 @@ _ASKED = (InstanceState.READY, InstanceState.DRAINING)
 
 
 class LoadPublisher:
-    """The load feed of one executor. host: address of the engines; records: all instances."""
+    """The load feed of one executor. address_of: "host:port" of an instance's engine for this
+    process; records: all instances."""
 
     def __init__(
         self,
         kinds: Mapping[str, EngineKind],
         client: aiohttp.ClientSession,
-        host: str,
+        address_of: Callable[[InstanceRecord], str],
         records: Callable[[], list[InstanceRecord]],
     ) -> None:
         self._kinds = kinds
         self._client = client
-        self._host = host
+        self._address_of = address_of
         self._records = records
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.XPUB)
@@ -101,7 +102,7 @@ class LoadPublisher:
         return [load for load in await asyncio.gather(*questions) if load is not None]
 
     async def _read_load(self, item: InstanceRecord, kind: EngineKind) -> EngineLoad | None:
-        contact = Contact(self._client, f"{self._host}:{item.ports[0]}", item.desired.model)
+        contact = Contact(self._client, self._address_of(item), item.desired.model)
         try:
             load = await asyncio.wait_for(kind.load(contact), _LIMIT_S)
         except TimeoutError:

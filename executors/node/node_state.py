@@ -83,7 +83,9 @@ class ProcessObservation:
 
     alive: the process runs. healthy: whether a probe showed that the engine can serve; None = not
     probed. in_flight: None = unknown. probed_ms: when the probe began. end_reason: why the process
-    ended, if known. asleep: the engine confirmed that it sleeps.
+    ended, if known. asleep: the engine confirmed that it sleeps. endpoint: "host:port", if it
+    became known after the launch. hopeless: another attempt on this node would fail too, so the
+    instance is given up at once.
     """
 
     alive: bool
@@ -93,6 +95,8 @@ class ProcessObservation:
     probed_ms: int = 0
     end_reason: str = ""
     asleep: bool = False
+    endpoint: str = ""
+    hopeless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,14 @@ from dataclasses import replace
 
 from executors.engines.engine_protocol import RoleSwitch
 from executors.node import reconcile
-from executors.node.engine_processes import SHUTDOWN_TIMEOUT_S, EngineProcesses
+from executors.node.engine_processes import SHUTDOWN_TIMEOUT_S
+from executors.node.engine_runner import EngineRunner
 from executors.node.executor_config import ExecutorConfig, NodeConfig
 from executors.node.executor_metrics import Metrics
 from executors.node.node_lock import NodeLock
 from executors.node.node_state import Command, InstanceRecord, Kill, Launch, NodeState, Rules, Wake
-from executors.node.state_store import StateStore
 from topics.checks import InvalidRecord
-from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
+from topics.fleet import Assignment, InstanceState, ObservedInstance, Status, host_of
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +46,20 @@ _REAL_FLOORS_MS = {
 }
 
 
-def rules_for(config: ExecutorConfig) -> Rules:
-    """The rules of this executor, with deadlines extended to the real time that processes need."""
+def rules_for(config: ExecutorConfig, standby: bool = True) -> Rules:
+    """The rules of this executor, with deadlines extended to the real time that processes need.
+
+    standby: whether engines may sleep instead of being stopped.
+    """
     base = Rules(
         start_timeout_ms=int(config.start_timeout_s * 1000),
         drain_timeout_ms=int(config.drain_timeout_s * 1000),
         live_switch_engines=frozenset(
             name for name, kind in config.engines.items() if kind.role_switch is RoleSwitch.ROUTING
         ),
-        standby_engines=frozenset(name for name, kind in config.engines.items() if kind.sleeps),
+        standby_engines=frozenset(
+            name for name, kind in config.engines.items() if standby and kind.sleeps
+        ),
     )
     speed = config.time_base.speed
     floors = {k: max(getattr(base, k), int(v * speed)) for k, v in _REAL_FLOORS_MS.items()}
@@ -75,8 +80,7 @@ class NodeWorker:
         self,
         node: NodeConfig,
         config: ExecutorConfig,
-        engines: EngineProcesses,
-        store: StateStore,
+        engines: EngineRunner,
         node_lock: NodeLock,
         metrics: Metrics,
         publish: Publish,
@@ -86,7 +90,6 @@ class NodeWorker:
         self._node = node
         self._config = config
         self.engines = engines
-        self._store = store
         self.node_lock = node_lock
         self._metrics = metrics
         self._publish = publish
@@ -112,9 +115,8 @@ class NodeWorker:
 
     def restore(self) -> int:
         """Adopt the engines of an earlier executor process; returns their number."""
-        state, recorded = self._store.restore(self._state)
-        self._state = self.engines.adopt(state, recorded)
-        return len(self.engines.processes)
+        self._state, adopted = self.engines.restore(self._state)
+        return adopted
 
     def accept(self, assignment: Assignment, expires_ms: int = 0) -> None:
         """Accept a new assignment, or count the refusal of an outdated one."""
@@ -162,7 +164,7 @@ class NodeWorker:
             self._execute(command, now_ms, used_ports)
         self._record_switch_times(before, now_ms)
         if now_s >= self._save_due_s or _persistent_part(before) != _persistent_part(self._state):
-            saved = self._store.save(self._state, self.engines.processes)
+            saved = self.engines.save(self._state)
             self._save_due_s = math.inf if saved else now_s + _SAVE_RETRY_S
         self.engines.start_probes(self._state.instances, now_ms, now_s)
         self._publish_if_due(now_ms, now_s)
@@ -253,16 +255,20 @@ class NodeWorker:
 
     def _status(self, now_ms: int) -> Status:
         state = self._state
-        faults = (self._store.fault, self.node_lock.fault(now_ms))
+        faults = (self.engines.fault, self.node_lock.fault(now_ms))
+        instances = reconcile.observed_instances(state)
+        addresses: set[str] = set()
+        if self.engines.endpoints_vary:
+            addresses = {host_of(seen.endpoint) for seen in instances if seen.endpoint}
+        else:
+            instances = tuple(self._at_advertised_address(seen) for seen in instances)
         return Status(
             node=state.node,
             pool=state.pool,
             executor=self._config.executor,
             observed_generation=state.assignment.generation if state.assignment else 0,
             at_ms=now_ms,
-            instances=tuple(
-                self._at_advertised_address(seen) for seen in reconcile.observed_instances(state)
-            ),
+            instances=instances,
             boot=self.node_lock.boot,
             place=self.node_lock.place,
             refused=sum(state.refused.values()),
@@ -271,6 +277,7 @@ class NodeWorker:
             load_feed=self._load_feed,
             observed_token=state.assignment.leader_token if state.assignment else 0,
             address=self._config.advertise,
+            addresses=tuple(sorted(addresses)),
         )
 
     def _at_advertised_address(self, seen: ObservedInstance) -> ObservedInstance:

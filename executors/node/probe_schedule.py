@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 import aiohttp
 
-from executors.engines.engine_protocol import API_KEY, Contact, EngineKind, Load
-from executors.node import procfs
+from executors.engines.engine_protocol import Contact, EngineKind, Load
 from executors.node.engine_probes import EngineProbe, ProbeResult, ProbeTimeouts
 from executors.node.node_state import InstanceRecord
-from executors.node.os_processes import EngineProcess
 from topics.fleet import InstanceState
 
 log = logging.getLogger(__name__)
@@ -30,37 +28,40 @@ _PROBE_INTERVAL_S = {  # real s between two probes of an engine
 }
 
 
+Reach = Callable[[InstanceRecord, object], tuple[str, str] | None]
+"""The address ("host:port") and the API key of an instance's engine; None if neither is known
+yet."""
+
+
 class ProbeSchedule:
-    """The probes of all engines of one node. host: the address at which engines answer."""
+    """The probes of all engines of one node. An engine is any object that stands for one launch."""
 
     def __init__(
         self,
         kinds: Mapping[str, EngineKind],
         client: aiohttp.ClientSession,
-        host: str,
+        reach: Reach,
         timeouts: ProbeTimeouts,
     ) -> None:
         self._kinds = kinds
         self._client = client
-        self._host = host
+        self._reach = reach
         self._timeouts = timeouts
-        self._probes: dict[str, tuple[EngineProcess, EngineProbe]] = {}
-        self._results: dict[str, tuple[EngineProcess, ProbeResult, int]] = {}
+        self._probes: dict[str, tuple[object, EngineProbe]] = {}
+        self._results: dict[str, tuple[object, ProbeResult, int]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._next_s: dict[str, float] = {}
 
-    def take_result(self, instance: str, process: EngineProcess) -> tuple[ProbeResult, int] | None:
-        """The latest result for `process` since the last call, and when the probe began (domain
+    def take_result(self, instance: str, engine: object) -> tuple[ProbeResult, int] | None:
+        """The latest result for `engine` since the last call, and when the probe began (domain
         ms).
 
-        Results of earlier processes of the instance are discarded.
+        Results of earlier engines of the instance are discarded.
         """
         probed, result, at_ms = self._results.pop(instance, (None, ProbeResult(None), 0))
-        return (result, at_ms) if probed is process else None
+        return (result, at_ms) if probed is engine else None
 
-    def start_probe(
-        self, item: InstanceRecord, process: EngineProcess, now_ms: int, now_s: float
-    ) -> None:
+    def start_probe(self, item: InstanceRecord, engine: object, now_ms: int, now_s: float) -> None:
         """Start the probe that matches the state of `item`, if it is due and none is running."""
         every_s = _PROBE_INTERVAL_S.get(item.state)
         kind = self._kinds.get(item.desired.engine)
@@ -73,9 +74,9 @@ class ProbeSchedule:
         if item.desired.gang is not None and not item.desired.gang.leads:
             # Only rank 0 serves HTTP. For other ranks a living process suffices: tokens from rank 0
             # prove that all ranks work.
-            self._results[item.instance] = process, ProbeResult(True, Load(0, 0)), now_ms
+            self._results[item.instance] = engine, ProbeResult(True, Load(0, 0)), now_ms
             return
-        task = asyncio.create_task(self._probe(item, process, kind, now_ms))
+        task = asyncio.create_task(self._probe(item, engine, kind, now_ms))
         self._tasks[item.instance] = task
         task.add_done_callback(partial(self._probe_done, item.instance))
 
@@ -102,19 +103,17 @@ class ProbeSchedule:
             log.error("%s: probe failed", instance, exc_info=task.exception())
 
     async def _probe(
-        self, item: InstanceRecord, process: EngineProcess, kind: EngineKind, at_ms: int
+        self, item: InstanceRecord, engine: object, kind: EngineKind, at_ms: int
     ) -> None:
         probed, probe = self._probes.get(item.instance, (None, None))
-        if probe is None or probed is not process:
-            # Read the key from the process: an adopted engine may have another key.
-            given = procfs.environment_or_none(process.pid)
-            if given is not None and not given:
-                return  # exec in progress: the variables are readable afterwards
-            key = (given or {}).get(API_KEY, "")
-            endpoint = f"{self._host}:{item.ports[0]}"
+        if probe is None or probed is not engine:
+            reached = self._reach(item, engine)
+            if reached is None:
+                return
+            endpoint, key = reached
             contact = Contact(self._client, endpoint, item.desired.model, key)
             probe = EngineProbe(kind, contact, self._timeouts)
-            self._probes[item.instance] = process, probe
+            self._probes[item.instance] = engine, probe
         if item.state is InstanceState.READY:
             result = await probe.check_live()
         elif item.state is InstanceState.DRAINING and item.sleep_ms and not item.terminated_ms:
@@ -127,4 +126,4 @@ class ProbeSchedule:
             result = await probe.check_ready()
             if item.state is InstanceState.SWITCHING:
                 result = replace(result, load=await probe.load())
-        self._results[item.instance] = process, result, at_ms
+        self._results[item.instance] = engine, result, at_ms

@@ -138,7 +138,7 @@ def observed_instances(state: NodeState) -> tuple[ObservedInstance, ...]:
 def _published_gang(item: InstanceRecord) -> GangRank | None:
     """The gang rank of `item`; for rank 0 with its rendezvous address."""
     gang = item.desired.gang
-    if gang is None or not (gang.leads and item.has_process and item.ports):
+    if gang is None or not (gang.leads and item.has_process and item.ports and item.endpoint):
         return gang
     return replace(gang, rendezvous=rendezvous(item.endpoint.rpartition(":")[0], item.ports))
 

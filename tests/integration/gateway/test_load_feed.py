@@ -65,7 +65,9 @@ def fed(
         engines = Engines()
         kinds = cast(Any, {"default": engines})
         async with aiohttp.ClientSession() as client:
-            publisher = LoadPublisher(kinds, client, "127.0.0.1", lambda: instances(state))
+            publisher = LoadPublisher(
+                kinds, client, lambda item: f"127.0.0.1:{item.ports[0]}", lambda: instances(state)
+            )
             feed = publisher.open("127.0.0.1", "127.0.0.1")
             running = asyncio.create_task(publisher.run())
             try:

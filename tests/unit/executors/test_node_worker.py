@@ -17,7 +17,7 @@ from executors.node.__main__ import run
 from executors.node.engine_environment import LaunchTag
 from executors.node.engine_ports import EnginePorts
 from executors.node.engine_probes import ProbeTimeouts
-from executors.node.engine_processes import EngineProcesses
+from executors.node.engine_processes import EngineProcesses, reach_process
 from executors.node.executor import Executor
 from executors.node.executor_config import ExecutorConfig, parse_config
 from executors.node.executor_metrics import Metrics
@@ -62,16 +62,16 @@ class Bench:
         self.metrics, self.broker = Metrics(), FakeBroker()
         self.told: list[Status] = []
         self.node_lock = NodeLock("n0", "b1", "here")
-        asking = ProbeSchedule({}, client, "127.0.0.1", ProbeTimeouts())
+        asking = ProbeSchedule({}, client, reach_process("127.0.0.1"), ProbeTimeouts())
         engines = EngineProcesses(
             setup.nodes[0], setup, EnginePorts("127.0.0.1"), self.store, asking, self.metrics
         )
         self.worker = NodeWorker(
-            setup.nodes[0], setup, engines, self.store, self.node_lock, self.metrics, self.publish,
+            setup.nodes[0], setup, engines, self.node_lock, self.metrics, self.publish,
             rules_for(setup),
         )  # fmt: skip
         workers = {"n0": self.worker}
-        self.executor = Executor(setup, self.broker, workers, self.metrics, self.store)
+        self.executor = Executor(setup, self.broker, workers, self.metrics)
 
     async def publish(self, status: Status) -> bool:
         self.told.append(status)
