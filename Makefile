@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run test loadtest test-vllm lint types layers lock kafka clean recording
+.PHONY: run test loadtest test-vllm test-kubernetes lint types layers lock kafka clean recording
 .DEFAULT_GOAL := help
 
 help:            ## what can be made
@@ -63,6 +63,11 @@ lint: $(VENV)/.dev            ## style, types and layers
 test-vllm: $(VENV)/.dev       ## the engine contract on a real vLLM for CPUs (built once, outside the clone)
 	@environment="$$($(BIN)/python -m executors.engines.vllm.cpu_environment)" && \
 	  SHOAL_TEST_VLLM="$$environment" $(BIN)/pytest $(or $(ARGS),tests/contract/engines)
+
+test-kubernetes: $(VENV)/.dev  ## the Kubernetes parts on a real control plane (built once with Go, outside the clone)
+	@plane="$$($(BIN)/python -m tests.kubernetes.plane.build_plane)" || { code=$$?; \
+	  [ $$code -eq 3 ] && { echo "$$plane"; exit 0; }; exit $$code; }; \
+	  SHOAL_TEST_KUBERNETES="$$plane" $(BIN)/pytest $(or $(ARGS),tests/kubernetes)
 
 lock: $(VENV)/.dev            ## pin every dependency again, with hashes and without registry addresses
 	echo 'setuptools>=80' | $(COMPILE) - -o requirements-build.lock

@@ -1,0 +1,1 @@
+"""The serving plane on Kubernetes: engines as pods, and workloads that others own."""

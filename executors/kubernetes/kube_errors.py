@@ -1,0 +1,71 @@
+"""Failures of requests to a Kubernetes API server, by the reaction that they need."""
+
+from __future__ import annotations
+
+
+class KubeError(Exception):
+    """A request that the server refused. code: HTTP status, 0 = no answer. reason: Kubernetes'
+    word for it ("AlreadyExists", "Forbidden", ...)."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message or reason or f"HTTP {code}")
+        self.code = code
+        self.reason = reason
+        self.message = message
+
+
+class Temporary(KubeError):
+    """The same request may succeed later: no answer, a server fault, or throttling.
+
+    retry_after_s: the pause that the server asks for, 0 = none.
+    """
+
+    def __init__(self, code: int, reason: str, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(code, reason, message)
+        self.retry_after_s = retry_after_s
+
+
+class Unauthorized(KubeError):
+    """401: the token is unknown or has expired."""
+
+
+class Forbidden(KubeError):
+    """403: no right, or over a quota. A quota's message contains "exceeded quota"."""
+
+    @property
+    def over_quota(self) -> bool:
+        """Whether a resource quota refused the object."""
+        return "exceeded quota" in self.message
+
+
+class NotFound(KubeError):
+    """404: no such object, or no such kind on this server."""
+
+
+class Conflict(KubeError):
+    """409: the object exists already (`exists`), or it changed since it was read."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether an object with this name exists already."""
+        return self.reason == "AlreadyExists"
+
+
+class Expired(KubeError):
+    """410: the resource version is too old; list again."""
+
+
+_BY_CODE: dict[int, type[KubeError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Expired,
+}
+
+
+def kube_error(code: int, reason: str, message: str, retry_after_s: float = 0.0) -> KubeError:
+    """The exception for an answer of the server."""
+    if code in (0, 408, 429) or code >= 500:
+        return Temporary(code, reason, message, retry_after_s)
+    return _BY_CODE.get(code, KubeError)(code, reason, message)

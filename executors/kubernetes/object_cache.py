@@ -1,0 +1,157 @@
+"""A local copy of one kind of objects, kept up to date by list and watch.
+
+It survives restarts of the API server, expired versions (410), expired tokens, throttling and dead
+connections. While the server is away the copy keeps its last content: absence of news is no
+deletion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from executors.kubernetes.kube_client import Change, KubeApi, Manifest
+from executors.kubernetes.kube_errors import Expired, Forbidden, KubeError, NotFound, Temporary
+from executors.kubernetes.kube_kinds import Kind
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+WATCH_S = 240  # a connection is renewed after this time
+_SILENT_S = 30.0  # a watch without news for this much longer is opened again
+_LASTED_S = 2.0  # a watch that was open for this long works
+_LEAST_PAUSE_S, _MOST_PAUSE_S, _NO_RIGHT_PAUSE_S = 0.2, 30.0, 15.0
+
+
+class ObjectCache(Generic[T]):
+    """Objects by name. parse: the parsed object, None = ignore it.
+
+    labels: label selector. everywhere: objects of all namespaces, by "NAMESPACE/NAME". synced:
+    whether the objects have been listed at least once. fault: why the copy may be old, "" = it is
+    current.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        kind: Kind,
+        parse: Callable[[Manifest], T | None],
+        labels: str = "",
+        everywhere: bool = False,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._api = api
+        self.kind = kind
+        self._parse = parse
+        self._labels = labels
+        self._everywhere = everywhere
+        self._on_change = on_change
+        self.objects: dict[str, T] = {}
+        self.synced = False
+        self.fault = ""
+        self._put_s: dict[str, float] = {}
+
+    def put(self, manifest: Manifest) -> None:
+        """Store an object that a write returned, before the watch reports it."""
+        self._put_s[self._name(manifest)] = time.monotonic()
+        self._store(manifest)
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        version, pause_s = "", 0.0
+        while True:
+            began_s = time.monotonic()
+            try:
+                if not version:
+                    version = await self._list()
+                version = await self._watch(version)
+            except Expired:
+                version = ""
+            except (Forbidden, NotFound) as error:
+                pause_s = max(pause_s, _NO_RIGHT_PAUSE_S)
+                self._failed(error)
+            except Temporary as error:
+                pause_s = max(pause_s, error.retry_after_s)
+                self._failed(error)
+            except KubeError as error:  # 401 among others: list again, with a new client
+                version = ""
+                self._failed(error)
+            if time.monotonic() - began_s > _LASTED_S and not self.fault:
+                pause_s = 0.0
+            jitter = random.uniform(0.8, 1.2)  # noqa: S311  spreads the load of many clients
+            await asyncio.sleep(min(_MOST_PAUSE_S, pause_s) * jitter)
+            pause_s = min(_MOST_PAUSE_S, max(_LEAST_PAUSE_S, pause_s * 2))
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _list(self) -> str:
+        began_s = time.monotonic()
+        listing = await self._api.list_objects(self.kind, self._labels, self._everywhere)
+        parsed = ((self._name(raw), self._parse(raw)) for raw in listing.objects)
+        found = {name: item for name, item in parsed if item is not None}
+        # An object that was written while the list was read may be missing in the list.
+        for name, put_s in self._put_s.items():
+            if put_s >= began_s and name in self.objects:
+                found.setdefault(name, self.objects[name])
+        self._put_s.clear()
+        self.objects = found
+        self.synced, self.fault = True, ""
+        self._on_change()
+        return listing.version
+
+    async def _watch(self, version: str) -> str:
+        """Follow the changes after `version`; returns the last version when the watch ends."""
+        changes = self._api.watch(self.kind, version, self._labels, WATCH_S, self._everywhere)
+        following: asyncio.Future[Change] | None = None
+        try:
+            while True:
+                following = asyncio.ensure_future(anext(changes))
+                done, _ = await asyncio.wait({following}, timeout=_LASTED_S)
+                if not done:
+                    self.fault = ""  # the watch is open, and there is no change
+                    done, _ = await asyncio.wait({following}, timeout=WATCH_S + _SILENT_S)
+                if not done:
+                    return version
+                try:
+                    change = following.result()
+                except StopAsyncIteration:
+                    return version
+                self.fault = ""
+                version = str(change.object["metadata"]["resourceVersion"])
+                if change.deleted:
+                    self.objects.pop(self._name(change.object), None)
+                else:
+                    self._store(change.object)
+                self._on_change()
+        finally:
+            if following is not None and not following.done():
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+            close = getattr(changes, "aclose", None)
+            if close is not None:
+                with contextlib.suppress(KubeError):
+                    await close()
+
+    def _store(self, manifest: Manifest) -> None:
+        name, item = self._name(manifest), self._parse(manifest)
+        if item is None:
+            self.objects.pop(name, None)
+        else:
+            self.objects[name] = item
+
+    def _name(self, manifest: Manifest) -> str:
+        meta = manifest["metadata"]
+        name = str(meta["name"])
+        return f"{meta.get('namespace', '')}/{name}" if self._everywhere else name
+
+    def _failed(self, error: KubeError) -> None:
+        why = f"cannot read {self.kind.plural}: {error}"
+        if not self.fault:
+            log.warning("%s", why)
+        self.fault = why

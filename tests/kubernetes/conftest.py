@@ -1,0 +1,62 @@
+"""Fixtures of the tests on a real control plane (`make test-kubernetes`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.kubernetes.plane.build_plane import is_built, plane_folder
+from tests.kubernetes.plane.control_plane import NAMESPACE, ControlPlane
+from tests.kubernetes.plane.raw_api import RawApi
+
+_RBAC = Path(__file__).parents[2] / "deploy" / "kubernetes" / "rbac.yaml"
+_PATHS = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
+    "Role": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles",
+    "RoleBinding": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the folder if no control plane was built or asked for."""
+    built = is_built(plane_folder())
+    mark = pytest.mark.skip(reason="no control plane was built: run make test-kubernetes")
+    for item in items:
+        if Path(__file__).parent in item.path.parents and not built:
+            item.add_marker(mark)
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane with the namespace `serving` and Shoal's rights."""
+    made = ControlPlane(plane_folder(), tmp_path_factory.mktemp("plane"))
+    made.start()
+    try:
+        asyncio.run(_apply_rights(made))
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+async def admin(plane: ControlPlane) -> AsyncIterator[RawApi]:
+    """Requests as the administrator."""
+    async with RawApi(plane.kubeconfig()) as api:
+        yield api
+
+
+async def _apply_rights(plane: ControlPlane) -> None:
+    async with RawApi(plane.kubeconfig()) as api:
+        for manifest in yaml.safe_load_all(_RBAC.read_text()):
+            await api.post(_PATHS[manifest["kind"]], manifest)
+
+
+os.environ.setdefault("PYTHONPATH", str(Path(__file__).parents[2]))

@@ -1,0 +1,80 @@
+"""The local copy of objects over changes, expired versions and a server that is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from executors.kubernetes import object_cache
+from executors.kubernetes.kube_client import Manifest
+from executors.kubernetes.kube_kinds import POD
+from executors.kubernetes.object_cache import ObjectCache
+from tests.unit.kubernetes.fake_cluster import FakeCluster
+
+
+def pod(name: str, **labels: str) -> Manifest:
+    return {"metadata": {"name": name, "labels": labels}, "spec": {}}
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def fleet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[FakeCluster, ObjectCache[str]]]:
+    monkeypatch.setattr(object_cache, "_LEAST_PAUSE_S", 0.0)
+    cluster = FakeCluster()
+    cluster.put(POD, pod("old", a="1"))
+    cache = ObjectCache(cluster, POD, lambda raw: str(raw["metadata"]["name"]), "a=1")
+    task = asyncio.create_task(cache.run())
+    await settle()
+    yield cluster, cache
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_changes_and_deletions_arrive(fleet: tuple[FakeCluster, ObjectCache[str]]) -> None:
+    cluster, cache = fleet
+    assert cache.synced
+    cluster.put(POD, pod("new", a="1"))
+    cluster.put(POD, pod("other", a="2"))
+    cluster.remove(POD, "old")
+    await settle()
+    assert set(cache.objects) == {"new"}
+
+
+async def test_a_deletion_during_an_expired_watch_is_seen_by_the_next_list(
+    fleet: tuple[FakeCluster, ObjectCache[str]],
+) -> None:
+    cluster, cache = fleet
+    cluster.remove(POD, "old")
+    cluster.forget_history()
+    await settle()
+    assert cache.objects == {}
+
+
+async def test_a_server_that_is_away_deletes_nothing(
+    fleet: tuple[FakeCluster, ObjectCache[str]],
+) -> None:
+    cluster, cache = fleet
+    cluster.down = True
+    cluster.put(POD, pod("new", a="1"))  # wakes the watch, which then fails
+    await settle()
+    assert set(cache.objects) == {"old"}
+    assert "connection refused" in cache.fault
+    cluster.down = False
+    await settle()
+    assert set(cache.objects) == {"old", "new"}
+    assert not cache.fault
+
+
+async def test_an_object_that_was_just_written_is_known_before_the_watch_reports_it() -> None:
+    cluster = FakeCluster()
+    cache = ObjectCache(cluster, POD, lambda raw: str(raw["metadata"]["name"]))
+    cache.put(pod("mine"))
+    assert set(cache.objects) == {"mine"}
