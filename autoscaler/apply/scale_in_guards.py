@@ -63,7 +63,7 @@ def reversal_veto(view: ModelView, now_ms: int) -> Reason | None:
     """Why a removal is too soon after the last addition, or one reversal too many; None if it is
     allowed."""
     since_s = (now_ms - view.state.last_out_ms) / 1000
-    if view.state.last_out_ms and since_s < view.policy.cooldown_s:
+    if view.state.last_out_ms and since_s < view.service.cooldown_s:
         return scale_in_paused(Reason(ReasonCode.COOLDOWN, quantities=(since_s,)))
     if not scale_in_within_limit(view.state.turns, now_ms, view.policy.reversals_per_h):
         return scale_in_paused(Reason(ReasonCode.TOO_MANY_REVERSALS))

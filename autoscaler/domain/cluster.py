@@ -82,6 +82,10 @@ class Pool:
         finite(f"{who}: provision_s", self.provision_s, 0.0, 86400.0)
 
 
+_LONGEST_COOLDOWN_S = 120.0
+"""Covers the first full local window after an addition."""
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """One served model, as its owner declares it.
@@ -189,6 +193,15 @@ class Service:
         return max(policy.k_start, min(1.0, start_s / self.scale_in_after_s))
 
     @property
+    def cooldown_s(self) -> float:
+        """Least time from an addition to a removal, in seconds.
+
+        Demand that follows an addition needs time to show. Half of `scale_in_after_s` is enough for
+        models that ask for a quick scale-in.
+        """
+        return min(_LONGEST_COOLDOWN_S, self.scale_in_after_s / 2.0)
+
+    @property
     def hugging_face_name(self) -> str:
         """The Hugging Face name of the model, if clients and alerts may use it in addition to the
         declared name.
@@ -215,17 +228,18 @@ class Policy:
     surge_window_s, local_window_s, global_window_s: lengths of the three sliding windows of demand.
     replan_every_s: period of full plans. ratio: relative change of a price or of an offer of nodes
     that triggers a plan. min_samples: arrivals needed for a decision. significance: false-alarm
-    probability of one test of the rate. cooldown_s: minimum time from an addition to a removal.
-    reversals_per_h: maximum number of changes of one model from adding to removing or back, as a
-    mean over two hours. start_timeout_s, drain_timeout_s: deadlines of rollout steps; if
-    drain_timeout_s is 0, it is computed from each model's workload (`planning.time_limits`).
-    approve_within_s: how long a proposal waits for approval. node_silent_s: silence after which a
-    node counts as lost and leaves capacity, routes and the bill.
+    probability of one test of the rate. reversals_per_h: maximum number of changes of one model
+    from adding to removing or back, as a mean over two hours. start_timeout_s, drain_timeout_s:
+    deadlines of rollout steps; if drain_timeout_s is 0, it is computed from each model's workload
+    (`planning.time_limits`). approve_within_s: how long a proposal waits for approval.
+    node_silent_s: silence after which a node counts as lost and leaves capacity, routes and the
+    bill.
 
     k_start, k_load, k_switch: initialization penalties, as shares of a plan interval's cost (Coral
-    sec. 4.3), see `Service.start_penalty`. budget_usd_per_h: maximum cost of nodes (0 = no limit).
-    objective: the least cost, or the quantity to maximise within the budget. forecast: method to
-    predict demand over the start time of instances (`estimate.forecast`), or "none".
+    sec. 4.3), see `Service.start_penalty`. role_switch: whether combos may switch roles in place.
+    budget_usd_per_h: maximum cost of nodes (0 = no limit). objective: the least cost, or the
+    quantity to maximise within the budget. forecast: method to predict demand over the start time
+    of instances (`estimate.forecast`), or "none".
     """
 
     surge_window_s: int = 10
@@ -235,7 +249,6 @@ class Policy:
     ratio: float = 0.2
     min_samples: int = 3
     significance: float = 5e-5
-    cooldown_s: float = 120.0
     reversals_per_h: int = 2
     start_timeout_s: float = 600.0
     drain_timeout_s: float = 0.0
@@ -244,6 +257,7 @@ class Policy:
     k_start: float = 0.1
     k_load: float = 0.05
     k_switch: float = 0.02
+    role_switch: bool = True
     budget_usd_per_h: float = 0.0
     objective: Objective = Objective.COST
     forecast: str = "auto"
@@ -258,7 +272,7 @@ class Policy:
         finite("policy.ratio", self.ratio, 0.01, 10.0)
         finite("policy.significance", self.significance, 1e-15, 0.5)
         finite("policy.replan_every_s", self.replan_every_s, 10.0, 7 * 86400.0)
-        for name in ("cooldown_s", "start_timeout_s", "drain_timeout_s"):
+        for name in ("start_timeout_s", "drain_timeout_s"):
             finite(f"policy.{name}", getattr(self, name), 0.0, 86400.0)
         whole("policy.reversals_per_h", self.reversals_per_h, 1, 60)
         finite("policy.approve_within_s", self.approve_within_s, 10.0, 7 * 86400.0)
@@ -273,9 +287,9 @@ class Policy:
 
     @property
     def switches_roles(self) -> bool:
-        """Whether combos may switch roles in place: false if a switch costs more than a start on
+        """Whether combos may switch roles in place: allowed, and at most as dear as a start on
         running nodes."""
-        return self.k_switch <= self.k_load
+        return self.role_switch and self.k_switch <= self.k_load
 
     @property
     def spends_budget(self) -> bool:

@@ -154,7 +154,7 @@ def window_violation(service: Service, policy: Policy) -> tuple[str, str] | None
         ("scale_in_after", service.scale_in_after_s),
     ):
         if declared_s > policy.global_window_s:
-            allowed = f"at most policy.global_window, {policy.global_window_s}s"
+            allowed = f"at most policy.long_window, {policy.global_window_s}s"
             return key, f"{declared_s:g}s is not allowed; allowed: {allowed}"
     return None
 

@@ -31,7 +31,7 @@ from topics.time_base import TimeBase
 CONFIG = """
 mode: act
 defaults: {percentile: 95, utilization: 0.85, scale_in_after: 1m, max_disruption: 34%}
-policy: {cooldown: 30s, start_timeout: 2m, local_window: 1m, global_window: 10m}
+policy: {start_timeout: 2m, local_window: 1m, long_window: 10m}
 regions:
   east: {l4: {gpu: L4, per_node: 2, max: 3, price: 1.7, spot_price: 0.64}}
   west: {l4: {gpu: L4, per_node: 1, max: 4, price: 0.85, spot_price: 0.32}}

@@ -103,7 +103,7 @@ def scenario(seed: int, kinds: Sequence[str] = ()) -> Scenario:
         for name, source in models
     )
     policy = Policy(
-        local_window_s=40, global_window_s=300, cooldown_s=40.0, start_timeout_s=120.0,
+        local_window_s=40, global_window_s=300, start_timeout_s=120.0,
         drain_timeout_s=60.0, replan_every_s=rng.choice((60.0, 120.0, 300.0)),
     )  # fmt: skip
     end_s = rng.choice((330.0, 400.0, 470.0))

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("streams.cli.plan", "what the fleet should be, what it costs and why"),
     "diff": ("streams.cli.diff", "what would change from the fleet that runs to the plan"),
     "apply": ("streams.cli.apply", "declare the models of a shoal.yaml to a running controller"),
+    "config": ("streams.cli.config", "check a shoal.yaml, print its schema, or write a first one"),
     "models": ("streams.cli.catalogue", "which models are known, and where each fact is from"),
     "gpus": ("streams.cli.catalogue", "which GPUs are known, and where each fact is from"),
     "workload": ("streams.cli.workload", "what a recorded trace asks for"),

@@ -17,8 +17,10 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Slo
 from autoscaler.performance import catalog
 from autoscaler.rollout.assignments import component_engine
+from streams.files import model_keys as common
 from streams.files import units
-from streams.files.defaults_section import Defaults, over
+from streams.files.defaults_section import DEFAULTS, Defaults, over
+from streams.files.keys import Group, Key, Named
 from streams.files.name_rules import check_name
 from streams.files.user_errors import UserError
 from streams.files.yaml_tree import ConfigError, Section
@@ -27,7 +29,45 @@ from topics.routing import MEDIA
 _ROUNDING = 0.005
 _RATE = units.number(1e-9, 1e9)
 _NO_LIMIT_MS = 3_600_000.0
-_MODES = tuple(mode.value for mode in Mode)
+
+_NAMES = units.list_of(units.text, "[image]")
+_MEDIA = units.list_of(units.word(*MEDIA), "[image]")
+
+AFTER = Key("after", _NAMES, "Components whose result this one needs.", otherwise="none")
+MEDIA_KEY = Key(
+    "media",
+    _MEDIA,
+    "Media of the requests that need this component.",
+    otherwise="the component's name, if that is a medium",
+)
+COMPONENT = Group("A step of the model, such as an encoder.", (AFTER, MEDIA_KEY))
+SHARE = Key("share", units.share, "Share of the requests. All shares sum to 100%.")
+USES = Key("uses", _NAMES, "Components that such a request runs through.")
+REQUEST = Group("One type of request.", (SHARE, USES))
+RUNS = Key("runs", _NAMES, "Components that one instance runs.")
+GPUS = Key("gpus", units.count(1, 8), "GPUs of one instance.", "1")
+START_TIME = Key("start_time", units.duration_s, "Time until an instance is ready.", "60s")
+DEPLOYMENT = Group(
+    "One way to run components.",
+    (RUNS, GPUS, START_TIME),
+    {"req_per_s": Named("Measured requests/s by GPU type.", _RATE)},
+    required=("req_per_s",),
+)
+REQ_PER_S = Key("req_per_s", _RATE, "Planned demand in requests/s.")
+COMPONENTS_MODEL = Group(
+    "A model of several components.",
+    (
+        REQ_PER_S, common.MIN, common.MAX, common.REGIONS, common.PRIORITY, common.MODE,
+        common.SHARE, common.ZERO_AFTER, *DEFAULTS.keys,
+    ),
+    {
+        "components": Named("Components by name.", COMPONENT),
+        "requests": Named("Types of request by name.", REQUEST),
+        "deployments": Named("Deployments by name.", DEPLOYMENT),
+        "slo": common.SLO,
+    },
+    required=("components", "requests", "deployments"),
+)  # fmt: skip
 
 
 def is_graph(section: Section) -> bool:
@@ -46,27 +86,25 @@ def read_graph_service(
     """
     own = over(section, defaults)
     graph = _graph(model, section, own.spot)
-    least = section.take("min", units.count(0, 100_000), 1)
+    least = common.MIN.take(section)
     return Service(
         model=model,
         architecture=_unknown(model),
-        slo=_slo(section.section("slo")),
+        slo=common.read_slo(section) if "slo" in section else Slo(_NO_LIMIT_MS, _NO_LIMIT_MS),
         percentile=own.percentile,
         utilization=own.utilization,
         spot_share=own.spot,
         max_len_tokens=own.max_len,
         min_instances=least,
-        max_instances=section.take("max", units.count(max(1, least), 100_000), 0),
-        regions=section.take(
-            "regions", lambda v: tuple(units.word(*regions)(r) for r in units.texts(v)), ()
-        ),
-        priority=section.take("priority", units.count(0, 100), 0),
-        mode=Mode(section.take("mode", units.word(*_MODES), mode.value)),
+        max_instances=common.read_max(section, least),
+        regions=common.read_regions(section, regions),
+        priority=common.PRIORITY.take(section),
+        mode=Mode(common.MODE.take_or(section, mode.value)),
         req_per_s=graph.req_per_s,
         scale_in_after_s=own.scale_in_after_s,
         max_disruption=own.max_disruption,
-        traffic_share=section.take("share", units.number(0.0, 1e6), 1.0),
-        zero_after_s=section.take("zero_after", units.duration_s, 0.0),
+        traffic_share=common.SHARE.take(section),
+        zero_after_s=common.ZERO_AFTER.take_or(section, 0.0),
         graph=graph,
     )
 
@@ -107,7 +145,7 @@ def _graph(model: str, section: Section, spot: float) -> ComponentGraph:
             after=after,
             types=_types(requests, media),
             deployments=_deployments(deployments),
-            req_per_s=section.take("req_per_s", _RATE),
+            req_per_s=REQ_PER_S.take(section),
             spot_share=spot,
         )
     except InvalidValue as error:
@@ -120,26 +158,21 @@ def _components(section: Section) -> tuple[dict[str, frozenset[str]], dict[str, 
     after, media = {}, {}
     for name, component in section.children():
         check_name(section, name)
-        after[name] = frozenset(component.take("after", units.texts, ()))
+        after[name] = frozenset(AFTER.take_or(component, ()))
         usual = (name,) if name in MEDIA else ()
-        media[name] = frozenset(component.take("media", _media, usual))
-        component.finish()
+        media[name] = frozenset(MEDIA_KEY.take_or(component, usual))
+        COMPONENT.finish(component)
     return after, media
-
-
-def _media(value: object) -> tuple[str, ...]:
-    one_of = units.word(*MEDIA)
-    return tuple(one_of(medium) for medium in units.texts(value))
 
 
 def _types(section: Section, media: Mapping[str, frozenset[str]]) -> tuple[RequestType, ...]:
     found: list[tuple[str, float, frozenset[str], frozenset[str]]] = []
     for name, kind in section.children():
         check_name(section, name)
-        share = kind.take("share", units.share)
+        share = SHARE.take(kind)
         if share <= 0.0:
             raise kind.error("share", "0 is not allowed; allowed: a share above 0")
-        uses = frozenset(kind.take("uses", units.texts))
+        uses = frozenset(USES.take(kind))
         with_ = frozenset(medium for one in uses for medium in media.get(one, ()))
         for other, _, _, same in found:
             if same == with_:
@@ -147,7 +180,7 @@ def _types(section: Section, media: Mapping[str, frozenset[str]]) -> tuple[Reque
                 what = f"cannot be told from {other}: requests of both come with {told}"
                 raise kind.error("uses", f"{what}; give their components other `media`")
         found.append((name, share, uses, with_))
-        kind.finish()
+        REQUEST.finish(kind)
     total = sum(share for _, share, _, _ in found)
     if abs(total - 1.0) > _ROUNDING:
         what = f"shares sum to {total:.1%}; allowed: 100% (rounding aside)"
@@ -170,23 +203,11 @@ def _deployments(section: Section) -> tuple[Deployment, ...]:
             except InvalidValue as error:
                 raise rates.error(gpu, str(error)) from None
             by_gpu[known] = rates.take(gpu, _RATE)
-        gpus = option.take("gpus", units.count(1, 8), 1)
-        start_s = option.take("start_time", units.duration_s, 60.0)
-        runs = frozenset(option.take("runs", units.texts))
+        gpus, start_s = GPUS.take(option), START_TIME.take(option)
+        runs = frozenset(RUNS.take(option))
         found.append(Deployment(name, runs, gpus, by_gpu, start_s))
-        option.finish()
+        DEPLOYMENT.finish(option)
     return tuple(found)
-
-
-def _slo(section: Section | None) -> Slo:
-    if section is None:
-        return Slo(_NO_LIMIT_MS, _NO_LIMIT_MS)
-    slo = Slo(
-        section.take("ttft", units.duration_s) * 1000.0,
-        section.take("tpot", units.duration_s) * 1000.0,
-    )
-    section.finish()
-    return slo
 
 
 def _unknown(model: str) -> ModelSpec:

@@ -10,8 +10,86 @@ from autoscaler.performance import catalog
 from autoscaler.performance.catalog_names import instance_type
 from autoscaler.performance.mig_profiles import is_slice
 from streams.files import units
+from streams.files.keys import Group, Key, Named
 from streams.files.name_rules import check_name
+from streams.files.units import Parser
 from streams.files.yaml_tree import ConfigError, Section
+
+
+def _slice_size(value: object) -> int:
+    if value not in (1, 2, 4, 8) or isinstance(value, bool):
+        raise InvalidValue("", value, "1, 2, 4 or 8")
+    return int(str(value))
+
+
+_PRICE = units.number(0.0, 1e6)
+_NODES = units.count(0, 100_000)
+
+GPU = Key(
+    "gpu",
+    units.text,
+    "GPU type (H100, L40S, NVIDIA-L4), a cloud's instance type (p5.48xlarge) or a MIG slice "
+    "(H100/1g.10gb).",
+)
+PER_NODE = Key(
+    "per_node",
+    Parser(_slice_size, "1, 2, 4 or 8", {"enum": [1, 2, 4, 8]}),
+    "GPUs of one node.",
+    otherwise="1, or as many as the instance type has",
+)
+OWNED = Key("owned", units.flag, "Whether the nodes are always there and already paid.", "false")
+NODES = Key(
+    "nodes", units.count(1, 100_000), "Number of owned nodes.", otherwise="required if owned"
+)
+MAX = Key(
+    "max",
+    _NODES,
+    "Most rented nodes, on-demand and spot together.",
+    otherwise="required if rented",
+)
+MAX_SPOT = Key("max_spot", _NODES, "Most spot nodes among them.", otherwise="`max`")
+PRICE = Key(
+    "price", _PRICE, "On-demand price in USD per node and hour.", otherwise="no on-demand nodes"
+)
+SPOT_PRICE = Key(
+    "spot_price", _PRICE, "Spot price in USD per node and hour.", otherwise="no spot nodes"
+)
+PROVISION_TIME = Key(
+    "provision_time",
+    units.duration_up_to("12h"),
+    "Time from the request for a node until it can start an engine.",
+    otherwise="0s",
+)
+PROVISION = Key(
+    "provision",
+    units.text,
+    "Command that creates and deletes nodes.",
+    otherwise="nodes are not created by Shoal",
+)
+WITHIN = Key(
+    "within",
+    units.bandwidth_gb_s,
+    "Bandwidth per direction between the GPUs of a node.",
+    otherwise="the GPU's data sheet",
+)
+BETWEEN = Key(
+    "between",
+    units.bandwidth_gb_s,
+    "Bandwidth per direction between nodes. It decides whether prefill and decode may be apart.",
+    otherwise="200Gbit/s, and plans that depend on it say so",
+)
+NETWORK = Group("Bandwidths of the nodes.", (WITHIN, BETWEEN))
+POOL = Group(
+    "Nodes of one kind: owned (`owned`, `nodes`) or rented (`max` and a price).",
+    (
+        GPU, PER_NODE, OWNED, NODES, MAX, MAX_SPOT, PRICE, SPOT_PRICE, PROVISION_TIME, PROVISION,
+    ),
+    {"network": NETWORK},
+)  # fmt: skip
+REGIONS = Named("Pools by region.", Named("Pools of the region by name.", POOL))
+
+_OWNED_HAS_NONE = "an owned pool has none: it is always there and already paid"
+_RENTED_ONLY = (PRICE, SPOT_PRICE, MAX, MAX_SPOT, PROVISION_TIME)
 
 
 def read_pools(
@@ -28,9 +106,9 @@ def read_pools(
         for name, pool in declared.children():
             check_name(declared, name)
             made = _pool(region, name, pool)
-            hook = pool.take("provision", units.text, "")
-            kind = pool.take("gpu", units.text)
-            pool.finish()
+            hook = PROVISION.take_or(pool, "")
+            kind = GPU.take(pool)
+            POOL.finish(pool)
             pools += made
             provision.update({one.id: hook for one in made if hook})
             instances.update({one.id: kind for one in made if instance_type(kind)})
@@ -40,10 +118,10 @@ def read_pools(
 
 
 def _pool(region: str, name: str, pool: Section) -> list[Pool]:
-    named = pool.take("gpu", units.text)
-    gpu = pool.take("gpu", lambda value: catalog.gpu(units.text(value)))
+    named = GPU.take(pool)
+    gpu = pool.take(GPU.name, lambda value: catalog.gpu(units.text(value)))
     carried = instance_type(named)
-    per_node = pool.take("per_node", _slice_size, carried[1] if carried else 1)
+    per_node = PER_NODE.take_or(pool, carried[1] if carried else 1)
     if carried and per_node != carried[1]:
         raise pool.error(
             "per_node", f"{per_node} is not allowed; allowed: {carried[1]}, of {named}"
@@ -53,21 +131,20 @@ def _pool(region: str, name: str, pool: Section) -> list[Pool]:
             "per_node",
             f"{per_node} is not allowed; allowed: 1, since MIG slices have no link to each other",
         )
-    price = units.number(0.0, 1e6)
     within, between = _network(pool)
     if within:
         gpu = replace(gpu, interconnect_gb_s=within)
-    if pool.take("owned", units.flag, False):
-        nodes = pool.take("nodes", units.count(1, 100_000))
-        for key in ("price", "spot_price", "max", "max_spot", "provision_time"):
-            if key in pool:
-                raise pool.error(key, "an owned pool has none: it is always there and already paid")
+    if OWNED.take(pool):
+        nodes = NODES.take(pool)
+        for key in _RENTED_ONLY:
+            if key.name in pool:
+                raise pool.error(key.name, _OWNED_HAS_NONE)
         owned = Pool(region, name, gpu, per_node, nodes, Market.OWNED, 0.0, between_gb_s=between)
         return [owned]
-    most = pool.take("max", units.count(0, 100_000))
-    most_spot = pool.take("max_spot", units.count(0, most), most)
-    provision_s = pool.take("provision_time", _up_to_half_a_day_s, 0.0)
-    both = most if "price" in pool and "spot_price" in pool else 0
+    most = MAX.take(pool)
+    most_spot = pool.take(MAX_SPOT.name, units.count(0, most), most)
+    provision_s = PROVISION_TIME.take_or(pool, 0.0)
+    both = most if PRICE.name in pool and SPOT_PRICE.name in pool else 0
     made = [
         Pool(
             region,
@@ -76,16 +153,16 @@ def _pool(region: str, name: str, pool: Section) -> list[Pool]:
             per_node,
             nodes,
             market,
-            pool.take(key, price),
+            key.take(pool),
             max_of_both=both,
             between_gb_s=between,
             provision_s=provision_s,
         )
         for key, market, nodes in (
-            ("price", Market.ON_DEMAND, most),
-            ("spot_price", Market.SPOT, most_spot),
+            (PRICE, Market.ON_DEMAND, most),
+            (SPOT_PRICE, Market.SPOT, most_spot),
         )
-        if key in pool
+        if key.name in pool
     ]
     if not made:
         raise ConfigError(
@@ -94,10 +171,6 @@ def _pool(region: str, name: str, pool: Section) -> list[Pool]:
             pool.path,
             "price or spot_price (USD per node and hour) is missing",
         )
-    # Take all keys of a pool, so that the error for a misspelt key can suggest each of them.
-    pool.take("nodes", units.count(1, 100_000), 1)
-    pool.take("price", price, 0.0)
-    pool.take("spot_price", price, 0.0)
     return made
 
 
@@ -106,20 +179,6 @@ def _network(pool: Section) -> tuple[float, float]:
     section = pool.section("network")
     if section is None:
         return 0.0, 0.0
-    within = section.take("within", units.bandwidth_gb_s, 0.0)
-    between = section.take("between", units.bandwidth_gb_s, 0.0)
-    section.finish()
+    within, between = WITHIN.take_or(section, 0.0), BETWEEN.take_or(section, 0.0)
+    NETWORK.finish(section)
     return within, between
-
-
-def _up_to_half_a_day_s(value: object) -> float:
-    seconds = units.duration_s(value)
-    if seconds > 43_200.0:
-        raise InvalidValue("", value, "a duration of up to 12h")
-    return seconds
-
-
-def _slice_size(value: object) -> int:
-    if value not in (1, 2, 4, 8) or isinstance(value, bool):
-        raise InvalidValue("", value, "1, 2, 4 or 8")
-    return int(str(value))

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from autoscaler.domain.validation import InvalidValue
 from streams.files import units
+from streams.files.keys import Either, Group, Key, Named
+from streams.files.units import Parser
 from streams.files.user_errors import without_login
 from streams.files.yaml_tree import Section
 
@@ -22,6 +24,40 @@ class PrometheusServer:
     ca_file: str = ""
 
 
+def _address(value: object) -> str:
+    said = units.text(value)
+    try:
+        parts = urlsplit(said)
+        ok = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # the port is invalid or a bracket is missing
+        ok = False
+    if not ok:
+        raise InvalidValue("", without_login(said), "http(s)://HOST[:PORT]")
+    return said.rstrip("/")
+
+
+url = Parser(_address, "URL", {"type": "string", "pattern": "^https?://"})
+"""The address of an HTTP server, without a slash at its end."""
+
+URL = Key("url", url, "Address of the server.")
+TOKEN_FILE = Key(
+    "token_file",
+    units.text,
+    "File with a bearer token. It is read for every query, so the token may rotate.",
+    otherwise="no token",
+)
+CA_FILE = Key(
+    "ca_file",
+    units.text,
+    "PEM file of the server's certificate authority.",
+    otherwise="the system's authorities",
+)
+SERVER = Group("A server with a token or a certificate.", (URL, TOKEN_FILE, CA_FILE))
+PROMETHEUS = Named(
+    "Prometheus servers by name.", Either("A URL, or a mapping.", {"": url}, otherwise=SERVER)
+)
+
+
 def read_prometheus(section: Section | None) -> dict[str, PrometheusServer]:
     """Prometheus servers by name. File paths are relative to the folder of the configuration."""
     if section is None:
@@ -34,24 +70,11 @@ def read_prometheus(section: Section | None) -> dict[str, PrometheusServer]:
             continue
         server = section.section(name, required=True)
         assert server is not None  # noqa: S101  required
-        token, authority = (server.take(key, units.text, "") for key in ("token_file", "ca_file"))
+        token, authority = TOKEN_FILE.take_or(server, ""), CA_FILE.take_or(server, "")
         found[name] = PrometheusServer(
-            server.take("url", url),
+            URL.take(server),
             str(folder / token) if token else "",
             str(folder / authority) if authority else "",
         )
-        server.finish()
+        SERVER.finish(server)
     return found
-
-
-def url(value: object) -> str:
-    """Check the address of an HTTP server and return it."""
-    said = units.text(value)
-    try:
-        parts = urlsplit(said)
-        ok = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # the port is invalid or a bracket is missing
-        ok = False
-    if not ok:
-        raise InvalidValue("", without_login(said), "http(s)://HOST[:PORT]")
-    return said.rstrip("/")

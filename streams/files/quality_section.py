@@ -25,8 +25,11 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.quality_route import STEPS, QualityRoute
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.serving.prompt_language import LANGUAGES
+from streams.files import model_keys as common
 from streams.files import units
 from streams.files.csv_rows import Row, finite_cell, numbered_rows
+from streams.files.keys import Group, Key
+from streams.files.units import Parser
 from streams.files.user_errors import UserError
 from streams.files.yaml_tree import ConfigError, Section
 from topics.checks import InvalidRecord
@@ -36,6 +39,95 @@ HEADER = "X-Shoal-Score"
 """Default name of the client's header that holds the score."""
 
 _RULE_KEYS = ("score", "longer_than", "code", "languages")
+
+
+def _rules(value: object) -> tuple[PromptRule, ...]:
+    allowed = "a list such as [{code: true, score: 0.8}, {longer_than: 2000, score: 0.7}]"
+    if not isinstance(value, list) or not value or not all(isinstance(v, Mapping) for v in value):
+        raise InvalidValue("", value, allowed)
+    return tuple(_rule(one) for one in value)
+
+
+def _rule(one: Mapping[str, object]) -> PromptRule:
+    for key in one:
+        if key not in _RULE_KEYS:
+            raise InvalidValue("", key, f"a rule of {', '.join(_RULE_KEYS)}")
+    if "score" not in one:
+        raise InvalidValue("", dict(one), "a rule with its score")
+    languages = units.texts(one.get("languages", []), "[python]")
+    for language in languages:
+        units.word(*LANGUAGES)(language)
+    return PromptRule(
+        units.number(-1e9, 1e9)(one["score"]),
+        units.count(0, 10**9)(one.get("longer_than", 0)),
+        units.flag(one.get("code", False)),
+        languages,
+    )
+
+
+_RULES_SCHEMA = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "score": {"type": "number"},
+            "longer_than": {"type": "integer", "minimum": 0},
+            "code": {"type": "boolean"},
+            "languages": {"type": "array", "items": {"enum": sorted(LANGUAGES)}},
+        },
+        "required": ["score"],
+        "additionalProperties": False,
+    },
+}
+MODELS = Key(
+    "models",
+    units.list_of(units.text, "[small, large]"),
+    "Two or more declared models. The first gets the easiest requests.",
+)
+AT_LEAST = Key(
+    "at_least", units.number(-1e12, 1e12), "Least mean quality of the answers, as in `file`."
+)
+STEPS_KEY = Key(
+    "steps",
+    units.count(1, MOST_EDGES),
+    "Number of thresholds between two models.",
+    str(STEPS),
+    advanced=True,
+)
+FILE = Key("file", units.text, "CSV file with scores of sampled requests, relative to this file.")
+QUALITY = Group("Quality that the answers must have.", (FILE, AT_LEAST, STEPS_KEY))
+REQ_PER_S = Key("req_per_s", units.number(1e-9, 1e9), "Planned demand in requests/s.")
+UNSCORED = Key(
+    "unscored", units.text, "Model for requests without a score.", otherwise="the last of `models`"
+)
+FALLBACK = Key(
+    "fallback",
+    units.flag,
+    "Whether another of `models` answers if the chosen one cannot.",
+    "false",
+)
+HEADER_KEY = Key("header", units.text, "Request header that holds the score.", otherwise="none")
+RULES = Key(
+    "rules",
+    Parser(_rules, "list of rules", _RULES_SCHEMA),
+    "Scores by the length, code or languages of the prompt. The first rule that fits holds.",
+    otherwise="none",
+)
+SCORE_URL = Key("url", units.text, "HTTP service that scores a request.")
+TIMEOUT = Key(
+    "timeout",
+    units.duration_between("1ms", "60s"),
+    "Longest time to wait for a score.",
+    "200ms",
+)
+SCORE_HTTP = Group("A scoring service.", (SCORE_URL, TIMEOUT))
+SCORE = Group("Where the score of a request comes from.", (HEADER_KEY, RULES), {"http": SCORE_HTTP})
+QUALITY_ROUTE = Group(
+    "A name that routes over several models by request score.",
+    (MODELS, REQ_PER_S, UNSCORED, FALLBACK, common.SHARE),
+    {"quality": QUALITY, "score": SCORE},
+    required=("quality",),
+)
 
 
 def stands_for_models(section: Section) -> bool:
@@ -57,7 +149,7 @@ def read_routes(
                 raise models.error(name, f"one such service a file; {routes[0].name} is one")
             route, files[name] = read_route(name, section, tuple(s.model for s in services))
             routes.append(route)
-            section.finish()
+            QUALITY_ROUTE.finish(section)
     members = {model for route in routes for model in route.models}
     sections = dict(models.children())
     found = []
@@ -74,7 +166,7 @@ def read_routes(
 def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[QualityRoute, Path]:
     """The route that `section` declares, and its score file. declared: models that may be members.
     Raises ConfigError and UserError."""
-    models = section.take("models", lambda value: units.texts(value, "[small, large]"))
+    models = MODELS.take(section)
     if len(models) < 2 or len(set(models)) < len(models):
         raise section.error("models", "two or more different models are needed")
     for model in models:
@@ -82,15 +174,13 @@ def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[
             raise section.error("models", f"{model} is not declared; allowed: {_or(declared)}")
     quality = section.section("quality", required=True)
     assert quality is not None  # noqa: S101  required
-    at_least = quality.take("at_least", units.number(-1e12, 1e12))
-    steps = quality.take("steps", units.count(1, MOST_EDGES), STEPS)
-    file = Path(section.file).parent / quality.take("file", units.text)
-    quality.finish()
-    rate = section.take("req_per_s", units.number(1e-9, 1e9))
+    at_least, steps = AT_LEAST.take(quality), STEPS_KEY.take(quality)
+    file = Path(section.file).parent / FILE.take(quality)
+    QUALITY.finish(quality)
+    rate = REQ_PER_S.take(section)
     source = _source(section.section("score"))
-    unscored = section.take("unscored", units.word(*models), models[-1])
-    fallback = section.take("fallback", units.flag, False)
-    share = section.take("share", units.number(0.0, 1e6), 1.0)
+    unscored = section.take(UNSCORED.name, units.word(*models), models[-1])
+    fallback, share = FALLBACK.take(section), common.SHARE.take(section)
     rows = numbered_rows(file)
     columns = ("score", *models)
     missing = [column for column in columns if column not in rows[0][1]]
@@ -126,19 +216,17 @@ def sampled_scores(file: Path) -> tuple[float, ...]:
 def _source(section: Section | None) -> ScoreSource:
     if section is None:
         return ScoreSource(HEADER)
-    header = section.take("header", units.text, "")
-    _refuse(section, "header", header=header)
-    rules = section.take("rules", _rules, ())
-    url, limit_s = "", 0.2
+    header = HEADER_KEY.take_or(section, "")
+    _refuse(section, HEADER_KEY.name, header=header)
+    rules = RULES.take_or(section, ())
+    url, limit_s = "", TIMEOUT.default_value()
     http = section.section("http")
     if http is not None:
-        url = http.take("url", units.text)
-        _refuse(http, "url", url=url)
-        limit_s = http.take("timeout", units.duration_s, limit_s)
-        if not 0.001 <= limit_s <= 60.0:
-            raise http.error("timeout", f"{limit_s:g}s is not allowed; allowed: 1ms to 60s")
-        http.finish()
-    section.finish()
+        url = SCORE_URL.take(http)
+        _refuse(http, SCORE_URL.name, url=url)
+        limit_s = TIMEOUT.take(http)
+        SCORE_HTTP.finish(http)
+    SCORE.finish(section)
     if not (header or rules or url):
         raise ConfigError(
             section.file, section.line, section.path, "names no header, no rules and no http"
@@ -153,30 +241,6 @@ def _refuse(section: Section, key: str, header: str = "", url: str = "") -> None
     except InvalidRecord as error:
         said = f"{error.value!r} is not allowed; allowed: {error.allowed}"
         raise section.error(key, said) from None
-
-
-def _rules(value: object) -> tuple[PromptRule, ...]:
-    allowed = "a list such as [{code: true, score: 0.8}, {longer_than: 2000, score: 0.7}]"
-    if not isinstance(value, list) or not value or not all(isinstance(v, Mapping) for v in value):
-        raise InvalidValue("", value, allowed)
-    return tuple(_rule(one) for one in value)
-
-
-def _rule(one: Mapping[str, object]) -> PromptRule:
-    for key in one:
-        if key not in _RULE_KEYS:
-            raise InvalidValue("", key, f"a rule of {', '.join(_RULE_KEYS)}")
-    if "score" not in one:
-        raise InvalidValue("", dict(one), "a rule with its score")
-    languages = units.texts(one.get("languages", []), "[python]")
-    for language in languages:
-        units.word(*LANGUAGES)(language)
-    return PromptRule(
-        units.number(-1e9, 1e9)(one["score"]),
-        units.count(0, 10**9)(one.get("longer_than", 0)),
-        units.flag(one.get("code", False)),
-        languages,
-    )
 
 
 def _number(file: Path, line: int, row: Row, column: str) -> float:

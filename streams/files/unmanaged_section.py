@@ -8,7 +8,15 @@ from autoscaler.domain.cluster import Pool
 from autoscaler.domain.workload import Phase
 from autoscaler.planning.combo_names import combo_id
 from streams.files import units
+from streams.files.keys import Group, Key
 from streams.files.yaml_tree import Section
+
+POOL = Key("pool", units.text, "Pool of the server: REGION/POOL/MARKET.")
+GPUS = Key("gpus", units.count(1, 8), "GPUs of one server.", "1")
+UNMANAGED = Group(
+    "Hardware of one server of this model that Shoal did not start and never changes.",
+    (POOL, GPUS),
+)
 
 
 def read_unmanaged(section: Section | None, model: str, pools: Iterable[Pool]) -> str:
@@ -16,7 +24,7 @@ def read_unmanaged(section: Section | None, model: str, pools: Iterable[Pool]) -
     if section is None:
         return ""
     known = {pool.id: pool for pool in pools}
-    pool = known[section.take("pool", units.word(*known))]
-    gpus = section.take("gpus", units.count(1, pool.per_node), 1)
-    section.finish()
+    pool = known[section.take(POOL.name, units.word(*known))]
+    gpus = section.take(GPUS.name, units.count(1, pool.per_node), 1)
+    UNMANAGED.finish(section)
     return combo_id(model, [(Phase.AGGREGATED, gpus, pool.id, 1)])

@@ -9,10 +9,30 @@ from collections.abc import Sequence
 
 from autoscaler.domain.workload import Lengths, WorkloadType
 from streams.files import units
+from streams.files.keys import Group, Key, Named
 from streams.files.name_rules import check_name
 from streams.files.yaml_tree import Section
 
 _TOKENS = units.number(1.0, 1e7)
+
+REQ_PER_S = Key(
+    "req_per_s",
+    units.number(0.0, 1e6),
+    "Planned demand in requests/s until the rate is measured.",
+    otherwise="none declared",
+)
+INPUT = Key("input", _TOKENS, "Mean tokens of a prompt.", otherwise="1024, or from `types`")
+OUTPUT = Key("output", _TOKENS, "Mean tokens of an answer.", otherwise="256, or from `types`")
+SHARE = Key("share", units.share, "Share of the requests. All shares sum to 100%.")
+TYPE_INPUT = Key("input", _TOKENS, "Mean tokens of a prompt of this type.")
+TYPE_OUTPUT = Key("output", _TOKENS, "Mean tokens of an answer of this type.")
+REQUEST_TYPE = Group("One type of request.", (SHARE, TYPE_INPUT, TYPE_OUTPUT))
+WORKLOAD = Group(
+    "Expected requests of the model.",
+    (REQ_PER_S, INPUT, OUTPUT),
+    {"types": Named("Types of request by name, for a budget.", REQUEST_TYPE)},
+)
+
 _DEFAULT = Lengths.expected(1024.0, 256.0)
 _ROUNDING = 0.005
 """Largest difference from 1 that the sum of the written shares may have."""
@@ -26,14 +46,12 @@ def read_workload(section: Section | None) -> Workload:
     if section is None:
         return _DEFAULT, 0.0, ()
     types = _types(section.section("types"))
-    req_per_s = section.take("req_per_s", units.number(0.0, 1e6), 0.0)
-    if types and "input" not in section and "output" not in section:
+    req_per_s = REQ_PER_S.take_or(section, 0.0)
+    if types and INPUT.name not in section and OUTPUT.name not in section:
         lengths = mean_lengths(types)
-        section.take("input", _TOKENS, 1.0)  # so errors for other keys can suggest it
-        section.take("output", _TOKENS, 1.0)
     else:
-        lengths = Lengths.expected(section.take("input", _TOKENS), section.take("output", _TOKENS))
-    section.finish()
+        lengths = Lengths.expected(INPUT.take(section), OUTPUT.take(section))
+    WORKLOAD.finish(section)
     return lengths, req_per_s, types
 
 
@@ -95,11 +113,11 @@ def _types(section: Section | None) -> tuple[WorkloadType, ...]:
     found = []
     for name, kind in section.children():
         check_name(section, name)
-        share = kind.take("share", units.share)
+        share = SHARE.take(kind)
         if share <= 0.0:
             raise kind.error("share", "0 is not allowed; allowed: a share above 0")
-        lengths = Lengths(kind.take("input", _TOKENS), kind.take("output", _TOKENS))
-        kind.finish()
+        lengths = Lengths(TYPE_INPUT.take(kind), TYPE_OUTPUT.take(kind))
+        REQUEST_TYPE.finish(kind)
         found.append((name, share, lengths))
     total = sum(share for _, share, _ in found)
     if found and abs(total - 1.0) > _ROUNDING:

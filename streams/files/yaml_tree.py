@@ -153,6 +153,10 @@ class Section:
         """This mapping alone as YAML text, with its values as written."""
         return str(yaml.serialize(self._node, Dumper=_Dumper))
 
+    def know(self, *keys: str) -> None:
+        """Accept `keys` in `finish` and in its hints, although nothing took them."""
+        self._asked.extend(key for key in keys if key not in self._asked)
+
     def finish(self) -> None:
         """Refuse every key that was not taken, with the nearest valid name."""
         for key in self._values:

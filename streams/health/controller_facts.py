@@ -231,8 +231,8 @@ def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
     if freeze is not None:
         said.append(text(freeze))
     since_s = (now_ms - model.last_out_ms) / 1000.0
-    if model.last_out_ms and since_s < policy.cooldown_s:
-        said.append(f"scale-in in {policy.cooldown_s - since_s:.0f} s (cooldown)")
+    if model.last_out_ms and since_s < service.cooldown_s:
+        said.append(f"scale-in in {service.cooldown_s - since_s:.0f} s (cooldown)")
     if not scale_in_within_limit(model.turns, now_ms, policy.reversals_per_h):
         said.append("scale-in paused: scaled out and in too often in two hours")
     if model.no_data:

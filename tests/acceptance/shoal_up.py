@@ -25,7 +25,6 @@ from typing import Any
 ENGINE = "executors.engines.simulated"
 MARK = "SHOAL_ACCEPTANCE_MARK"
 ONE_MODEL = """mode: act
-policy: {cooldown: 30s}
 regions:
   eu: {l4: {gpu: L4, per_node: 1, max: 3, price: 0.85}}
 models:

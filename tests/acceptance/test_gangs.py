@@ -14,7 +14,6 @@ from tests.acceptance.conftest import Start
 from tests.acceptance.shoal_up import ENGINE, Proc, Run, served_by
 
 CONFIG = """mode: act
-policy: {{cooldown: 30s}}
 regions:
   eu: {{l40s: {{gpu: L40S, per_node: 1, max: 6, price: 1.9}}}}
 engines:

@@ -27,7 +27,6 @@ from topics.records import DeclaredService, InstanceState, ObservedInstance, Pri
 from topics.topic_table import PREFIX, STATUS, key_of, topic_of
 
 CONFIG = """mode: act
-policy: {cooldown: 30s}
 regions:
   eu:
     l4: {gpu: L4, per_node: 1, max: 4, price: 0.85}

@@ -71,7 +71,7 @@ def free_transitions(cluster: Cluster) -> Cluster:
 
 def dear_switches(cluster: Cluster) -> Cluster:
     """Make a role switch cost more than a start, so that no plan contains a role switch."""
-    return _policy_of(cluster, k_switch=100.0)
+    return _policy_of(cluster, role_switch=False)
 
 
 def without_forecast(cluster: Cluster) -> Cluster:

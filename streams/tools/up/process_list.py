@@ -19,7 +19,8 @@ from autoscaler.domain.workload import Demand
 from autoscaler.planning.links import link_gb_s
 from autoscaler.planning.time_limits import LEAST_DRAIN_S, request_limit_s
 from streams.files.components_section import stage_engines
-from streams.files.shoal_yaml import Config, EngineSpec
+from streams.files.engines_section import EngineSpec
+from streams.files.shoal_yaml import Config
 from streams.gateway_models_option import declared_options, media_options
 from streams.private_files import private_folder, write_private
 from streams.tools.up.child_processes import Child

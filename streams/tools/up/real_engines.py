@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from streams.files.shoal_yaml import EngineSpec
+from streams.files.engines_section import EngineSpec
 from streams.files.user_errors import UserError
 
 # Seconds from launch to ready, on a machine with two cores.

@@ -60,7 +60,7 @@ def test_the_fleet_shrinks_only_once_under_swinging_load(most: int) -> None:
         lambda _m, t: 60.0 if (t // 600) % 2 else 10.0,
         service(scale_in_after_s=60.0, max_disruption=1.0),
         pools=(SMALL,),
-        policy=Policy(cooldown_s=30.0, reversals_per_h=most),
+        policy=Policy(reversals_per_h=most),
     ).run(6000)
     moves = [(d.at_ms - T0, d.kind) for d in w.decisions if d.change]
     turns = [at for (_, a), (at, b) in pairwise(moves) if a != b]

@@ -1,42 +1,29 @@
-"""docs/configuration.md is correct: its example can be planned, and its errors occur as listed."""
+"""docs/configuration.md is correct: its example can be planned, and its tables list every key."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from autoscaler.domain.cluster import Policy
+from deploy.configuration_reference import GROUPS
+from deploy.configuration_reference import main as write_reference
 from streams.cli.main import main
+from streams.files.defaults_section import DEFAULTS, read_defaults
+from streams.files.keys import Group, Key
+from streams.files.policy_section import POLICY, read_policy
 from streams.files.shoal_yaml import load_config
+from streams.files.units import text
 from streams.files.user_errors import UserError
-from streams.files.yaml_tree import Section
+from streams.files.yaml_tree import read_text
 
 ROOT = Path(__file__).parents[3]
 DOCS = (ROOT / "docs" / "configuration.md").read_text()
 EXAMPLE = ROOT / "deploy" / "examples" / "four-models.yaml"
-ROW = re.compile(r"^\| (`[^|]+`) \|.*\| `([^`]+)` \(([^|]+)\) \|$")
-PLACES = {
-    "The file": (),
-    "defaults": ("defaults",),
-    "policy": ("policy",),
-    "regions.REGION.POOL": ("regions", "eu-west", "l40s"),
-    "models.NAME": ("models", "chat"),
-    "engines.NAME": ("engines", "fp8"),
-}
-
-
-def refusals() -> list[tuple[str, str, str]]:
-    """(section, key: value, part of the error message) of each row of the tables."""
-    found, section = [], ""
-    for line in DOCS.splitlines():
-        if line.startswith("## "):
-            section = line[3:]
-        match = ROW.match(line)
-        if match:
-            found.append((section, match[2], match[3]))
-    return found
 
 
 def test_the_example_in_the_page_equals_the_file_and_has_four_models_on_40_gpus() -> None:
@@ -56,48 +43,51 @@ def test_the_example_is_planned_and_explained(capsys: pytest.CaptureFixture[str]
         assert words in out
 
 
-@pytest.mark.parametrize(("section", "key", "words"), refusals())
-def test_the_errors_of_the_tables_occur_verbatim(
-    section: str, key: str, words: str, tmp_path: Path
+PLACES = {
+    "file": (),
+    "defaults": ("defaults",),
+    "policy": ("policy",),
+    "pool": ("regions", "eu-west", "l40s"),
+    "model": ("models", "chat"),
+    "engine": ("engines", "fp8"),
+}
+KEYS = [(group, key) for group in PLACES for key in GROUPS[group].keys if key.parser != text]
+
+
+@pytest.mark.parametrize(("group", "key"), KEYS, ids=lambda one: getattr(one, "name", one))
+def test_an_invalid_value_of_each_key_is_refused_with_its_line(
+    group: str, key: Key[Any], tmp_path: Path
 ) -> None:
     value = yaml.safe_load(EXAMPLE.read_text())
     place = value
-    for name in PLACES[section]:
+    for name in PLACES[group]:
         place = place[name]
-    place.update(yaml.safe_load(key))
-    if key.startswith("nodes"):
+    if group == "pool" and key.name == "nodes":
         place.clear()
-        place.update({"gpu": "L4", "owned": True, **yaml.safe_load(key)})
+        place.update({"gpu": "L4", "owned": True})
+    place[key.name] = "{no value of any key}"
     path = tmp_path / "shoal.yaml"
     path.write_text(yaml.safe_dump(value))
     with pytest.raises(UserError) as caught:
         load_config(path)
-    said = str(caught.value)
-    assert words in said
-    assert said.startswith(str(path))
-    assert "\n" not in said
+    message = str(caught.value)
+    where = ".".join((*PLACES[group], key.name))
+    assert re.match(rf"{re.escape(str(path))}:\d+: {re.escape(where)}: ", message)
+    assert "allowed" in message and "\n" not in message
 
 
-def test_every_key_that_the_file_may_have_is_in_the_tables(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The reader records the keys that it requests while it reads the example."""
-    asked: set[str] = set()
-    take, section = Section.take, Section.section
+@pytest.mark.parametrize("group", [DEFAULTS, POLICY])
+def test_written_defaults_are_those_of_the_reader(group: Group) -> None:
+    """An empty section and a section with every written default mean the same."""
+    written = "\n".join(f"  {key.name}: {key.default}" for key in group.keys if key.default)
+    name = "defaults" if group is DEFAULTS else "policy"
+    empty = read_text(b"{}", "file", "keys").section(name)
+    full = read_text(f"{name}:\n{written}".encode(), "file", "keys").section(name)
+    if group is DEFAULTS:
+        assert read_defaults(full, True) == read_defaults(empty, True)
+    else:
+        assert read_policy(full) == read_policy(empty) == Policy()
 
-    def noted_take(self: Section, key: str, *more: object) -> object:
-        asked.add(key)
-        return take(self, key, *more)  # type: ignore[arg-type]
 
-    def noted_section(self: Section, key: str, *more: object, **named: object) -> object:
-        asked.add(key)
-        return section(self, key, *more, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Section, "take", noted_take)
-    monkeypatch.setattr(Section, "section", noted_section)
-    value = load_config(EXAMPLE)
-    names = {pool.region for pool in value.cluster.pools} | {p.name for p in value.cluster.pools}
-    names |= {service.model for service in value.cluster.services} | {"fp8"}
-    documented = set(re.findall(r"`([a-z_.]+)`", DOCS))
-    documented |= {part for key in documented for part in key.split(".")}
-    assert asked - names <= documented
+def test_tables_and_schema_are_those_of_the_reader(capsys: pytest.CaptureFixture[str]) -> None:
+    assert write_reference(["--check"]) == 0, capsys.readouterr().out

@@ -37,15 +37,14 @@ def refusal(folder: Path, **parts: str) -> str:
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"policy": "global_window: 2d"},
-         "shoal.yaml:1: policy.global_window: '2d' is not allowed; allowed: a duration from 1s to "
+        ({"policy": "long_window: 2d"},
+         "shoal.yaml:1: policy.long_window: '2d' is not allowed; allowed: a duration from 10s to "
          "1d"),
-        ({"policy": "surge_window: 5m"},
-         "shoal.yaml:1: policy.surge_window: surge_window is 300s, local_window 120s; allowed: "
-         "surge_window <= local_window <= global_window"),
+        ({"policy": "global_window: 30m"},
+         "shoal.yaml:1: policy.global_window: is no key any more; write long_window"),
         ({"policy": "local_window: 1h"},
-         "shoal.yaml:1: policy.local_window: local_window is 3600s, global_window 1800s; allowed: "
-         "surge_window <= local_window <= global_window"),
+         "shoal.yaml:1: policy.local_window: local_window is 3600s, long_window 1800s; allowed: "
+         "local_window <= long_window"),
         ({"policy": "replan_every: 8d"},
          "shoal.yaml:1: policy.replan_every: '8d' is not allowed; allowed: a duration from 10s to "
          "7d"),
@@ -54,12 +53,12 @@ def refusal(folder: Path, **parts: str) -> str:
          "throughput"),
         ({"defaults": "scale_in_after: 2h"},
          "shoal.yaml:2: defaults.scale_in_after: 7200s is not allowed; allowed: at most "
-         "policy.global_window, 1800s"),
+         "policy.long_window, 1800s"),
         ({"model": "scale_in_after: 2h"},
          "shoal.yaml:10: models.chat.scale_in_after: 7200s is not allowed; allowed: at most "
-         "policy.global_window, 1800s"),
-        ({"policy": "global_window: 5m"},
-         "shoal.yaml:1: policy.global_window: is too short: scale_in_after of models.chat (not "
+         "policy.long_window, 1800s"),
+        ({"policy": "long_window: 5m"},
+         "shoal.yaml:1: policy.long_window: is too short: scale_in_after of models.chat (not "
          "set) is 600s"),
         ({"model": "scale_in_after: 8d"},
          "shoal.yaml:10: models.chat.scale_in_after: '8d' is not allowed; allowed: a duration from "
@@ -79,8 +78,9 @@ def refusal(folder: Path, **parts: str) -> str:
         ({"model": "max_len: 512"},
          "shoal.yaml:10: models.chat.max_len: 512 is less than the 1280 tokens of a request "
          "without a declared workload; declare one"),
-        ({"policy": "cooldown: 0s"},
-         "shoal.yaml:1: policy.cooldown: '0s' is not allowed; allowed: a duration from 1ms to 1d"),
+        ({"policy": "start_timeout: 0s"},
+         "shoal.yaml:1: policy.start_timeout: '0s' is not allowed; allowed: a duration from 1ms to "
+         "1d"),
         ({"policy": "budget: " + 400 * "9"},
          f"shoal.yaml:1: policy.budget: {57 * '9'}... is not allowed; allowed: a finite number "
          "from 0 to 1e+09"),

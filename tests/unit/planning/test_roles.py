@@ -44,7 +44,7 @@ def test_pairs_in_a_full_pool_switch_roles_if_the_best_ratio_needs_other_slices(
     assert [(s.source, s.target, s.count) for s in found.switches] == [
         (MOST_PREFILL, MOST_DECODE, 2)
     ]
-    dear = Cluster((ALL,), (CHAT,), Policy(k_switch=100.0))
+    dear = Cluster((ALL,), (CHAT,), Policy(role_switch=False))
     assert not ask(dear, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS).switches
 
 

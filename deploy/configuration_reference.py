@@ -1,0 +1,113 @@
+"""Write what follows from the keys of shoal.yaml: the tables of the reference and the JSON Schema.
+
+python deploy/configuration_reference.py            # write both
+python deploy/configuration_reference.py --check    # exit 1 if one of them is out of date
+
+Each table in a page stands between `<!-- keys: NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from streams.files import components_section as components  # noqa: E402  the path comes first
+from streams.files import engines_section as engines  # noqa: E402
+from streams.files import models_section as models  # noqa: E402
+from streams.files import pools_section as pools  # noqa: E402
+from streams.files import quality_section as quality  # noqa: E402
+from streams.files.config_schema import json_schema  # noqa: E402
+from streams.files.defaults_section import DEFAULTS  # noqa: E402
+from streams.files.keys import Either, Group, Named  # noqa: E402
+from streams.files.policy_section import POLICY  # noqa: E402
+from streams.files.shoal_yaml import SHOAL_YAML  # noqa: E402
+
+SCHEMA = ROOT / "docs" / "shoal.schema.json"
+PAGES = ("configuration.md", "components.md", "quality.md")
+GROUPS = {
+    "file": SHOAL_YAML,
+    "defaults": DEFAULTS,
+    "policy": POLICY,
+    "pool": pools.POOL,
+    "model": models.MODEL,
+    "engine": engines.ENGINE,
+    "components": components.COMPONENTS_MODEL,
+    "quality": quality.QUALITY_ROUTE,
+}
+_TABLE = re.compile(r"(<!-- keys: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_LINKED = ("defaults", "policy", "regions", "models", "engines")
+"""Groups of the file that have a table of their own."""
+
+
+def table(name: str) -> str:
+    """The table of the group `name` as Markdown."""
+    group = GROUPS[name]
+    rows = list(_rows(group, ""))
+    if name in ("model", "components"):
+        inherited = {key.name for key in DEFAULTS.keys}
+        rows = [row for row in rows if row[0] not in inherited]
+        named = ", ".join(f"`{key}`" for key in sorted(inherited))
+        rows.append((named, "as in `defaults`", "that of `defaults`", "The model's own value."))
+    lines = ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
+    for key, form, default, about in rows:
+        shown = key if key.startswith("`") else f"`{key}`"
+        lines.append(f"| {shown} | {form} | {default} | {about} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rows(group: Group, path: str) -> Iterator[tuple[str, str, str, str]]:
+    """Key, form of the value, default and meaning of each key in `group` and below."""
+    for key in sorted(group.keys, key=lambda one: one.advanced):
+        default = f"`{key.default}`" if key.default else key.otherwise or "required"
+        about = f"{key.about} (advanced)" if key.advanced else key.about
+        yield f"{path}{key.name}", key.parser.form, default, about
+    for name, value in group.groups.items():
+        default = "required" if name in group.required else "none"
+        if not path and name in _LINKED:
+            yield name, "mapping", default, value.about
+            continue
+        if isinstance(value, Group):
+            yield from _rows(value, f"{path}{name}.")
+            continue
+        form = "mapping by name"
+        yield f"{path}{name}", form, default, value.about
+        inner = value.of if isinstance(value, Named) else value
+        if isinstance(inner, Either):
+            inner = inner.otherwise
+        if isinstance(inner, Group):
+            yield from _rows(inner, f"{path}{name}.NAME.")
+
+
+def page(text: str) -> str:
+    """`text` of a page with its tables as they must be."""
+    return _TABLE.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", text)
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code: 0, or 1 if `--check` finds a page or the schema out of date."""
+    wanted = {
+        ROOT / "docs" / name: page((ROOT / "docs" / name).read_text("utf-8")) for name in PAGES
+    }
+    wanted[SCHEMA] = json.dumps(json_schema(), indent=1) + "\n"
+    stale = [
+        path for path, text in wanted.items()
+        if not path.exists() or path.read_text("utf-8") != text
+    ]  # fmt: skip
+    if "--check" not in arguments:
+        for path in stale:
+            path.write_text(wanted[path], "utf-8")
+        return 0
+    for path in stale:
+        name = path.relative_to(ROOT)
+        print(f"{name} is out of date: run `python deploy/configuration_reference.py`")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
