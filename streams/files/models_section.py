@@ -88,8 +88,8 @@ MODELS = Named(
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the rest of the file declares: values that a model refers to or inherits. folder: of
-    the file, for relative paths."""
+    """Values of the rest of the file that a model refers to or inherits. folder: folder of the
+    file, for relative paths."""
 
     defaults: Defaults
     engines: Mapping[str, EngineSpec]

@@ -163,7 +163,7 @@ percentile = Parser(
 
 
 def _bounds(low: float, high: float) -> str:
-    """The bounds of a number in words, without bounds that no user meets."""
+    """The bounds of a number as text, without bounds that no user meets."""
     if high < _UNMET:
         return f"{low:g} to {high:g}"
     if low <= -_UNMET:

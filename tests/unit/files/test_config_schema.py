@@ -1,4 +1,4 @@
-"""The JSON Schema accepts the files that the reader accepts, and refuses what editors should mark."""
+"""The JSON Schema accepts the files that the reader accepts, and refuses invalid ones."""
 
 from __future__ import annotations
 
