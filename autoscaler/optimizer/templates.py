@@ -27,6 +27,16 @@ from autoscaler.optimizer.solve import solve
 
 _MOST_COLUMNS = 2_000_000
 """Largest number of columns to write out; more would take seconds and hundreds of MiB."""
+_LEAST_COLUMNS = 5_000
+_COLUMNS_PER_S = 400_000
+"""Number of columns that can be written out and searched in each second that remains."""
+_END_S, _MOST_FOR_END = 4e-7, 0.3
+"""Time for a plan over columns if the search finds none: seconds for each pair, and the largest
+share of all time."""
+
+
+NOTHING: Ints = np.zeros((0, 4), dtype=np.int64)
+"""The running plan if nothing runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,64 +100,88 @@ def solve_templates(
     """
     if running is not None:
         check_running(problem, running)
-        return _by_columns(problem, options, running)
+        return _over_columns(problem, options, running)
     form = _implicit(problem)
-    got = solve_decomposed(form, SearchLimits.of(options))
-    if got.plan is not None:
-        rows = _rows(got.plan, len(problem.price_usd_per_h))
-        return _plan(problem, rows, max(0.0, got.bound), got.mu, options, got.limits)
-    return _by_columns(problem, options, None, (form, got))
+    got = solve_decomposed(form, SearchLimits.of(_without_the_end(options, problem)))
+    if got.plan is None:
+        return _over_columns(problem, options, NOTHING, got)
+    rows = _rows(got.plan, len(problem.price_usd_per_h))
+    return _plan(problem, rows, max(0.0, got.bound), got.mu, options, got.limits)
 
 
-def _by_columns(
-    problem: TemplateProblem,
-    options: SolveOptions,
-    running: Ints | None,
-    searched: tuple[Decomposed, Outcome] | None = None,
+def _without_the_end(options: SolveOptions, problem: TemplateProblem) -> SolveOptions:
+    """`options` without the time that a plan over columns of `problem` needs."""
+    end_s = min(_MOST_FOR_END * options.time_limit_s, _END_S * problem.columns)
+    return replace(options, time_limit_s=options.time_limit_s - end_s)
+
+
+def _columns_within(options: SolveOptions) -> int:
+    """The number of columns that can be written out in the remaining time."""
+    left = min(max(0.0, options.left_s()) * _COLUMNS_PER_S, _MOST_COLUMNS)
+    return max(min(_LEAST_COLUMNS, _MOST_COLUMNS), int(left))
+
+
+def _over_columns(
+    problem: TemplateProblem, options: SolveOptions, running: Ints, searched: Outcome | None = None
 ) -> TemplatePlan:
-    """The plan over written-out columns. If there are too many columns, only the ones with the
-    lowest reduced cost in `searched` are used. searched: the earlier search, which found no
-    plan."""
-    whole = problem.columns <= _MOST_COLUMNS or searched is None
-    if whole or searched is None:
+    """The plan over written-out columns, from the `running` plan or after the search `searched`,
+    which found no plan. If there is no time for all columns, those of the lowest price are used."""
+    most = _columns_within(options)
+    whole = problem.columns <= most
+    if whole:
         made, keys = columns_of(problem, running)
     else:
-        keys = _lowest(*searched, _MOST_COLUMNS)
-        made = _columns(problem, keys, 0, np.full(len(keys), np.inf))
-    rows = np.arange(len(made.demand_req_per_s))
-    start = None
+        form = _implicit(problem)
+        mu = np.zeros(len(form.capacity)) if searched is None else searched.mu
+        made, keys = _with_running(problem, running, _lowest(form, mu, most))
+    start = np.zeros(made.columns, dtype=np.int64)
+    start[: len(running)] = running[:, 3]
     if not whole:
-        nothing = np.zeros(made.columns, dtype=np.int64)
-        start = filled(made, nothing, rows, np.ones(len(rows)))
-    if running is not None:
-        start = np.zeros(made.columns, dtype=np.int64)
-        start[: len(running)] = running[:, 3]
-    result = solve(made, options, start)
-    if not whole and searched is not None:
-        result = _with_bound_of_all(result, searched[1].bound)
+        rows = np.arange(len(made.demand_req_per_s))
+        start = filled(made, start, rows, np.ones(len(rows)))
+    result = solve(made, options, start if start.any() else None)
+    bound = -np.inf if searched is None else searched.bound
+    known = _with_bound(result, bound) if whole else _with_bound_of_all(result, bound)
+    return _decoded(problem, known, keys)
+
+
+def _decoded(problem: TemplateProblem, result: AllocationResult, keys: Ints) -> TemplatePlan:
+    """The plan for the counts of the columns `keys` (n, 3). Equal keys are added up."""
     used = np.flatnonzero(result.counts)
-    counts = result.counts[used]
     found, same = np.unique(keys[used], axis=0, return_inverse=True)
-    total = np.bincount(same.ravel(), counts, minlength=len(found)).astype(np.int64)
-    found = np.column_stack([found, total]).reshape(-1, 4)
+    total = np.bincount(same.ravel(), result.counts[used], minlength=len(found)).astype(np.int64)
+    rows = np.column_stack([found, total]).reshape(-1, 4)
     no_prices = np.zeros(problem.price_usd_per_h.shape)
-    return TemplatePlan(found, replace(result, counts=total), no_prices)
+    return TemplatePlan(rows, replace(result, counts=total), no_prices)
 
 
-def _lowest(form: Decomposed, got: Outcome, most: int) -> Ints:
+def _lowest(form: Decomposed, mu: Floats, most: int) -> Ints:
     """The key (group, region, template) of the `most` pairs with the lowest reduced cost: the cost
-    at the prices of the search `got`, minus the value of the demand that the pair serves."""
-    weight = form.weight(got.mu)
+    at the multipliers `mu` (k,), minus the value of the demand that the pair serves."""
+    weight = form.weight(mu)
     regions = form.money.shape[1]
     keys, excess = [], []
     for k, group in enumerate(form.groups):
         least, _ = group.cheapest(weight)
         codes, price = group.near(weight, least, np.inf)
+        reduced = price + least[UNITS - group.units[codes // regions]] - least[UNITS]
+        if len(codes) > most:
+            lowest = np.argpartition(reduced, most)[:most]
+            codes, reduced = codes[lowest], reduced[lowest]
         item, region = np.divmod(codes, regions)
         keys.append(np.column_stack([np.full(len(codes), k), region, group.ids[item]]))
-        excess.append(price + least[UNITS - group.units[item]] - least[UNITS])
-    order = np.sort(np.argsort(np.concatenate(excess), kind="stable")[:most])
-    return np.concatenate(keys)[order].astype(np.int64)
+        excess.append(reduced)
+    order = np.argsort(np.concatenate(excess), kind="stable")[:most]
+    chosen = np.concatenate(keys)[order]
+    return chosen[np.lexsort(chosen.T[::-1])].astype(np.int64)
+
+
+def _with_bound(result: AllocationResult, bound: float) -> AllocationResult:
+    """`result` with `bound` (USD/h), a bound for plans that serve all demand, if it is higher."""
+    if not np.isfinite(bound) or not (result.served_target >= 1.0).all():
+        return result
+    lower = min(max(result.lower_bound_usd_per_h, bound), result.cost_usd_per_h)
+    return replace(result, lower_bound_usd_per_h=lower)
 
 
 def _with_bound_of_all(result: AllocationResult, bound: float) -> AllocationResult:
@@ -184,9 +218,7 @@ def check_running(problem: TemplateProblem, running: Ints) -> None:
         seen.add((k, region, template))
 
 
-def columns_of(
-    problem: TemplateProblem, running: Ints | None = None
-) -> tuple[AllocationProblem, Ints]:
+def columns_of(problem: TemplateProblem, running: Ints = NOTHING) -> tuple[AllocationProblem, Ints]:
     """The problem with one column for each pair of a template and a region in which at least one
     instance fits, and the key (group, region, template) of each column (n, 3).
 
@@ -194,18 +226,23 @@ def columns_of(
     without the start penalty, up to their count.
     """
     regions, _ = problem.price_usd_per_h.shape
-    keys = [] if running is None else [running[:, :3]]
+    keys = [np.zeros((0, 3), dtype=np.int64)]
     for k, nodes in enumerate(problem.nodes):
         for region in range(regions):
             fits = np.flatnonzero((nodes <= problem.available_nodes[region]).all(axis=1))
             same = np.full(len(fits), 1)
             keys.append(np.column_stack([k * same, region * same, fits]))
-    key = np.concatenate(keys).astype(np.int64)
-    kept = 0 if running is None else len(running)
+    return _with_running(problem, running, np.concatenate(keys))
+
+
+def _with_running(
+    problem: TemplateProblem, running: Ints, keys: Ints
+) -> tuple[AllocationProblem, Ints]:
+    """The problem over the columns of the `running` plan and the columns `keys` (n, 3)."""
+    key = np.concatenate([running[:, :3], keys]).astype(np.int64)
     upper = np.full(len(key), np.inf)
-    if running is not None:
-        upper[:kept] = running[:, 3]
-    return _columns(problem, key, kept, upper), key
+    upper[: len(running)] = running[:, 3]
+    return _columns(problem, key, len(running), upper), key
 
 
 def _columns(problem: TemplateProblem, key: Ints, kept: int, upper: Floats) -> AllocationProblem:

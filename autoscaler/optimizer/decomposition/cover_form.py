@@ -17,15 +17,20 @@ from autoscaler.optimizer.decomposition.incumbent import Incumbent
 from autoscaler.optimizer.problem import AllocationProblem
 
 _ROOM = 1e-9
+_MOST_BOUNDS = 500
+"""Largest number of bounds, each of which becomes a resource of the master LP."""
 _COMPARED = 300_000
 """Above this number of columns, dominated columns are not removed, because pricing all columns is
 faster."""
 
 
 def has_cover_form(problem: AllocationProblem) -> bool:
-    """Whether every column serves at most one row and provides no resource."""
+    """Whether every column serves at most one row and provides no resource, and few columns have a
+    bound of their own."""
     one_row = bool((np.diff(problem.serve_indptr) <= 1).all())
-    return one_row and bool((problem.use_amount >= 0.0).all())
+    if not one_row or not bool((problem.use_amount >= 0.0).all()):
+        return False
+    return len(_bounded(problem, _row_of(problem))) <= _MOST_BOUNDS
 
 
 @dataclass(frozen=True, slots=True)

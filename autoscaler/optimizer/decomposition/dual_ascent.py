@@ -112,7 +112,11 @@ def ascend(
             return DualResult(mu, best, best, 0.0, True, spent, False)
         if owner:
             master.add_covers(owner, np.array(cost), np.array(use))
-        value, duals, artificial = master.solve()
+        solved = master.solve(np.inf if limits is None else limits.left_s())
+        if solved is None:
+            cut = True
+            break
+        value, duals, artificial = solved
         if best > stop_above or value - best <= tolerance * max(1e-9, abs(best)):
             break
         cut = limits is not None and limits.out_of_time()

@@ -45,7 +45,7 @@ def first_plan(
             for k, (group, covers) in enumerate(zip(problem.groups, pools, strict=True))
         ]
         work = sum((spent for _, spent in made), work)
-        return rounded_mix(problem, [covers for covers, _ in made], penalty), work
+        return rounded_mix(problem, [covers for covers, _ in made], penalty, limits), work
     for price in (None, penalty):
         choice = choose(
             pools,
@@ -61,7 +61,9 @@ def first_plan(
     return greedy(problem, pools, penalty), work
 
 
-def rounded_mix(problem: Decomposed, pools: list[Covers], penalty: Floats) -> Incumbent | None:
+def rounded_mix(
+    problem: Decomposed, pools: list[Covers], penalty: Floats, limits: SearchLimits
+) -> Incumbent | None:
     """The LP mix of whole covers, rounded group by group; it may exceed capacities. It replaces a
     MIP over thousands of covers, which would spend its time at the root node: the mix leaves few
     covers per group to choose from.
@@ -73,7 +75,8 @@ def rounded_mix(problem: Decomposed, pools: list[Covers], penalty: Floats) -> In
     master.add_covers(
         owner.tolist(), np.concatenate([p.cost for p in whole]), np.vstack([p.use for p in whole])
     )
-    master.solve()
+    if master.solve(limits.left_s()) is None:
+        return greedy(problem, pools, penalty)
     shares = np.split(master.shares(), np.cumsum([len(p) for p in whole])[:-1])
     mixed = [
         take(p, np.flatnonzero(share > 0.01)) if (share > 0.01).any() else p

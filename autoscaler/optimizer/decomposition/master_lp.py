@@ -6,6 +6,8 @@ are the next multipliers.
 
 from __future__ import annotations
 
+import math
+
 import highspy
 import numpy as np
 
@@ -72,10 +74,16 @@ class Master:
         """Share of each cover in the last solution, in the order in which the covers were added."""
         return np.asarray(self._solver.getSolution().col_value, dtype=np.float64)[self.groups :]
 
-    def solve(self) -> tuple[float, Floats, float]:
+    def solve(self, seconds: float = math.inf) -> tuple[float, Floats, float] | None:
         """Return the objective, the multipliers (k,) >= 0, and the remaining share of artificial
-        covers."""
+        covers; None if it is not solved within `seconds`."""
+        if math.isfinite(seconds):
+            # The limit of HiGHS counts the time of all runs of one object.
+            limit_s = self._solver.getRunTime() + max(0.0, seconds)
+            self._solver.setOptionValue("time_limit", limit_s)
         self._solver.run()
+        if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return None
         solution = self._solver.getSolution()
         dual = np.asarray(solution.row_dual, dtype=np.float64)[: self.resources]
         artificial = float(np.sum(solution.col_value[: self.groups]))

@@ -143,7 +143,7 @@ def _solve(
     local = Decomposed((), problem.money, room)
     groups = tuple(fitting(problem.groups[k], room) for k in chosen)
     local = replace(local, groups=groups)
-    dual = ascend(local, search.mu, rounds=60, tolerance=1e-4)
+    dual = ascend(local, search.mu, rounds=60, tolerance=1e-4, limits=limits)
     if dual is None:
         return None, Work(neighbourhoods=1)
     own = float(plan.cost[chosen].sum())

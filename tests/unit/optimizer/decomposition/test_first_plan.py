@@ -64,7 +64,7 @@ def test_the_mix_is_rounded_to_its_own_covers() -> None:
     """
     groups = [group([1.0], [1.0], [0], 1.0) for _ in range(2)]
     pools = [covers([1.0, 9.0], [[1, 0], [0, 1]]), covers([3.0, 4.0], [[1, 0], [0, 1]])]
-    got = rounded_mix(problem(groups, [1.0, 2.0]), pools, PRICES)
+    got = rounded_mix(problem(groups, [1.0, 2.0]), pools, PRICES, SearchLimits())
     assert got is not None
     assert [pairs.tolist() for pairs in got.pairs] == [[0], [1]]
     assert got.cost.sum() == 5.0
@@ -77,7 +77,9 @@ def test_a_mix_of_halves_becomes_one_cover_each_with_the_excess_stated() -> None
     """
     groups = [group([1.0], [1.0], [0], 1.0) for _ in range(2)]
     scene = problem(groups, [3.0, 0.0])
-    got = rounded_mix(scene, [covers([1.0], [[2, 0]]), covers([1.0], [[2, 0]])], PRICES)
+    got = rounded_mix(
+        scene, [covers([1.0], [[2, 0]]), covers([1.0], [[2, 0]])], PRICES, SearchLimits()
+    )
     assert got is not None
     assert got.excess(scene).tolist() == [1.0, 0.0]
 
@@ -86,7 +88,7 @@ def test_a_group_without_a_whole_cover_cannot_be_rounded() -> None:
     """Only fractions of covers exist for this group."""
     groups = [group([1.0], [1.0], [0], 1.0)]
     pools = [covers([1.0], [[1, 0]], share=0.5)]
-    assert rounded_mix(problem(groups, [3.0, 0.0]), pools, PRICES) is None
+    assert rounded_mix(problem(groups, [3.0, 0.0]), pools, PRICES, SearchLimits()) is None
 
 
 def strained(capacity: list[float]) -> tuple[Group, Scene, Covers]:
