@@ -22,3 +22,11 @@ def clipped(line: str, width: int) -> str:
 def several(count: int, what: str) -> str:
     """A count with its noun: "1 model", "3 models"."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def age_words(seconds: float) -> str:
+    """A duration, e.g. "9 s", "4 min", "3 h", "5 d"."""
+    for limit, unit_s, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
+        if seconds < limit:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds / 86_400.0:.0f} d"

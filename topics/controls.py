@@ -1,4 +1,4 @@
-"""Control records of operators: pause, release, approve, reject.
+"""Control records of operators: pause, freeze, release, approve, reject.
 
 Points in time (fields `..._ms`) are ms of domain time since the epoch (`topics.time_base`).
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from topics import checks
 
-CONTROL_KINDS = ("pause", "release", "verdict")
+CONTROL_KINDS = ("pause", "release", "verdict", "freeze")
 ALL_MODELS = "*"
 
 
@@ -17,10 +17,12 @@ ALL_MODELS = "*"
 class Control:
     """One command of an operator, in force until a later record with the same key.
 
-    scope: a model, or "*" for all models. kind: "pause" (do not change the model), "release" (Shoal
-    no longer manages the model) or "verdict" (on a proposal). active: whether a pause or release is
-    in force, or whether a verdict approves the proposal. who, why: free text. until_ms: end of a
-    pause, 0 = no end. proposal, leader_token: the decision to which a verdict refers.
+    scope: a model, or "*" for all models. kind: "pause" (do not change the model), "freeze"
+    (remove, move and exchange nothing of the model; additions are allowed), "release" (Shoal no
+    longer manages the model) or "verdict" (on a proposal). active: whether a pause, freeze or
+    release is in force, or whether a verdict approves the proposal. who, why: free text. until_ms:
+    end of a pause or freeze, 0 = no end. proposal, leader_token: the decision to which a verdict
+    refers.
     """
 
     scope: str

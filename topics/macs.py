@@ -76,8 +76,12 @@ class Signer:
         `topic`."""
         found = signature_header(headers)
         if found is not None:
-            place = topic, key or b""
-            self._last_ms[place] = max(self._last_ms.get(place, 0), _signed_ms(found))
+            self.sign_after(topic, key, _signed_ms(found))
+
+    def sign_after(self, topic: str, key: bytes | None, signed_ms: int) -> None:
+        """Give the next record of `key` a later time than `signed_ms`."""
+        place = topic, key or b""
+        self._last_ms[place] = max(self._last_ms.get(place, 0), signed_ms)
 
 
 class Verifier:
@@ -114,6 +118,10 @@ class Verifier:
         if found is not None:
             self.refused[topic, found] += 1
         return found
+
+    def last_signed_ms(self, topic: str, key: bytes | None) -> int:
+        """Signing time of the last accepted record of `key`; 0 if none was read."""
+        return self._last_ms.get((topic, key or b""), 0)
 
     def check_owner(self, topic: str, signer: str, owner: str) -> Refusal | None:
         """The refusal of a record of `topic` if `owner` (the key or gateway in its body) differs

@@ -103,6 +103,8 @@ class ReasonCode(StrEnum):
 
     # Commands of operators and schedules.
     PAUSED = "paused", "An operator paused a model or the fleet."
+    FROZEN = "frozen", "An operator froze removals of a model or the fleet."
+    UNFROZEN = "unfrozen", "A freeze by an operator ended."
     RELEASED = "released", "An operator released a model from Shoal."
     FREEZE = "freeze", "A freeze window is in force."
     FREEZE_BEGAN = "freeze_began", "A freeze window began."

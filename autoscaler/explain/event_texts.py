@@ -32,6 +32,14 @@ def _released(reason: Reason, _: Text) -> str:
     return f"{control_text(reason)}; Shoal leaves it alone"
 
 
+def _frozen(reason: Reason, _: Text) -> str:
+    return f"frozen{_by(reason)}; nothing is removed"
+
+
+def _unfrozen(_reason: Reason, _: Text) -> str:
+    return "no longer frozen"
+
+
 def _freeze_began(reason: Reason, _: Text) -> str:
     return f"freeze window {reason.names[0]} began; nothing is removed"
 
@@ -232,6 +240,8 @@ def _no_answer(_reason: Reason, _: Text) -> str:
 EVENT_TEXTS = {
     Code.PAUSED: _paused,
     Code.RELEASED: _released,
+    Code.FROZEN: _frozen,
+    Code.UNFROZEN: _unfrozen,
     Code.FREEZE_BEGAN: _freeze_began,
     Code.SCHEDULED_FLOOR: _scheduled_floor,
     Code.LEFT_RUNNING: _left_running,

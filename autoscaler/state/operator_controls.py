@@ -1,7 +1,7 @@
 """Restrictions in effect now: pauses, releases, scheduled floors and freezes.
 
 A paused or released model is treated as in mode recommend: everything is computed and explained,
-but nothing is changed.
+but nothing is changed. A frozen model keeps its instances and may get more.
 """
 
 from __future__ import annotations
@@ -17,14 +17,23 @@ from topics.controls import ALL_MODELS, Control
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
+FROZEN_KIND = "frozen"
+"""Kind of a freeze by an operator among `ActiveControls.reasons`; freeze windows have another."""
+
 _LIFTED = {
     "pause": ReasonCode.RESUMED,
     "release": ReasonCode.MANAGED_AGAIN,
+    FROZEN_KIND: ReasonCode.UNFROZEN,
     "undeclared": ReasonCode.DECLARED_AGAIN,
     ReasonCode.DRAIN_TOO_SHORT: ReasonCode.DRAIN_LONG_ENOUGH,
     reader_lag.KIND: ReasonCode.READER_CAUGHT_UP,
 }
 
+_CODES = {
+    "pause": ReasonCode.PAUSED,
+    "release": ReasonCode.RELEASED,
+    "freeze": ReasonCode.FROZEN,
+}
 _NO_LAG: Mapping[str, int] = {}
 
 
@@ -58,14 +67,21 @@ def active_controls(
     if behind is not None:
         held[f"{ALL_MODELS}/{reader_lag.KIND}"] = behind
     stopped: set[str] = set()
+    frozen = reader_lag.frozen(lag_ms, cluster.services)
     for control in controls.values():
         if control.kind == "verdict" or not control.active:
             continue
         if control.until_ms and now_ms >= control.until_ms:
             continue
+        why = _reason(control)
+        if control.kind == "freeze":
+            held[f"{control.scope}/{FROZEN_KIND}"] = why
+            for service in cluster.services:
+                if control.scope in (ALL_MODELS, service.model):
+                    frozen.setdefault(service.model, why)
+            continue
         stopped.add(control.scope)
-        held[f"{control.scope}/{control.kind}"] = _reason(control)
-    frozen = reader_lag.frozen(lag_ms, cluster.services)
+        held[f"{control.scope}/{control.kind}"] = why
     services = []
     for service in cluster.services:
         window = next((window for window in service.freezes if window.contains(now_ms)), None)
@@ -114,8 +130,7 @@ def control_notices(
 
 
 def _reason(control: Control) -> Reason:
-    code = ReasonCode.PAUSED if control.kind == "pause" else ReasonCode.RELEASED
-    return Reason(code, control.scope, (control.who,), quoted=control.why)
+    return Reason(_CODES[control.kind], control.scope, (control.who,), quoted=control.why)
 
 
 def _with_floor(service: Service, now_ms: int, held: dict[str, Reason]) -> Service:

@@ -18,11 +18,10 @@ from autoscaler.planning.time_limits import contradictions
 from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
-from streams.cli.time_arguments import age_words
 from streams.files.model_source import facts_words, uncertain_facts
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError, first_line, without_login
-from streams.plain_text import several
+from streams.plain_text import age_words, several
 from streams.ports.promql import prometheus
 from topics.reason_codes import ReasonCode
 

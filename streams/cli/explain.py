@@ -7,25 +7,17 @@ planning request again; the controller is not involved.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
-from autoscaler.domain.cluster import Cluster
 from autoscaler.explain.combo_labels import change_words
 from autoscaler.explain.explanation import ModelReasons
-from autoscaler.explain.plan_explanation import explain
-from autoscaler.performance.profile_sources import cluster_profile
-from autoscaler.planning.planner import OPTIONS, explained_plan
-from autoscaler.planning.planner_messages import PlanRequest, Urgency
-from autoscaler.planning.strategies.registry import strategy_for
 from streams.cli.controller_client import add_url, explained
 from streams.cli.json_output import show_json
 from streams.cli.measure import measuring_words
 from streams.cli.time_arguments import clock_words
 from streams.plain_text import clipped
-from topics.codec import read_value
+from streams.solver.plan_reasons import planned_again
 from topics.reason_codes import ReasonCode
 
 _LINES, _WIDTH = 12, 100
@@ -61,7 +53,9 @@ def run(args: argparse.Namespace) -> int:
     found = explained(args.url, args.model)
     if "route" in found:
         return _show_route(found, args.json)
-    reasons = None if args.quick else planned_again(found, args.model)
+    reasons = None
+    if not args.quick and found["request"] is not None:
+        reasons = planned_again(found["request"], found["cluster"], args.model)
     if args.json:
         value = {k: v for k, v in found.items() if k not in ("request", "cluster")}
         value["reasons"] = reasons
@@ -70,23 +64,6 @@ def run(args: argparse.Namespace) -> int:
     for line in lines(found, reasons):
         print(line)
     return 0
-
-
-def planned_again(found: Mapping[str, Any], model: str) -> ModelReasons | None:
-    """The planner's reasons for the last planning request on `model`; None if there was no
-    request."""
-    if found["request"] is None:
-        return None
-    # Only a full plan contains the reasons for a model's capacity.
-    request = replace(read_value(PlanRequest, found["request"]), urgency=Urgency.FULL)
-    cluster = read_value(Cluster, found["cluster"])
-    profile, chosen = cluster_profile(cluster), strategy_for(cluster.policy)
-    started_s = time.monotonic()
-    options = replace(OPTIONS, elapsed_s=lambda: time.monotonic() - started_s)
-    made = explained_plan(request, cluster, profile, chosen, model, options)
-    if made is None:
-        return None
-    return explain(made[0], made[1], profile, chosen).of(model)
 
 
 def lines(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str]:

@@ -35,6 +35,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("streams.cli.doctor", "what is missing, where, and how to mend it"),
     "pause": ("streams.cli.controls", "change nothing of a model, or of any"),
     "resume": ("streams.cli.controls", "end a pause"),
+    "freeze": ("streams.cli.controls", "remove nothing of a model, or of any; additions go on"),
+    "unfreeze": ("streams.cli.controls", "end a freeze"),
     "approve": ("streams.cli.controls", "carry out a proposal of mode approve"),
     "reject": ("streams.cli.controls", "drop a proposal of mode approve"),
     "release": ("streams.cli.controls", "hand a model back; its instances go on"),

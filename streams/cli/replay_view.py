@@ -14,9 +14,9 @@ from typing import Any
 from autoscaler.domain.cluster import Cluster
 from autoscaler.explain.combo_labels import change_words
 from autoscaler.simulation.what_if import ModelOutcome, WhatIf
-from streams.cli.time_arguments import age_words, clock_words, moment_words
+from streams.cli.time_arguments import clock_words, moment_words
 from streams.decision_log.log_replay import Rerun
-from streams.plain_text import clipped
+from streams.plain_text import age_words, clipped
 from topics.decisions import Decision
 
 _WIDTH = 100

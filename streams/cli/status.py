@@ -8,7 +8,7 @@ from typing import Any
 
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
-from streams.cli.time_arguments import age_words
+from streams.plain_text import age_words
 
 _COLUMNS = ("model", "ready/want", "req/s", "TTFT p95", "TPOT p95", "SLO", "USD/h", "state")
 

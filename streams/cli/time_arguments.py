@@ -38,11 +38,3 @@ def clock_words(at_ms: int) -> str:
 def moment_words(at_ms: int) -> str:
     """Date and time, e.g. "2026-01-31 10:32:05"."""
     return f"{dt.datetime.fromtimestamp(at_ms / 1000.0, tz=dt.UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def age_words(seconds: float) -> str:
-    """A duration, e.g. "9 s", "4 min", "3 h", "5 d"."""
-    for limit, unit_s, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
-        if seconds < limit:
-            return f"{seconds / unit_s:.0f} {unit}"
-    return f"{seconds / 86_400.0:.0f} d"

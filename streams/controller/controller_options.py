@@ -13,7 +13,7 @@ from pathlib import Path
 
 from streams.files.user_errors import UserError
 from streams.health.listen_address import parse_listen
-from streams.health.tokens import NO_TOKEN, READ_TOKEN, BearerToken, read_token
+from streams.health.tokens import NO_TOKEN, OPERATOR_TOKEN, READ_TOKEN, BearerToken, read_token
 from streams.logs import FORMS
 from streams.private_files import private_folder
 from topics.checks import InvalidRecord
@@ -27,13 +27,15 @@ HTTP = "127.0.0.1:8702"
 class OperatorOptions:
     """http: listen address for scrapes, status and alerts, "" for none. hosts: accepted host names,
     in addition to addresses. alert_token: without this token, alerts are refused. read_token:
-    without this token, reads need no authentication. record: folder of the decision log and the
+    without this token, reads need no authentication. operator_token: without this token, commands
+    over HTTP are refused. record: folder of the decision log and the
     maximum size of the log in bytes; None for no log."""
 
     http: str = ""
     hosts: frozenset[str] = frozenset()
     alert_token: BearerToken = NO_TOKEN
     read_token: BearerToken = NO_TOKEN
+    operator_token: BearerToken = NO_TOKEN
     record: Path | None = None
     record_bytes: int = MOST_RECORD_MIB << 20
 
@@ -45,15 +47,16 @@ def add_operator_options(parser: argparse.ArgumentParser, record: str = "", http
         "--http",
         default=http,
         metavar="HOST:PORT",
-        help="where to listen for /metrics, /healthz, /readyz, /v1/status and /alerts; '' for "
-        f"nowhere (default {http or 'nowhere'})",
+        help="where to listen for the console, /metrics, /healthz, /readyz, /v1/status and "
+        f"/alerts; '' for nowhere (default {http or 'nowhere'})",
     )
     parser.add_argument(
         "--allowed-hosts",
         default="",
         metavar="NAMES",
         help="host names, by commas, that --http answers to besides addresses and localhost; a "
-        f"token for reads comes from ${READ_TOKEN} or ${READ_TOKEN}_FILE",
+        f"token for reads comes from ${READ_TOKEN} or ${READ_TOKEN}_FILE, one for commands from "
+        f"${OPERATOR_TOKEN} or ${OPERATOR_TOKEN}_FILE",
     )
     parser.add_argument(
         "--alert-token-file",
@@ -110,6 +113,7 @@ def parse_operator_options(given: argparse.Namespace) -> OperatorOptions:
         hosts=hosts,
         alert_token=BearerToken(token),
         read_token=read_token(os.environ),
+        operator_token=read_token(os.environ, OPERATOR_TOKEN),
         record=record,
         record_bytes=given.record_mib << 20,
     )

@@ -1,15 +1,20 @@
-"""Operator endpoints of the controller: decision log, metrics, status and alerts.
+"""Operator endpoints of the controller: decision log, metrics, status, alerts and console.
 
 This module opens and closes the endpoints. They observe the loop, which does not depend on them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from streams.console.console_feed import ConsoleFeed
+from streams.console.console_routes import ConsoleRoutes
+from streams.console.operator_endpoint import OperatorEndpoint
+from streams.console.reasons_on_demand import ReasonsOnDemand
 from streams.controller.controller_options import OperatorOptions
 from streams.controller.tick_loop import Loop
 from streams.decision_log.log_writer import DecisionLog
@@ -19,8 +24,8 @@ from streams.health.controller_metrics import Metrics
 from streams.health.status_server import HealthServer
 from topics.codec import encode
 from topics.macs import Signer, Verifier
-from topics.records import Alert
-from topics.topic_table import ALERTS, key_of
+from topics.records import Alert, Control
+from topics.topic_table import key_of, topic_of
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +48,13 @@ async def open_operator_endpoints(
     controller reads. UserError: the address is not available.
     """
 
-    async def publish(alert: Alert) -> None:
-        key, value = key_of(alert), encode(alert)
-        headers = signer.headers(ALERTS.name, key, value)
+    async def publish(record: Alert | Control) -> None:
+        topic, key, value = topic_of(record), key_of(record), encode(record)
+        # The last operator's clock may be ahead of this one.
+        signer.sign_after(topic.name, key, verifier.last_signed_ms(topic.name, key))
+        headers = signer.headers(topic.name, key, value)
         await producer.send_and_wait(
-            ALERTS.wire_name(identity.prefix), value, key=key, headers=headers
+            topic.wire_name(identity.prefix), value, key=key, headers=headers
         )
 
     facts = Facts(identity, loop, leader, lambda: verifier.refused)
@@ -60,10 +67,14 @@ async def open_operator_endpoints(
     lost = lambda: written.lost if written else 0  # noqa: E731
     metrics = Metrics(facts, lost, lambda: webhook.counts, behind)
     loop.watchers = (*loop.watchers, facts.tick, metrics.tick)
+    following: asyncio.Future[None] | None = None
     server: HealthServer | None = None
     try:
         if settings.http:
             known = lambda: facts.leader()[1] > 0  # noqa: E731  a question, asked later
+            feed = ConsoleFeed(facts, bool(settings.operator_token))
+            loop.watchers = (*loop.watchers, feed.tick)
+            operator = OperatorEndpoint(loop, settings.operator_token, publish)
             server = HealthServer(
                 settings.http,
                 facts,
@@ -72,11 +83,17 @@ async def open_operator_endpoints(
                 known,
                 settings.read_token,
                 settings.hosts,
+                console=ConsoleRoutes(feed, operator, ReasonsOnDemand(facts)),
             )
+            feed.unhealthy = server.unhealthy
             await server.start()
-            log.info("metrics and status at %s", server.url)
+            following = asyncio.ensure_future(feed.run())
+            log.info("console, metrics and status at %s", server.url)
         yield server.url if server else ""
     finally:
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
         if server is not None:
             await server.close()
         if written is not None:

@@ -27,6 +27,7 @@ from autoscaler.state.effects import (
     PublishRoutes,
     SolveRequested,
 )
+from autoscaler.state.operator_controls import FROZEN_KIND
 from autoscaler.tick.status import FleetStatus, ModelStatus, fleet_status
 from streams.controller.tick_loop import Loop, TickResult
 from streams.health.exposure import OpenPoint
@@ -227,9 +228,10 @@ def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
     behind = state.active_controls.get(f"*/{reader_lag.KIND}")
     if behind is not None:
         said.append(text(behind))
-    freeze = state.active_controls.get(f"{found.model}/freeze")
-    if freeze is not None:
-        said.append(text(freeze))
+    for key in (f"{found.model}/{FROZEN_KIND}", f"*/{FROZEN_KIND}", f"{found.model}/freeze"):
+        freeze = state.active_controls.get(key)
+        if freeze is not None:
+            said.append(text(freeze))
     since_s = (now_ms - model.last_out_ms) / 1000.0
     if model.last_out_ms and since_s < service.cooldown_s:
         said.append(f"scale-in in {service.cooldown_s - since_s:.0f} s (cooldown)")

@@ -40,12 +40,16 @@ DEFAULT_LIMITS = HttpLimits()
 
 
 class Guard:
-    """rule: accepted host names. Use `middleware` in the application and `connection` at the
-    listening socket, after `server` is set."""
+    """rule: accepted host names. streams: paths whose answers have no end, so that `request_s` does
+    not apply; their handlers limit each write. Use `middleware` in the application and `connection`
+    at the listening socket, after `server` is set."""
 
-    def __init__(self, rule: HostRule, limits: HttpLimits) -> None:
+    def __init__(
+        self, rule: HostRule, limits: HttpLimits, streams: frozenset[str] = frozenset()
+    ) -> None:
         self._rule = rule
         self._limits = limits
+        self._streams = streams
         self._busy: set[web.RequestHandler] = set()
         self._accepted: dict[web.RequestHandler, float] = {}
         self.server: web.Server | None = None
@@ -82,7 +86,8 @@ class Guard:
         protocol = request.protocol
         self._busy.add(protocol)
         try:
-            async with asyncio.timeout(self._limits.request_s):
+            limit_s = None if request.path in self._streams else self._limits.request_s
+            async with asyncio.timeout(limit_s):
                 answer = await handler(request)
                 # Send the answer here, so that the time limit includes a client that does not read.
                 await answer.prepare(request)

@@ -1,9 +1,10 @@
 """HTTP server of the controller: /metrics, /healthz, /readyz, /v1/status, /v1/explain/MODEL,
-/alerts.
+/alerts, and the console.
 
 Defines when the controller is healthy and ready. The server binds loopback unless an address is
-given. Every path except /alerts only reads. If there is a read token, all paths require it except
-/healthz, /readyz and /alerts; /alerts requires a token of its own.
+given. Every path except /alerts and /v1/controls only reads. If there is a read token, all paths
+require it except /healthz, /readyz, the files of the console, /alerts and /v1/controls; the last
+two require tokens of their own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -35,6 +37,22 @@ MOST_TICK_AGE_S = 10.0
 _SHUTDOWN_S = 2.0
 
 
+class Console(Protocol):
+    """Routes of the console, by path. streams: paths whose answers have no end."""
+
+    @property
+    def streams(self) -> frozenset[str]: ...
+
+    def files(self) -> Mapping[str, Handler]:
+        """Handlers of GET that need no token."""
+
+    def reads(self) -> Mapping[str, Handler]:
+        """Handlers of GET that need the read token."""
+
+    def writes(self) -> Mapping[str, Handler]:
+        """Handlers of POST, which check a token of their own."""
+
+
 class HealthServer:
     """address: "HOST:PORT"; port 0: any free port. read_token: if empty, reads need no token.
     names: accepted host names, in addition to addresses (`HostRule`). `url` is the URL of the
@@ -50,6 +68,7 @@ class HealthServer:
         read_token: BearerToken = NO_TOKEN,
         names: frozenset[str] = frozenset(),
         limits: HttpLimits = DEFAULT_LIMITS,
+        console: Console | None = None,
     ) -> None:
         self._address = address
         self._facts = facts
@@ -59,6 +78,7 @@ class HealthServer:
         self._names = names
         self._limits = limits
         self._webhook = webhook
+        self._console = console
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
         self.url = ""
@@ -66,7 +86,8 @@ class HealthServer:
     async def start(self) -> None:
         """Start to listen. UserError: the address is not available."""
         host, port = parse_listen(self._address)
-        guard = Guard(HostRule(host, self._names), self._limits)
+        streams = self._console.streams if self._console is not None else frozenset[str]()
+        guard = Guard(HostRule(host, self._names), self._limits, streams)
         runner = self._runner = web.AppRunner(
             self._application(guard),
             access_log=None,
@@ -98,15 +119,20 @@ class HealthServer:
 
     def _application(self, guard: Guard) -> web.Application:
         app = web.Application(client_max_size=MOST_BYTES, middlewares=[guard.middleware])
-        reads = {
+        reads: dict[str, Handler] = {
             "/metrics": self._read(self._get_metrics),
             "/healthz": self._get_health,
             "/readyz": self._get_ready,
             "/v1/status": self._read(self._get_status),
             "/v1/explain/{model}": self._read(self._get_explain),
         }
+        posts: dict[str, Handler] = {"/alerts": self._webhook.handle}
+        if self._console is not None:
+            reads |= self._console.files()
+            reads |= {at: self._read(read) for at, read in self._console.reads().items()}
+            posts |= self._console.writes()
         app.add_routes([web.get(at, read, expect_handler=expect) for at, read in reads.items()])
-        app.add_routes([web.post("/alerts", self._webhook.handle, expect_handler=expect)])
+        app.add_routes([web.post(at, post, expect_handler=expect) for at, post in posts.items()])
         return app
 
     def _read(self, handler: Handler) -> Handler:

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 READ_TOKEN = "SHOAL_READ_TOKEN"  # noqa: S105  the name of a variable
 """Variable with the token for reads; with the suffix _FILE, the path of a file with the token."""
+OPERATOR_TOKEN = "SHOAL_OPERATOR_TOKEN"  # noqa: S105  the name of a variable
+"""Variable with the token for commands over HTTP; with the suffix _FILE, the path of a file."""
 _LEAST_CHARACTERS = 16
 
 
@@ -53,11 +55,11 @@ class BearerToken:
 NO_TOKEN = BearerToken()
 
 
-def read_token(environ: Mapping[str, str]) -> BearerToken:
-    """Token for reads from the environment, given directly or as a file; empty if neither is set.
-    UserError: the file cannot be read, or the token is too short."""
-    path, text = environ.get(f"{READ_TOKEN}_FILE", ""), environ.get(READ_TOKEN, "").strip()
-    variable = f"{READ_TOKEN}_FILE" if path else READ_TOKEN
+def read_token(environ: Mapping[str, str], name: str = READ_TOKEN) -> BearerToken:
+    """Token from the environment, given directly or as a file; empty if neither is set. name: the
+    variable. UserError: the file cannot be read, or the token is too short."""
+    path, text = environ.get(f"{name}_FILE", ""), environ.get(name, "").strip()
+    variable = f"{name}_FILE" if path else name
     if path:
         try:
             text = Path(path).read_text().strip()

@@ -313,7 +313,7 @@ async def test_status_and_explain_show_the_plan_in_mode_recommend(made: Made) ->
     lines = list(status.lines(facts))
     assert lines[0].startswith("recommend | leader ctl-1") and "writes so far: 0" in lines[1]
     found = json.loads((await get(made, "/v1/explain/tiny"))[1])
-    reasons = explain.planned_again(found, "tiny")
+    reasons = explain.planned_again(found["request"], found["cluster"], "tiny")
     assert reasons is not None
     text = list(explain.lines(found, reasons))
     assert len(text) <= 12 and max(map(len, text)) <= 100

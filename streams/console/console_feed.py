@@ -1,0 +1,219 @@
+"""The state that the page shows: a whole snapshot, and events with the rows that changed.
+
+A task builds the state at most once a second while a page is open, and less often if that would
+take more than a hundredth of a core. The history is sampled in any case. Nothing here changes the
+fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from autoscaler.explain.text import text
+from autoscaler.tick.status import FleetStatus
+from streams.console.cpu_allowance import CpuAllowance
+from streams.console.decision_book import DecisionBook, Row
+from streams.console.event_hub import EventHub
+from streams.console.fleet_rows import NodeRows, pool_rows
+from streams.console.history import FLEET, History, fleet_sample, model_sample
+from streams.console.model_rows import model_row, proposal_row
+from streams.console.rounding import rounded
+from streams.controller.tick_loop import TickResult
+from streams.health.controller_facts import Facts, guards_of
+from topics.codec import write_value
+
+log = logging.getLogger(__name__)
+
+FORM = 1
+"""Version of the snapshot's form; a page of another form asks to be loaded again."""
+RECENT_DECISIONS = 200
+_EVERY_S = 1.0
+_SHARE = 0.01
+_LINGER_S = 60.0
+_CURVE = 60
+_KEYED = ("models", "pools", "nodes", "proposals")
+
+
+class ConsoleFeed:
+    """Observes a loop through `tick`. can_write: whether commands are accepted, with a token.
+    cpu_s: CPU time of this thread. unhealthy: reason why the controller is unhealthy, or ""."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        can_write: bool,
+        cpu_s: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._facts = facts
+        self._can_write = can_write
+        self._nodes = NodeRows()
+        self._last: dict[str, Any] | None = None
+        self._viewed_s = float("-inf")
+        self._allowance = CpuAllowance(_SHARE, cpu_s, facts.loop.clock.now_s)
+        self.unhealthy: Callable[[], str] = str
+        self.stream = uuid.uuid4().hex[:12]
+        self.hub = EventHub(self.stream)
+        self.book = DecisionBook()
+        self.history = History()
+
+    def tick(self, done: TickResult) -> None:
+        """Observe one tick."""
+        self.book.tick(done)
+
+    async def run(self) -> None:
+        """Sample the history and publish events until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(_EVERY_S)
+                self.step()
+        finally:
+            self.hub.close()
+
+    def step(self) -> None:
+        """One round: sample the history if a sample is due, and publish changes if pages are
+        open."""
+        now_s = self._facts.loop.clock.now_s()
+        if self.hub.viewers:
+            self._viewed_s = now_s
+        if not self._allowance.allowed:
+            self.hub.beat()
+            return
+        with self._allowance.work():
+            sampled = self._sample()
+            if now_s - self._viewed_s <= _LINGER_S:
+                self._publish(sampled)
+            else:
+                self._last = None
+                self.book.read(self._facts.loop.latest.decisions)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state, with the id of the last event that it includes."""
+        self._viewed_s = self._facts.loop.clock.now_s()
+        if self._last is None:
+            self._publish(None)
+        state = self._last
+        assert state is not None  # noqa: S101  _publish set it
+        models = state["models"]
+        return {
+            **state,
+            "event": f"{self.stream}:{self.hub.number}",
+            "decisions": self.book.rows()[-RECENT_DECISIONS:],
+            "curves": {
+                name: [self.history.recent(name, one, _CURVE) for one in ("demand", "ready")]
+                for name in models
+            },
+        }
+
+    def _sample(self) -> dict[str, Any] | None:
+        """Add a sample to the history if one is due; returns it as part of an event."""
+        done, now = self._facts.leading(), self._facts.standing()
+        if done is None or now is None or not self.history.due(done.now_ms):
+            return None
+        nodes = sum(bool(a.instances) for a in done.after.assignments.values())
+        self.history.sample(done.now_ms, now, nodes)
+        return _sample_row(done.now_ms, now, nodes)
+
+    def _publish(self, sampled: dict[str, Any] | None) -> None:
+        """Build the state, and publish its difference from the last one as one event."""
+        decisions = self.book.read(self._facts.loop.latest.decisions)
+        state, before = self._state(), self._last
+        self._last = state
+        if before is None:
+            # No event leads from an older state to this one, so older ids must not be continued.
+            self.hub.publish("reset", b"{}")
+            return
+        event: dict[str, Any] = {"now_ms": state["now_ms"], "controller": state["controller"]}
+        for part in _KEYED:
+            changed, gone = _changes(before[part], state[part])
+            if changed:
+                event[part] = changed
+            if gone:
+                event.setdefault("gone", {})[part] = gone
+        if decisions:
+            event["decisions"] = decisions
+        if sampled is not None:
+            event["sample"] = sampled
+        self.hub.publish("change", write_value(event))
+
+    def _state(self) -> dict[str, Any]:
+        """The state without decisions and history."""
+        facts = self._facts
+        done, now = facts.leading(), facts.standing()
+        found: dict[str, Any] = {
+            "form": FORM,
+            "source": "live",
+            "now_ms": facts.loop.clock.now_ms(),
+            "speed": facts.loop.clock.time_base.speed,
+            "can_write": self._can_write,
+            "controller": self._controller(done, now),
+            "models": {}, "pools": {}, "nodes": {}, "proposals": {},
+        }  # fmt: skip
+        if done is None or now is None:
+            return found
+        state = done.after
+        services = {service.model: service for service in done.cluster.services}
+        found["models"] = {
+            one.model: model_row(one, services[one.model], guards_of(done, one))
+            for one in now.models
+        }
+        found["pools"] = pool_rows(done.cluster, state.supply)
+        found["nodes"] = self._nodes.rows(state, done.observation.statuses)
+        found["proposals"] = {
+            model: proposal_row(model, own.proposal)
+            for model, own in state.models.items()
+            if own.proposal is not None and not own.proposal.rejected
+        }
+        return found
+
+    def _controller(self, done: TickResult | None, now: FleetStatus | None) -> Row:
+        facts = self._facts
+        leads, token, leader = facts.leader()
+        identity = facts.identity
+        full = done.after.full if done else None
+        return {
+            "id": identity.controller,
+            "leads": leads,
+            "leader": leader,
+            "token": token,
+            "unhealthy": self.unhealthy(),
+            "tick_age_s": round(facts.tick_age_s()),
+            "writes": facts.writes,
+            "signed": identity.records_signed,
+            "refused": sum(facts.refused().values()),
+            "open": [dataclasses.asdict(point) for point in identity.open],
+            "config": done.cluster.content_hash[:8] if done else "",
+            "lag_ms": dict(done.observation.lag_ms) if done else {},
+            "held": {k: text(why) for k, why in done.after.active_controls.items()} if done else {},
+            "usd": rounded(now.usd_per_h) if now else None,
+            "budget": rounded(done.cluster.policy.budget_usd_per_h) if done else None,
+            "planning": len(done.after.pending) if done else 0,
+            "gap": rounded(full.gap) if full and full.gap >= 0.0 else None,
+            "planned_at": full.made_ms if full else 0,
+        }
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The rows that are new or different, and the keys that are gone."""
+    changed = {
+        key: row
+        for key, row in now.items()
+        if (known := before.get(key)) is not row and known != row
+    }
+    return changed, [key for key in before if key not in now]
+
+
+def _sample_row(now_ms: int, status: FleetStatus, nodes: int) -> dict[str, Any]:
+    """One sample of the history as part of an event: the series of each model, and of the fleet
+    under "*"."""
+    rows = {model.model: model_sample(model) for model in status.models}
+    rows[FLEET] = fleet_sample(status, nodes)
+    return {
+        "t": now_ms,
+        "of": {n: {k: rounded(v) for k, v in row.items()} for n, row in rows.items()},
+    }

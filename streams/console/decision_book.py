@@ -1,0 +1,119 @@
+"""The last decisions for the page, each with the instances before it and the plan behind it.
+
+Decisions come from the topic, so that a controller that takes over shows those of its predecessors.
+Their context is known only for decisions of this controller.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from autoscaler.explain.combo_labels import combo_words
+from autoscaler.state.effects import PublishDecision, PublishPlan
+from streams.console.rounding import rounded
+from streams.controller.tick_loop import TickResult
+from topics.decisions import Decision, PlanRecord
+
+Row = dict[str, Any]
+Key = tuple[int, int]
+
+MOST_DECISIONS = 10_000
+_MOST_CONTEXTS = 2000
+
+
+class DecisionBook:
+    """Rows of the last decisions, oldest first. `version` changes with each new row."""
+
+    def __init__(self, most: int = MOST_DECISIONS) -> None:
+        self._most = most
+        self._rows: dict[Key, Row] = {}
+        self._contexts: dict[Key, Row] = {}
+        self._last: Decision | None = None
+        self.version = 0
+
+    def tick(self, done: TickResult) -> None:
+        """Note the context of the decisions of one tick."""
+        plan: PlanRecord | None = None
+        made: list[Decision] = []
+        for effect in done.effects:
+            if isinstance(effect, PublishPlan):
+                plan = effect.record
+            elif isinstance(effect, PublishDecision):
+                made.append(effect.record)
+        for decision in made:
+            counts = Counter(
+                group.combo_id
+                for group in done.before.groups
+                if group.model == decision.model and group.counts
+            )
+            self._contexts[_key(decision)] = {
+                "before": [[combo_words(combo), n] for combo, n in sorted(counts.items())],
+                "gap": rounded(plan.gap) if plan is not None and plan.gap >= 0.0 else None,
+                "plan_usd": rounded(plan.cost_usd_per_h) if plan is not None else None,
+            }
+        while len(self._contexts) > _MOST_CONTEXTS:
+            del self._contexts[next(iter(self._contexts))]
+
+    def read(self, decisions: Sequence[Decision]) -> list[Row]:
+        """Add the new ones of `decisions`, oldest first; returns their rows."""
+        fresh: list[Decision] = []
+        for decision in reversed(decisions):
+            if decision is self._last:
+                break
+            fresh.append(decision)
+        if not fresh:
+            return []
+        self._last = fresh[0]
+        return self.add(reversed(fresh))
+
+    def add(self, decisions: Iterable[Decision]) -> list[Row]:
+        """Add decisions that are not known yet; returns their rows."""
+        added = []
+        for decision in decisions:
+            key = _key(decision)
+            if key not in self._rows:
+                self._rows[key] = row = decision_row(decision, self._contexts.pop(key, {}))
+                added.append(row)
+        while len(self._rows) > self._most:
+            del self._rows[next(iter(self._rows))]
+        self.version += bool(added)
+        return added
+
+    def put_older(self, decisions: Iterable[Decision]) -> None:
+        """Add decisions from before the known ones, for example from the decision log."""
+        rows = {_key(one): decision_row(one, {}) for one in decisions}
+        rows.update(self._rows)
+        ordered = sorted(rows.items(), key=lambda item: (item[1]["at"], item[0]))
+        self._rows = dict(ordered[-self._most :])
+        self.version += 1
+
+    def rows(self) -> list[Row]:
+        """All rows, oldest first."""
+        return list(self._rows.values())
+
+
+def decision_row(decision: Decision, context: Row) -> Row:
+    """The row of one decision. change: label and count of combos added (+) and removed (-)."""
+    return {
+        "n": decision.number,
+        "token": decision.leader_token,
+        "model": decision.model,
+        "kind": decision.kind,
+        "at": decision.at_ms,
+        "applied": decision.applied,
+        "reason": decision.reason,
+        "codes": list(decision.codes),
+        "demand": rounded(decision.demand_req_per_s),
+        "capacity": rounded(decision.capacity_req_per_s),
+        "usd": rounded(decision.cost_delta_usd_per_h),
+        "over": decision.over_since_ms,
+        "change": [[combo_words(combo), count] for combo, count in decision.change],
+        "expires": decision.expires_ms,
+        **context,
+    }
+
+
+def _key(decision: Decision) -> Key:
+    return decision.leader_token, decision.number

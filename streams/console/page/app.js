@@ -1,0 +1,153 @@
+// The page: header, alerts, and the sections. Selection of a model or a decision links them.
+import { html, render, useEffect, useMemo, useState } from "./lib.js";
+import { clock, figure, lasting, percent, several, usd } from "./format.js";
+import { state, useStore } from "./store.js";
+import { follow, keepReadToken, tryAgain } from "./transport.js";
+import { Models, ModelDetail } from "./models.js";
+import { Decisions, News } from "./decisions.js";
+import { Fleet } from "./fleet.js";
+import { Cost, Health, Supply } from "./supply.js";
+import { CommandDialog, Proposals, ask, takeTokenFromAddress } from "./operator.js";
+import { Player, runOf, startRecording } from "./recording.js";
+
+const SCHEMES = ["system", "light", "dark"];
+
+function Theme() {
+  const [now, set] = useState(document.documentElement.dataset.theme ?? "system");
+  const next = SCHEMES[(SCHEMES.indexOf(now) + 1) % SCHEMES.length];
+  const change = () => {
+    if (next === "system") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = next;
+    localStorage.setItem("shoal-theme", next);
+    set(next);
+    dispatchEvent(new Event("shoal-theme"));
+  };
+  return html`<button class="small" onClick=${change}>Colours: ${now}</button>`;
+}
+
+function Link({ link, now }) {
+  const words = { connecting: "connecting", live: "live", lost: "connection lost, retrying", locked: "a token is needed", outdated: "load this page again" };
+  return html`<span class=${`link-state ${link}`}><span class="dot" aria-hidden="true"></span>${words[link]}${link === "live" ? html` <time>${clock(now)} UTC</time>` : ""}</span>`;
+}
+
+function Header({ s }) {
+  const c = s.controller;
+  const live = s.source === "live";
+  return html`<header class="top">
+    <h1><img src="/console/mark.svg" alt="" width="24" height="24" /> Shoal <span class="quiet">${live ? c.id : s.recording?.title}</span></h1>
+    ${live ? html`<${Link} link=${s.link} now=${s.now_ms} />` : html`<span class="link-state live">recording</span>`}
+    <span class="grow"></span>
+    ${live && html`<span class="actions">
+      <button class="small" disabled=${!s.can_write} onClick=${() => ask({ command: c.held?.["*/pause"] ? "resume" : "pause", model: "*" })}>${c.held?.["*/pause"] ? "Resume all" : "Pause all"}</button>
+      <button class="small" disabled=${!s.can_write} onClick=${() => ask({ command: c.held?.["*/frozen"] ? "unfreeze" : "freeze", model: "*" })}>${c.held?.["*/frozen"] ? "Unfreeze all" : "Freeze all"}</button></span>`}
+    <${Theme} />
+  </header>`;
+}
+
+function Alerts({ s }) {
+  const c = s.controller;
+  const lines = [];
+  if (s.link === "lost") lines.push(["bad", "The connection to the controller is lost. The figures below are old. Retrying."]);
+  if (s.link === "outdated") lines.push(["bad", "The controller has another version. Load this page again."]);
+  if (s.loaded && s.source === "live") {
+    if (c.unhealthy) lines.push(["bad", `The controller is not well: ${c.unhealthy}.`]);
+    if (!c.leads) lines.push(["warn", c.leader ? `This controller stands by; ${c.leader} leads and has the figures.` : "No controller leads yet."]);
+    for (const [key, why] of Object.entries(c.held ?? {})) {
+      const scope = key.slice(0, key.lastIndexOf("/"));
+      lines.push(["hold", `${scope === "*" ? "All models" : scope}: ${why}`]);
+    }
+  }
+  return html`<div class="alerts" role="alert">${lines.slice(0, 6).map(([tone, text]) => html`<p class=${`alert ${tone}`} key=${text}><span aria-hidden="true">${tone === "hold" ? "‖" : "!"}</span> ${text}</p>`)}${lines.length > 6 ? html`<p class="alert hold">and ${lines.length - 6} more</p>` : null}</div>`;
+}
+
+function Figures({ s }) {
+  const facts = useMemo(() => totals(s), [s.models, s.nodes, s.pools]);
+  const cells = [
+    ["Cost now", usd(s.controller.usd), "USD/h"],
+    ["Demand", figure(facts.demand), "req/s"],
+    ["SLO met", percent(facts.attained), facts.missed ? `${several(facts.missed, "model")} below promise` : "every model keeps its promise"],
+    ["Nodes", String(facts.nodes), `${facts.gpus} GPUs, ${facts.spot} spot`],
+    ["Changing", String(facts.moving), facts.lost ? `! ${facts.lost} lost` : "nodes start or drain"],
+    ["Plan's gap", percent(s.controller.gap), s.controller.planned_at ? `planned ${lasting(s.now_ms - s.controller.planned_at)} ago` : "no full plan yet"],
+  ];
+  return html`<dl class="figures">${cells.map(([name, value, note]) => html`<div key=${name}><dt>${name}</dt><dd>${value}<small>${note}</small></dd></div>`)}</dl>`;
+}
+
+function totals({ models, nodes, pools }) {
+  const found = { demand: null, attained: null, missed: 0, nodes: 0, gpus: 0, spot: 0, moving: 0, lost: 0 };
+  let weight = 0;
+  let met = 0;
+  for (const row of Object.values(models)) {
+    if (row.demand !== null) found.demand = (found.demand ?? 0) + row.demand;
+    if (row.attained === null || !row.demand) continue;
+    weight += row.demand;
+    met += row.attained * row.demand;
+    if (row.attained < row.percentile) found.missed += 1;
+  }
+  if (weight) found.attained = met / weight;
+  for (const node of Object.values(nodes)) {
+    if (node.state === "lost") found.lost += 1;
+    if (!node.instances.length || node.state === "lost") continue;
+    const pool = pools[node.pool];
+    found.nodes += 1;
+    found.gpus += node.instances.reduce((sum, one) => sum + one[3].length, 0);
+    if (pool?.market === "spot") found.spot += 1;
+    if (!["serving", "silent", "asleep"].includes(node.state)) found.moving += 1;
+  }
+  return found;
+}
+
+function Locked() {
+  const submit = (event) => {
+    event.preventDefault();
+    keepReadToken(new FormData(event.target).get("token"));
+    tryAgain();
+  };
+  return html`<main class="locked"><form class="card" onSubmit=${submit}><h1>Shoal console</h1>
+    <p>Reads need the controller's token (SHOAL_READ_TOKEN).</p>
+    <label>Token<input name="token" type="password" required autocomplete="current-password" /></label>
+    <div class="actions"><button class="primary">Open</button></div></form></main>`;
+}
+
+function App() {
+  const s = useStore();
+  useEffect(() => {
+    document.title = s.link === "lost" ? "! Shoal console" : "Shoal console";
+  }, [s.link]);
+  if (s.link === "locked") return html`<${Locked} />`;
+  if (!s.loaded) return html`<main><p class="boot">${s.link === "lost" ? "The controller does not answer. Retrying." : "Loading the console"}</p></main>`;
+  const { own, other } = runOf(s);
+  const shared = { decisions: s.decisions, selected: s.decision, at: s.recording?.at, span: s.recording?.span, source: s.source };
+  return html`<a class="skip" href="#decisions">Skip to decisions</a>
+  <${Header} s=${s} />
+  <main>
+    <${Alerts} s=${s} />
+    ${s.recording && html`<${Player} recording=${s.recording} />`}
+    <${Figures} s=${s} />
+    <div class="columns">
+      <div class="column wide">
+        <${Models} models=${s.models} curves=${s.curves} model=${s.model} />
+        <${ModelDetail} ...${shared} name=${s.model} row=${s.models[s.model]} columns=${own(s.model)} other=${other(s.model)} canWrite=${s.can_write} />
+      </div>
+      <div class="column">
+        <${Proposals} proposals=${s.proposals} now=${s.now_ms} canWrite=${s.can_write} />
+        <${Decisions} decisions=${s.decisions} selected=${s.decision} model=${s.model} source=${s.source} />
+      </div>
+      <div class="column last">
+        <${Fleet} pools=${s.pools} nodes=${s.nodes} model=${s.model} now=${Math.floor(s.now_ms / 30000) * 30000} />
+        <${Cost} ...${shared} columns=${own("*")} other=${other("*")} />
+        <${Supply} pools=${s.pools} now=${Math.floor(s.now_ms / 10000) * 10000} />
+        ${s.source === "live" && html`<${Health} controller=${s.controller} now=${s.now_ms} link=${s.link} />`}
+      </div>
+    </div>
+  </main>
+  <${News} news=${s.news} />
+  ${s.source === "live" && html`<${CommandDialog} />`}`;
+}
+
+takeTokenFromAddress();
+const root = document.getElementById("app");
+root.textContent = "";
+render(html`<${App} />`, root);
+follow().then((found) => found && startRecording(found));
+globalThis.shoalState = () => ({ ...state });

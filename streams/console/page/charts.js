@@ -1,0 +1,215 @@
+// Curves over time with decision markers, drawn by the vendored uPlot.
+import { html, useEffect, useRef, useState } from "./lib.js";
+import { clock, kindOf } from "./format.js";
+import { keyOf, selectDecision } from "./store.js";
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const TONES = { out: "--add", in: "--remove", plan: "--plan", bad: "--bad", hold: "--muted" };
+const NEAR_PX = 9;
+
+/** Renders again when the colour scheme changes, because a canvas does not follow it. */
+function useScheme() {
+  const [scheme, set] = useState(0);
+  useEffect(() => {
+    const again = () => set((n) => n + 1);
+    const media = matchMedia("(prefers-color-scheme: dark)");
+    media.addEventListener("change", again);
+    addEventListener("shoal-theme", again);
+    return () => {
+      media.removeEventListener("change", again);
+      removeEventListener("shoal-theme", again);
+    };
+  }, []);
+  return scheme;
+}
+
+/**
+ * A chart. series: [{name, values, color, dash, fill, width, limit}], `color` a CSS variable.
+ * x: ms. show: turns a value into text. range: fixed [low, high]. at: ms of the time slider.
+ */
+export function Chart({ title, unit, x, series, show, decisions, selected, range, at, span, height = 132 }) {
+  const box = useRef(null);
+  const plot = useRef(null);
+  const shown = useRef({});
+  const [index, setIndex] = useState(null);
+  const scheme = useScheme();
+  shown.current = { decisions: decisions ?? [], selected, at, x };
+  const shape = JSON.stringify(series.map((one) => [one.name, one.color, one.dash, one.fill]));
+
+  useEffect(() => {
+    const { node, close } = build(box.current, series, show, range, height, shown, setIndex);
+    plot.current = node;
+    return () => {
+      plot.current = null;
+      close();
+    };
+  }, [shape, scheme, height, span?.[0], span?.[1]]);
+
+  useEffect(() => {
+    plot.current?.setData([x.map((ms) => ms / 1000), ...series.map((one) => one.values)]);
+    if (span) plot.current?.setScale("x", { min: span[0] / 1000, max: span[1] / 1000 });
+  });
+
+  const last = index ?? lastIndex(x, at);
+  const text = series
+    .filter((one) => one.label !== false)
+    .map((one) => `${one.name} ${show(one.values[last])}`)
+    .join(", ");
+  return html`<figure class="chart">
+    <figcaption>
+      <span class="chart-title">${title}</span>
+      <span class="legend">
+        ${series.map((one) => html`<span class="key" key=${one.name}>
+          <svg width="16" height="8" aria-hidden="true"><line x1="0" y1="4" x2="16" y2="4"
+            class=${`stroke ${one.color.slice(2)}`} stroke-width=${one.fill ? 6 : 2}
+            stroke-dasharray=${one.dash ? "4 3" : ""}/></svg>
+          ${one.name} <b>${show(one.values[last])}</b></span>`)}
+        ${unit && html`<span class="unit">${unit}</span>`}
+      </span>
+    </figcaption>
+    <div class="plot" ref=${box} role="img" aria-label=${`${title}: ${text}`}></div>
+  </figure>`;
+}
+
+function lastIndex(x, at) {
+  if (!at) return x.length - 1;
+  let found = x.length - 1;
+  while (found > 0 && x[found] > at) found -= 1;
+  return found;
+}
+
+function build(box, series, show, range, height, shown, setIndex) {
+  const axis = { stroke: css("--muted"), font: `11px ${css("--font")}`, ticks: { show: false },
+                 grid: { stroke: css("--grid"), width: 1 } };
+  const options = {
+    width: Math.max(120, box.clientWidth),
+    height,
+    padding: [10, 4, 0, 0],
+    legend: { show: false },
+    cursor: {
+      sync: { key: "shoal" },
+      points: { size: 6 },
+      drag: { x: true, y: false, setScale: true },
+    },
+    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
+    scales: { y: { range: range ? () => range : (_, low, high) => [0, (high || 1) * 1.08] } },
+    axes: [
+      { ...axis, size: 26, space: 64, values: (_, splits) => splits.map(timeLabel) },
+      { ...axis, size: 46, space: 28, values: (_, splits) => splits.map((v) => show(v)) },
+    ],
+    series: [{}, ...series.map((one) => ({
+      label: one.name,
+      stroke: css(one.color),
+      width: one.width ?? 1.75,
+      dash: one.dash ? [5, 4] : undefined,
+      fill: one.fill ? css(`${one.color}-soft`) : undefined,
+      points: { show: false },
+      spanGaps: one.spans ?? false,
+    }))],
+    hooks: {
+      draw: [(u) => drawMarkers(u, shown.current)],
+      setCursor: [(u) => setIndex(u.cursor.idx ?? null)],
+    },
+  };
+  const node = new uPlot(options, [[], ...series.map(() => [])], box);
+  const click = (event) => {
+    const near = nearest(node, shown.current.decisions, event.offsetX);
+    if (near) selectDecision(near);
+  };
+  node.over.addEventListener("click", click);
+  const watch = new ResizeObserver(() => {
+    const width = box.clientWidth;
+    if (width > 0 && Math.abs(width - node.width) > 1) node.setSize({ width, height });
+  });
+  watch.observe(box);
+  return {
+    node,
+    close() {
+      watch.disconnect();
+      node.destroy();
+    },
+  };
+}
+
+const timeLabel = (seconds) => clock(seconds * 1000).slice(0, seconds % 60 ? 8 : 5);
+
+function nearest(u, decisions, x) {
+  let best = null;
+  let distance = NEAR_PX;
+  for (const one of decisions) {
+    const away = Math.abs(u.valToPos(one.at / 1000, "x") - x);
+    if (away <= distance) [best, distance] = [one, away];
+  }
+  return best;
+}
+
+function drawMarkers(u, { decisions, selected, at }) {
+  const { ctx } = u;
+  const ratio = devicePixelRatio || 1;
+  const { left, top, width, height } = u.bbox;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(left - 6 * ratio, 0, width + 12 * ratio, top + height);
+  ctx.clip();
+  for (const one of decisions) {
+    const x = Math.round(u.valToPos(one.at / 1000, "x", true));
+    if (x < left || x > left + width) continue;
+    const chosen = keyOf(one) === selected;
+    const [, , tone] = kindOf(one.kind);
+    ctx.strokeStyle = ctx.fillStyle = css(TONES[tone] ?? "--muted");
+    ctx.lineWidth = (chosen ? 2 : 1) * ratio;
+    ctx.globalAlpha = chosen ? 1 : 0.55;
+    ctx.setLineDash(chosen ? [] : [2 * ratio, 3 * ratio]);
+    line(ctx, x, top, top + height);
+    ctx.setLineDash([]);
+    ctx.globalAlpha = 1;
+    glyph(ctx, x, top - 4 * ratio, (chosen ? 5 : 4) * ratio, tone);
+  }
+  if (at) {
+    const x = Math.round(u.valToPos(at / 1000, "x", true));
+    ctx.strokeStyle = css("--ink");
+    ctx.lineWidth = 1.5 * ratio;
+    line(ctx, x, top, top + height);
+  }
+  ctx.restore();
+}
+
+function line(ctx, x, from, to) {
+  ctx.beginPath();
+  ctx.moveTo(x, from);
+  ctx.lineTo(x, to);
+  ctx.stroke();
+}
+
+/** A triangle up for additions, down for removals, a diamond for plans, a dot otherwise. */
+function glyph(ctx, x, y, r, tone) {
+  ctx.beginPath();
+  if (tone === "out") ctx.moveTo(x, y - r), ctx.lineTo(x + r, y + r), ctx.lineTo(x - r, y + r);
+  else if (tone === "in") ctx.moveTo(x, y + r), ctx.lineTo(x + r, y - r), ctx.lineTo(x - r, y - r);
+  else if (tone === "plan") {
+    ctx.moveTo(x, y - r), ctx.lineTo(x + r, y), ctx.lineTo(x, y + r), ctx.lineTo(x - r, y);
+  } else ctx.arc(x, y, r * 0.6, 0, 7);
+  ctx.closePath();
+  ctx.fill();
+}
+
+/** A small curve of demand (line) below ready capacity (area). */
+export function Spark({ demand, ready, width = 96, height = 24 }) {
+  const most = Math.max(1e-9, ...demand.map((v) => v ?? 0), ...ready.map((v) => v ?? 0));
+  const x = (i, n) => (n > 1 ? (i * width) / (n - 1) : 0);
+  const y = (v) => height - 1 - ((height - 3) * v) / most;
+  const path = (values) => {
+    let text = "";
+    let pen = "M";
+    values.forEach((value, i) => {
+      if (value === null) return (pen = "M");
+      text += `${pen}${x(i, values.length).toFixed(1)},${y(value).toFixed(1)}`;
+      pen = "L";
+    });
+    return text;
+  };
+  const solid = ready.map((v) => v ?? 0);
+  const area = solid.length > 1 ? `M0,${height}${path(solid).replace("M", "L")}L${width},${height}Z` : "";
+  return html`<svg class="spark" width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`}
+      aria-hidden="true"><path class="spark-area" d=${area}/><path class="spark-line" d=${path(demand)}/></svg>`;
+}

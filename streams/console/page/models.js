@@ -1,0 +1,200 @@
+// Models: a table of all of them, and the curves, facts and guards of the selected one.
+import { html, memo, steady, useEffect, useMemo, useState, classes } from "./lib.js";
+import { Chart, Spark } from "./charts.js";
+import { DASH, clock, latency, percent, rate, several, signedUsd, usd } from "./format.js";
+import { loadHistory, readJson } from "./transport.js";
+import { selectModel, state } from "./store.js";
+import { ask } from "./operator.js";
+
+const ROWS = 12;
+
+const load = (row) => {
+  const usable = row.ready_rate * row.utilization;
+  return row.demand === null || !(usable > 0) ? null : row.demand / usable;
+};
+const over = (value, limit) => value !== null && limit > 0 && value > limit;
+
+/** Condition of a model as [sign, word, tone]; the sign repeats what the colour says. */
+function condition(row) {
+  if (row.short) return ["!", row.word, "bad"];
+  if (row.held) return ["‖", row.word, "hold"];
+  if (row.proposal) return ["?", row.word, "warn"];
+  if (row.silent_s !== null && row.silent_s >= 60) return ["…", row.word, "warn"];
+  if (over(row.ttft, row.ttft_limit) || over(row.tpot, row.tpot_limit)) return ["!", row.word, "warn"];
+  if (row.ready < row.wanted) return ["↗", row.word, "busy"];
+  return ["✓", row.word, "ok"];
+}
+
+const trouble = (row) => ["bad", "warn", "busy", "hold", "ok"].indexOf(condition(row)[2]);
+
+export function Models({ models, curves, model }) {
+  const [search, setSearch] = useState("");
+  const [all, setAll] = useState(false);
+  const names = useMemo(() => {
+    const wanted = search.trim().toLowerCase();
+    return Object.keys(models)
+      .filter((name) => name.toLowerCase().includes(wanted))
+      .sort((a, b) => trouble(models[a]) - trouble(models[b]) || a.localeCompare(b));
+  }, [models, search]);
+  const few = names.length > ROWS && !all && !search;
+  let shown = few ? names.slice(0, ROWS) : names;
+  if (few && model && !shown.includes(model)) shown = [...shown.slice(0, -1), model];
+  return html`<section class="card" aria-labelledby="models-h">
+    <header class="card-head"><h2 id="models-h">Models <span class="count">${Object.keys(models).length}</span></h2>
+      ${names.length > ROWS || search
+        ? html`<input type="search" placeholder="Find a model" aria-label="Find a model" value=${search}
+            onInput=${(event) => setSearch(event.target.value)} />`
+        : null}
+    </header>
+    <div class="scroll" tabindex="0" role="region" aria-label="Models"><table class="models">
+      <thead><tr>
+        <th scope="col">Model</th><th scope="col" class="curve">Demand in capacity</th>
+        <th scope="col" class="num">Demand<small>req/s</small></th>
+        <th scope="col" class="num">Target<small>req/s</small></th>
+        <th scope="col" class="num">Ready<small>req/s</small></th>
+        <th scope="col" class="num">Load<small>of usable</small></th>
+        <th scope="col" class="num">TTFT p95<small>limit</small></th>
+        <th scope="col" class="num">TPOT p95<small>limit</small></th>
+        <th scope="col" class="num">SLO met</th>
+        <th scope="col" class="num">Cost<small>USD/h</small></th>
+        <th scope="col">State</th>
+      </tr></thead>
+      <tbody>${shown.map((name) => html`<${ModelRow} key=${name} name=${name} row=${models[name]}
+        curve=${curves[name]} chosen=${name === model} />`)}</tbody>
+    </table></div>
+    ${few && html`<button class="more" onClick=${() => setAll(true)}>Show all ${names.length} models</button>`}
+    ${!names.length && html`<p class="empty">No model matches.</p>`}
+  </section>`;
+}
+
+const ModelRow = memo(({ name, row, curve, chosen }) => {
+  const [sign, word, tone] = condition(row);
+  const used = load(row);
+  return html`<tr class=${classes(chosen && "chosen")}>
+    <th scope="row"><button class="link" aria-pressed=${chosen} onClick=${() => selectModel(name)}>${name}</button></th>
+    <td class="curve"><${Spark} demand=${curve?.[0] ?? []} ready=${curve?.[1] ?? []} /></td>
+    <td class="num">${rate(row.demand)}</td>
+    <td class="num quiet">${rate(row.target)}</td>
+    <td class="num">${rate(row.ready_rate)}<small>${row.ready}/${row.wanted}</small></td>
+    <td class=${classes("num", used > 1 && "bad")}>${used > 1 ? "! " : ""}${percent(used, 0)}</td>
+    <td class=${classes("num", over(row.ttft, row.ttft_limit) && "bad")}>${latency(row.ttft)}<small>${latency(row.ttft_limit)}</small></td>
+    <td class=${classes("num", over(row.tpot, row.tpot_limit) && "bad")}>${latency(row.tpot)}<small>${latency(row.tpot_limit)}</small></td>
+    <td class=${classes("num", row.attained !== null && row.attained < row.percentile && "bad")}>${percent(row.attained)}</td>
+    <td class="num">${usd(row.usd)}</td>
+    <td class="state"><span class=${`tag ${tone}`}><span aria-hidden="true">${sign}</span> ${word}</span></td>
+  </tr>`;
+});
+
+const EMPTY = { t: [], demand: [], target: [], wanted: [], ready: [], ttft: [], tpot: [], attained: [], usd: [] };
+
+/** Curves and facts of one model. other: the same model in the run beside it. */
+export function ModelDetail({ name, row, columns, other, decisions, selected, at, span, source, canWrite }) {
+  useEffect(() => {
+    if (name) loadHistory(name).catch(() => {});
+  }, [name, !!columns]);
+  const mine = useMemo(
+    () => decisions.filter((one) => (one.model === name || one.model === "*") && one.kind !== "hold"),
+    [decisions, name],
+  );
+  if (!row) return null;
+  const own = columns ?? EMPTY;
+  const flat = (value) => own.t.map(() => value);
+  const beside = (key, unit) => (other ? [{ name: `${unit} in ${other.name}`, values: align(own.t, other, key), color: "--other", dash: true, width: 1.25 }] : []);
+  const common = { x: own.t, decisions: mine, selected, at, span };
+  return html`<section class="card detail" aria-labelledby="detail-h">
+    <header class="card-head">
+      <h2 id="detail-h"><span class="quiet">Model</span> ${name}</h2>
+      ${source === "live" && html`<${Controls} name=${name} row=${row} canWrite=${canWrite} />`}
+    </header>
+    <div class="charts">
+      <${Chart} ...${common} title="Demand against capacity" unit="req/s" show=${rate} series=${[
+        { name: "ready", values: own.ready, color: "--capacity", fill: true },
+        { name: "planned", values: own.wanted, color: "--planned", dash: true },
+        { name: "target", values: own.target, color: "--target", spans: true },
+        { name: "demand", values: own.demand, color: "--demand", width: 2.25 },
+        ...beside("ready", "ready"),
+      ].filter((one) => one.values.some((v) => v !== null) || one.name === "demand")} />
+      <${Chart} ...${common} title="SLO met" show=${(v) => percent(v, 1)} range=${attainedRange(own.attained, row)} series=${[
+        { name: "met", values: own.attained, color: "--ok" },
+        { name: "promised", values: flat(row.percentile), color: "--limit", dash: true },
+        ...beside("attained", "met"),
+      ]} />
+      <${Chart} ...${common} title="TTFT p95" show=${latency} series=${[
+        { name: "TTFT", values: own.ttft, color: "--demand" },
+        { name: "limit", values: flat(row.ttft_limit), color: "--limit", dash: true },
+        ...beside("ttft", "TTFT"),
+      ]} />
+      <${Chart} ...${common} title="TPOT p95" show=${latency} series=${[
+        { name: "TPOT", values: own.tpot, color: "--demand" },
+        { name: "limit", values: flat(row.tpot_limit), color: "--limit", dash: true },
+        ...beside("tpot", "TPOT"),
+      ]} />
+    </div>
+    <${Facts} name=${name} row=${row} source=${source} />
+  </section>`;
+}
+
+function attainedRange(values, row) {
+  const known = values.filter((v) => v !== null);
+  const low = Math.min(row.percentile, ...known);
+  return [Math.max(0, Math.floor((low - 0.02) * 20) / 20), 1.005];
+}
+
+/** Values of another run at the times of this one; both runs have the same step. */
+function align(t, other, key) {
+  let at = 0;
+  return t.map((ms) => {
+    while (at + 1 < other.t.length && other.t[at + 1] <= ms) at += 1;
+    return other.t.length && other.t[at] <= ms + 1 ? other[key][at] : null;
+  });
+}
+
+const Facts = steady(({ name, row, source }) => html`<dl class="facts">
+  <div><dt>Runs</dt><dd>${row.where.length
+    ? row.where.map(([region, pool, role, count]) => html`<span class="chip">${count} × ${region}/${pool}${role === "aggregated" ? "" : ` ${role}`}</span>`)
+    : "nothing"}</dd></div>
+  ${row.target_why && html`<div><dt>Target</dt><dd>${rate(row.target)} req/s: ${row.target_why}</dd></div>`}
+  <div><dt>Policy</dt><dd>mode ${row.mode}, load up to ${percent(row.utilization, 0)}, spot up to ${percent(row.spot_share, 0)}, at least ${several(row.min, "instance")}${row.max ? `, at most ${row.max}` : ""}</dd></div>
+  ${row.guards.length > 0 && html`<div><dt>Guards</dt><dd>${row.guards.join("; ")}</dd></div>`}
+  ${row.uncertain && html`<div><dt>Uncertain</dt><dd class="warn-text">${row.uncertain}</dd></div>`}
+  ${source === "live" && html`<${Alternatives} name=${name} key=${name} />`}
+</dl>`);
+
+/** What the planner did not choose and why, computed on request. */
+export function Alternatives({ name }) {
+  const [found, setFound] = useState(null);
+  const load = async () => {
+    setFound({ busy: true });
+    try {
+      setFound(await readJson(`/v1/console/reasons?model=${encodeURIComponent(name)}`));
+    } catch (error) {
+      setFound({ error: String(error.message ?? error) });
+    }
+  };
+  const reasons = found?.reasons;
+  return html`<div class="alternatives"><dt>Alternatives</dt><dd aria-live="polite">
+    ${!found && html`<button class="small" onClick=${load}>Compare the last plan with its alternatives</button>`}
+    ${found?.busy && "planning again in a process of its own"}
+    ${found?.error && html`<span class="warn-text">${found.error}</span>`}
+    ${found && !found.busy && !reasons && !found.error && "the last plan had no alternative"}
+    ${reasons && html`<div>
+      <p>Plan of ${clock(found.at)}, bound by ${reasons.bound_by.join("; ") || DASH}; load ${percent(reasons.demand_req_per_s / reasons.capacity_req_per_s, 0)}</p>
+      <table class="plain"><thead><tr><th scope="col">Not chosen</th><th scope="col">Why</th><th scope="col" class="num">USD/h</th></tr></thead>
+      <tbody>${reasons.rejected.map((one) => html`<tr><td>${one.what}</td><td>${one.why}</td><td class="num">${one.usd_per_h ? signedUsd(one.usd_per_h) : DASH}</td></tr>`)}
+      ${reasons.relief.map((one) => html`<tr><td>${one.what}</td><td>a looser limit${one.serves_req_per_s ? ` serves ${rate(one.serves_req_per_s)} req/s more` : ""}</td><td class="num">${signedUsd(-one.saves_usd_per_h)}</td></tr>`)}</tbody></table>
+    </div>`}
+  </dd></div>`;
+}
+
+function Controls({ name, row, canWrite }) {
+  const held = Object.keys(state.controller.held ?? {});
+  const has = (kind) => held.includes(`${name}/${kind}`);
+  const one = (on, off, active) => html`<button class="small" disabled=${!canWrite}
+    onClick=${() => ask({ command: active ? off[0] : on[0], model: name })}>${active ? off[1] : on[1]}</button>`;
+  return html`<div class="actions" role="group" aria-label=${`Commands for ${name}`}>
+    ${one(["pause", "Pause"], ["resume", "Resume"], has("pause"))}
+    ${one(["freeze", "Freeze"], ["unfreeze", "Unfreeze"], has("frozen"))}
+    ${one(["release", "Release"], ["adopt", "Adopt"], has("release"))}
+  </div>`;
+}
+

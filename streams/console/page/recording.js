@@ -1,0 +1,130 @@
+// A recorded or simulated span: one or two runs, and a slider that moves through time.
+import { html, useEffect } from "./lib.js";
+import { clock, moment, percent, usd } from "./format.js";
+import { state, update } from "./store.js";
+import { spent } from "./supply.js";
+
+const STEPS = 1000;
+const SPEEDS = [10, 60, 300];
+
+/** Prepares the page for what /v1/console told of a recording. */
+export function startRecording(found) {
+  const span = [found.from, found.to];
+  const recording = { ...found, span, at: found.to, run: 0, playing: 0 };
+  update({ loaded: true, source: "recording", controller: {}, can_write: false, complete: true });
+  show(recording);
+}
+
+/** Histories of the shown run, and of the run beside it under its name. */
+export function runOf(s) {
+  if (!s.recording) return { own: (name) => s.history[name], other: () => null };
+  const { runs, run } = s.recording;
+  const beside = runs.length > 1 ? runs[1 - run] : null;
+  return {
+    own: (name) => runs[run].history[name],
+    other: (name) => (beside?.history[name] ? { name: beside.name, ...beside.history[name] } : null),
+  };
+}
+
+function show(recording) {
+  const run = recording.runs[recording.run];
+  const models = {};
+  const curves = {};
+  for (const [name, limits] of Object.entries(run.models)) {
+    const columns = run.history[name];
+    const index = indexAt(columns.t, recording.at);
+    const now = (key) => (index < 0 ? null : columns[key]?.[index] ?? null);
+    const where = whereOf(run, name, recording.at, recording.pools);
+    models[name] = {
+      held: "", target_why: "", proposal: 0, uncertain: "", silent_s: null, guards: [], short: false,
+      ...limits,
+      demand: now("demand"), target: now("target"), wanted_rate: now("wanted"), ready_rate: now("ready"),
+      ttft: now("ttft"), tpot: now("tpot"), attained: now("attained"), usd: now("usd"),
+      ready: where.ready, wanted: where.all, where: where.list,
+      word: where.all > where.ready ? `${where.all - where.ready} starting` : where.all ? "steady" : "at zero",
+    };
+    const from = Math.max(0, index - 59);
+    curves[name] = [columns.demand.slice(from, index + 1), columns.ready.slice(from, index + 1)];
+  }
+  const nodes = {};
+  for (const [name, row] of nodesAt(run, recording.at)) nodes[name] = row;
+  const fleet = run.history["*"];
+  const index = indexAt(fleet.t, recording.at);
+  const known = state.model in models ? state.model : Object.keys(models)[0] ?? "";
+  update({
+    recording, models, curves, nodes, pools: recording.pools, model: known, now_ms: recording.at,
+    decisions: run.decisions,
+    controller: { usd: index < 0 ? null : fleet.usd[index], gap: run.gap ?? null },
+  });
+}
+
+function indexAt(t, at) {
+  let low = 0;
+  let high = t.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (t[middle] <= at) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
+
+function* nodesAt(run, at) {
+  for (const [name, pool, from, to, word, instances, reclaim] of run.nodes) {
+    if (from <= at && at < to) yield [name, { pool, state: word, reclaim, instances, faults: [] }];
+  }
+}
+
+function whereOf(run, model, at, pools) {
+  const found = new Map();
+  let ready = 0;
+  let all = 0;
+  for (const [, row] of nodesAt(run, at)) {
+    for (const [name, phase, word] of row.instances) {
+      if (name !== model) continue;
+      all += 1;
+      ready += word === "serving" ? 1 : 0;
+      const pool = pools[row.pool];
+      const key = JSON.stringify([pool?.region ?? "", pool ? `${pool.name} ${pool.market}` : row.pool, phase]);
+      found.set(key, (found.get(key) ?? 0) + 1);
+    }
+  }
+  return { ready, all, list: [...found].map(([key, count]) => [...JSON.parse(key), count]) };
+}
+
+export function Player({ recording }) {
+  const { span, at, playing, runs, run } = recording;
+  const change = (next) => show({ ...recording, ...next });
+  useEffect(() => {
+    if (!playing) return undefined;
+    const timer = setInterval(() => {
+      const now = state.recording;
+      const next = Math.min(span[1], now.at + playing * 100);
+      show({ ...now, at: next, playing: next >= span[1] ? 0 : playing });
+    }, 100);
+    return () => clearInterval(timer);
+  }, [playing]);
+  const step = (span[1] - span[0]) / STEPS;
+  const speed = SPEEDS[(SPEEDS.indexOf(playing) + 1) % SPEEDS.length];
+  return html`<section class="card player" aria-labelledby="player-h">
+    <h2 id="player-h" class="unseen">Time</h2>
+    <div class="player-row">
+      <button class="primary small" onClick=${() => change({ playing: playing ? 0 : SPEEDS[1], at: at >= span[1] ? span[0] : at })}>${playing ? "Pause" : "Play"}</button>
+      <button class="small" onClick=${() => change({ playing: playing ? speed : SPEEDS[0] })}>${playing || SPEEDS[1]}×</button>
+      <input type="range" min="0" max=${STEPS} value=${Math.round((at - span[0]) / step)} aria-label="Time" aria-valuetext=${`${moment(at)} UTC`}
+        onInput=${(event) => change({ at: span[0] + Number(event.target.value) * step, playing: 0 })} />
+      <output>${clock(at)} <span class="quiet">UTC</span></output>
+    </div>
+    <table class="runs"><thead><tr><th scope="col">Run</th><th scope="col" class="num">Cost, USD</th><th scope="col" class="num">Until now</th><th scope="col" class="num">SLO met</th><th scope="col" class="num">Decisions</th><th scope="col">Shown</th></tr></thead>
+    <tbody>${runs.map((one, index) => html`<tr key=${one.name} class=${index === run ? "chosen" : ""}>
+      <th scope="row">${one.name}${one.note ? html`<small>${one.note}</small>` : null}</th><td class="num">${usd(one.usd)}</td><td class="num quiet">${usd(until(one, at))}</td>
+      <td class="num">${percent(one.attained)}</td><td class="num">${one.decisions.length}</td>
+      <td><button class="toggle" aria-pressed=${index === run} onClick=${() => change({ run: index })}>${index === run ? "shown" : "show"}<span class="unseen"> ${one.name}</span></button></td></tr>`)}</tbody></table>
+  </section>`;
+}
+
+function until(run, at) {
+  const { t, usd: values } = run.history["*"];
+  const end = indexAt(t, at) + 1;
+  return spent(t.slice(0, end), values.slice(0, end));
+}

@@ -1,0 +1,109 @@
+// Cost over time, prices and availability of pools, and the health of the controller.
+import { html, memo, useEffect, useMemo } from "./lib.js";
+import { Chart } from "./charts.js";
+import { DASH, clock, lasting, percent, usd } from "./format.js";
+import { loadHistory } from "./transport.js";
+
+const GAP_MS = 600000;
+
+/** USD of a series of USD/h; a gap without samples counts for nothing. */
+export function spent(t, values) {
+  let total = 0;
+  for (let i = 1; i < t.length; i += 1) {
+    const ms = t[i] - t[i - 1];
+    if (ms < GAP_MS && values[i - 1] !== null) total += (values[i - 1] * ms) / 3.6e6;
+  }
+  return total;
+}
+
+function covered(t) {
+  let ms = 0;
+  for (let i = 1; i < t.length; i += 1) if (t[i] - t[i - 1] < GAP_MS) ms += t[i] - t[i - 1];
+  return ms;
+}
+
+export function Cost({ columns, other, decisions, selected, at, span, source }) {
+  useEffect(() => {
+    loadHistory("*").catch(() => {});
+  }, [!!columns]);
+  const own = columns ?? { t: [], usd: [] };
+  const changes = useMemo(() => decisions.filter((one) => one.change.length), [decisions]);
+  const facts = useMemo(() => {
+    const most = Math.max(0, ...own.usd.map((v) => v ?? 0));
+    const hours = covered(own.t) / 3.6e6;
+    return { most, hours, spent: spent(own.t, own.usd) };
+  }, [own.t]);
+  const peak = facts.most * facts.hours;
+  const saved = peak > 0 ? 1 - facts.spent / peak : 0;
+  const series = [{ name: "cost", values: own.usd, color: "--cost", fill: true }];
+  if (source === "live") series.push({ name: "largest fleet", values: own.t.map(() => facts.most), color: "--limit", dash: true });
+  if (other) series.push({ name: other.name, values: resampled(own.t, other), color: "--other", dash: true });
+  return html`<section class="card" aria-labelledby="cost-h">
+    <header class="card-head"><h2 id="cost-h">Cost</h2></header>
+    <${Chart} title="Nodes on the bill" unit="USD/h" x=${own.t} series=${series} show=${usd} decisions=${changes} selected=${selected} at=${at} span=${span} height=${140} />
+    ${facts.hours > 0 && html`<dl class="sums">
+      <div><dt>Spent in ${lasting(facts.hours * 3.6e6)}</dt><dd>${usd(facts.spent)} <small>USD</small></dd></div>
+      ${source === "live" && html`<div><dt>Largest fleet, held throughout</dt><dd>${usd(peak)} <small>USD</small></dd></div>
+      <div><dt>Less than that by</dt><dd>${percent(saved, 0)}</dd></div>`}
+      ${other && html`<div><dt>${other.name}</dt><dd>${usd(spent(other.t, other.usd))} <small>USD</small></dd></div>`}
+    </dl>`}
+  </section>`;
+}
+
+function resampled(t, other) {
+  let at = 0;
+  return t.map((ms) => {
+    while (at + 1 < other.t.length && other.t[at + 1] <= ms) at += 1;
+    return other.t.length && other.t[at] <= ms + 1 ? other.usd[at] : null;
+  });
+}
+
+export const Supply = memo(({ pools, now }) => {
+  const rows = Object.entries(pools).filter(([, pool]) => pool.market !== "owned");
+  if (!rows.length) return null;
+  return html`<section class="card" aria-labelledby="supply-h">
+    <header class="card-head"><h2 id="supply-h">Prices and availability</h2></header>
+    <div class="scroll" tabindex="0" role="region" aria-label="Prices and availability"><table>
+      <thead><tr><th scope="col">Pool</th><th scope="col" class="num">USD/h</th><th scope="col" class="num">Declared</th>
+        <th scope="col" class="num">Can be had</th><th scope="col">Feed</th></tr></thead>
+      <tbody>${rows.map(([id, pool]) => html`<tr key=${id}>
+        <th scope="row">${pool.region}/${pool.name} <span class=${`market ${pool.market}`}>${pool.market}</span></th>
+        <td class="num">${usd(pool.price)}${moved(pool)}</td><td class="num quiet">${usd(pool.declared)}</td>
+        <td class="num">${pool.offer === null ? DASH : pool.offer}</td>
+        <td>${feed(pool, now)}</td></tr>`)}</tbody></table></div>
+  </section>`;
+});
+
+function moved(pool) {
+  if (!pool.declared || Math.abs(pool.price / pool.declared - 1) < 0.01) return "";
+  return html`<small>${pool.price > pool.declared ? "▲" : "▼"} ${percent(Math.abs(pool.price / pool.declared - 1), 0)}</small>`;
+}
+
+function feed(pool, now) {
+  const parts = [];
+  if (pool.price_at) parts.push(`price ${lasting(now - pool.price_at)} old`);
+  if (pool.offer_at) parts.push(`nodes ${lasting(now - pool.offer_at)} old`);
+  const stale = pool.price_stale || pool.offer_stale;
+  const words = parts.join(", ") || "as declared";
+  const aside = pool.aside === null ? "" : `; ${usd(pool.aside)} set aside as implausible`;
+  return html`<span class=${stale ? "warn-text" : "quiet"}>${stale ? "! stale: " : ""}${words}${aside}</span>`;
+}
+
+export function Health({ controller, now, link }) {
+  const late = Object.entries(controller.lag_ms ?? {});
+  const facts = [
+    ["Controller", `${controller.id}, ${controller.leads ? `leads with token ${controller.token}` : controller.leader ? `stands by; ${controller.leader} leads` : "no leader is known"}`],
+    ["Decided", controller.leads ? `${lasting(controller.tick_age_s * 1000)} ago` : DASH],
+    ["Last full plan", controller.planned_at ? `${clock(controller.planned_at)}${controller.gap !== null ? `, at most ${percent(controller.gap)} above the cheapest` : ""}${controller.planning ? "; planning" : ""}` : "none yet"],
+    ["Reading", late.length ? late.map(([topic, ms]) => `! ${topic} ${lasting(ms)} late`).join(", ") : "in time"],
+    ["Records", `${controller.signed ? "signed" : "! not signed"}${controller.refused ? `; ! ${controller.refused} refused` : ""}; ${controller.writes} written`],
+    ["Budget", controller.budget ? `${usd(controller.budget)} USD/h` : "no limit"],
+    ["This page", link === "live" ? `connected, ${clock(now)} UTC` : "not connected"],
+  ];
+  return html`<section class="card" aria-labelledby="health-h">
+    <header class="card-head"><h2 id="health-h">Health</h2></header>
+    <dl class="facts">${facts.map(([name, text]) => html`<div key=${name}><dt>${name}</dt><dd>${text}</dd></div>`)}</dl>
+    ${(controller.open ?? []).map((one) => html`<p class="warn-text note" key=${one.code}>! ${one.said}; to close it, ${one.mend}</p>`)}
+  </section>`;
+}
+

@@ -1,0 +1,153 @@
+"""A controller without a broker, with its console over HTTP: the world of the console's tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from autoscaler.decide import restore
+from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
+from autoscaler.domain.workload import Lengths, Slo
+from autoscaler.estimate.windows import TelemetryWindows
+from autoscaler.performance import catalog
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
+from streams.clock import Clock
+from streams.console.console_feed import ConsoleFeed
+from streams.console.console_routes import ConsoleRoutes
+from streams.console.operator_endpoint import OperatorEndpoint
+from streams.console.reasons_on_demand import ReasonsOnDemand
+from streams.controller.control_state import ControlState
+from streams.controller.tick_loop import Loop, Ports
+from streams.health.alert_webhook import Webhook
+from streams.health.controller_facts import Facts, Identity
+from streams.health.controller_metrics import Metrics
+from streams.health.status_server import HealthServer
+from streams.health.tokens import NO_TOKEN, BearerToken
+from streams.solver.solver_client import plan_here
+from topics.records import Control
+from topics.time_base import TimeBase
+
+NOW_MS = 1_700_000_000_000
+OPERATOR = "an-operator-token"
+TINY = Service(
+    model="tiny",
+    architecture=catalog.quantized(catalog.model("meta-llama/Llama-3.1-8B-Instruct"), "fp8"),
+    slo=Slo(2000.0, 100.0),
+    lengths=Lengths(512.0, 128.0),
+    req_per_s=1.0,
+    mode=Mode.APPROVE,
+)
+POOLS = (
+    Pool("us", "l4", catalog.gpu("L4"), 1, 4, Market.ON_DEMAND, 1.0),
+    Pool("us", "l4", catalog.gpu("L4"), 1, 4, Market.SPOT, 0.4),
+)
+
+
+class PlansAtOnce:
+    """A solver whose answer is in the next observation."""
+
+    killed = 0
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self._answers: tuple[PlanAnswer, ...] = ()
+
+    def ask(self, request: PlanRequest, cluster: Cluster) -> None:
+        self._answers += (plan_here(request, cluster),)
+
+    def take(self) -> tuple[PlanAnswer, ...]:
+        found, self._answers = self._answers, ()
+        return found
+
+
+class TopicOfDecisions:
+    """A publisher whose decisions are read back at once, as from the topic."""
+
+    sent = dropped = 0
+
+    def __init__(self, latest: ControlState) -> None:
+        self._latest = latest
+
+    def put(self, record: Any) -> None:
+        self._latest.take(record, 0)
+
+    def apply(self, record: Any) -> None:
+        self._latest.take(record, 0)
+
+
+@dataclass
+class World:
+    """now_s: monotonic clock. cpu_s: CPU clock of the console. written: accepted commands."""
+
+    loop: Loop
+    feed: ConsoleFeed
+    cluster: Cluster
+    url: str = ""
+    now_s: float = 0.0
+    cpu_s: float = 0.0
+    leads: bool = True
+    broken: bool = False
+    written: list[Control] = field(default_factory=list)
+    tick_ms: int = NOW_MS
+
+    def run(self, seconds: int) -> None:
+        """Tick once for each of `seconds` domain seconds."""
+        for _ in range(seconds):
+            self.tick_ms += 1000
+            self.now_s += 1.0
+            self.loop.tick(self.tick_ms)
+
+
+@asynccontextmanager
+async def world(
+    models: tuple[str, ...] = ("tiny",),
+    read_token: str = "",
+    operator_token: str = OPERATOR,
+    mode: Mode = Mode.APPROVE,
+) -> AsyncIterator[World]:
+    """A world whose server listens. The feed's task does not run; tests call `feed.step()`."""
+    latest = ControlState(claimed=9)
+    services = tuple(replace(TINY, model=name, mode=mode) for name in models)
+    cluster = Cluster(POOLS, services)
+    topic = TopicOfDecisions(latest)
+    loop = Loop(
+        restore(cluster, {}, {}, {}, (), NOW_MS, leader_token=3),
+        lambda: held.cluster,
+        TelemetryWindows(),
+        latest,
+        Ports(topic, topic, PlansAtOnce()),  # type: ignore[arg-type]
+        Clock(TimeBase(1.0, NOW_MS, 0), mono_ns=lambda: int(held.now_s * 1e9)),
+        leads=lambda: True,
+    )
+    held = World(loop, None, cluster)  # type: ignore[arg-type]
+    facts = Facts(Identity("ctl-1", "b:1", "shoal.", True), loop,
+                  lambda: (held.leads, 3, "ctl-1"))  # fmt: skip
+    token = BearerToken(text=operator_token)
+    held.feed = ConsoleFeed(facts, bool(token), cpu_s=lambda: held.cpu_s)
+
+    async def publish(control: Control) -> None:
+        if held.broken:
+            raise ConnectionError("broker away")
+        held.written.append(control)
+        latest.take(control, 0)
+
+    webhook = Webhook(None, NO_TOKEN, lambda: cluster, lambda: 0.0)  # type: ignore[arg-type]
+    metrics = Metrics(facts, lambda: 0, lambda: webhook.counts, dict)
+    loop.watchers = (facts.tick, held.feed.tick)
+    routes = ConsoleRoutes(
+        held.feed, OperatorEndpoint(loop, token, publish), ReasonsOnDemand(facts)
+    )
+    server = HealthServer(
+        "127.0.0.1:0", facts, metrics, webhook, lambda: True,
+        BearerToken(text=read_token), console=routes,
+    )  # fmt: skip
+    await server.start()
+    held.url = server.url
+    try:
+        yield held
+    finally:
+        held.feed.hub.close()
+        await server.close()
