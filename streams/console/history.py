@@ -49,7 +49,7 @@ class _Ring:
     def samples(self) -> Iterable[tuple[int, Sample]]:
         begin = max(0, len(self._at) - KEPT)
         for index in range(begin, len(self._at)):
-            yield self._at[index], {n: _known(c[index]) for n, c in self._values.items()}
+            yield self._at[index], {n: _none_for_nan(c[index]) for n, c in self._values.items()}
 
 
 class History:
@@ -158,5 +158,5 @@ def fleet_sample(status: FleetStatus, nodes: int) -> Sample:
     }
 
 
-def _known(value: float) -> float | None:
+def _none_for_nan(value: float) -> float | None:
     return None if math.isnan(value) else value

@@ -65,8 +65,8 @@ function Figures({ s }) {
   const cells = [
     ["Cost now", usd(s.controller.usd), "USD/h"],
     ["Demand", figure(facts.demand), "req/s"],
-    ["SLO met", percent(facts.attained), facts.missed ? `${several(facts.missed, "model")} below promise` : "every model keeps its promise"],
-    ["Nodes", String(facts.nodes), `${facts.gpus} GPUs, ${facts.spot} spot`],
+    ["SLO met", percent(facts.attained), facts.attained === null ? "no requests yet" : facts.missed ? `${several(facts.missed, "model")} below promise` : "every model keeps its promise"],
+    ["Nodes", String(facts.nodes), `${several(facts.gpus, "GPU")}, ${several(facts.spot, "spot node")}`],
     ["Changing", String(facts.moving), facts.lost ? `! ${facts.lost} lost` : "nodes start or drain"],
     ["Plan's gap", percent(s.controller.gap), s.controller.planned_at ? `planned ${lasting(s.now_ms - s.controller.planned_at)} ago` : "no full plan yet"],
   ];
@@ -97,6 +97,24 @@ function totals({ models, nodes, pools }) {
   return found;
 }
 
+const LAYOUTS = [
+  ["(min-width: 2200px)", [["models", "detail"], ["proposals", "decisions"], ["fleet", "cost", "supply", "health"]]],
+  ["(min-width: 1081px)", [["models", "detail", "fleet"], ["proposals", "decisions", "cost", "supply", "health"]]],
+  ["all", [["proposals", "models", "detail", "decisions", "fleet", "cost", "supply", "health"]]],
+];
+const fitting = () => LAYOUTS.find(([query]) => matchMedia(query).matches)[1];
+
+/** The sections of each column. The order of the document is the order on the screen. */
+function useLayout() {
+  const [now, set] = useState(fitting);
+  useEffect(() => {
+    const change = () => set(fitting());
+    addEventListener("resize", change);
+    return () => removeEventListener("resize", change);
+  }, []);
+  return now;
+}
+
 function Locked() {
   const submit = (event) => {
     event.preventDefault();
@@ -111,6 +129,7 @@ function Locked() {
 
 function App() {
   const s = useStore();
+  const layout = useLayout();
   useEffect(() => {
     document.title = s.link === "lost" ? "! Shoal console" : "Shoal console";
   }, [s.link]);
@@ -118,27 +137,24 @@ function App() {
   if (!s.loaded) return html`<main><p class="boot">${s.link === "lost" ? "The controller does not answer. Retrying." : "Loading the console"}</p></main>`;
   const { own, other } = runOf(s);
   const shared = { decisions: s.decisions, selected: s.decision, at: s.recording?.at, span: s.recording?.span, source: s.source };
+  const parts = {
+    proposals: html`<${Proposals} key="proposals" proposals=${s.proposals} now=${s.now_ms} canWrite=${s.can_write} />`,
+    models: html`<${Models} key="models" models=${s.models} curves=${s.curves} model=${s.model} />`,
+    detail: html`<${ModelDetail} key="detail" ...${shared} name=${s.model} row=${s.models[s.model]} columns=${own(s.model)} other=${other(s.model)} canWrite=${s.can_write} />`,
+    decisions: html`<${Decisions} key="decisions" decisions=${s.decisions} selected=${s.decision} model=${s.model} source=${s.source} />`,
+    fleet: html`<${Fleet} key="fleet" pools=${s.pools} nodes=${s.nodes} model=${s.model} now=${Math.floor(s.now_ms / 30000) * 30000} />`,
+    cost: html`<${Cost} key="cost" ...${shared} columns=${own("*")} other=${other("*")} />`,
+    supply: html`<${Supply} key="supply" pools=${s.pools} now=${Math.floor(s.now_ms / 10000) * 10000} />`,
+    health: s.source === "live" ? html`<${Health} key="health" controller=${s.controller} now=${s.now_ms} link=${s.link} />` : null,
+  };
   return html`<a class="skip" href="#decisions">Skip to decisions</a>
   <${Header} s=${s} />
   <main>
     <${Alerts} s=${s} />
     ${s.recording && html`<${Player} recording=${s.recording} />`}
     <${Figures} s=${s} />
-    <div class="columns">
-      <div class="column wide">
-        <${Models} models=${s.models} curves=${s.curves} model=${s.model} />
-        <${ModelDetail} ...${shared} name=${s.model} row=${s.models[s.model]} columns=${own(s.model)} other=${other(s.model)} canWrite=${s.can_write} />
-      </div>
-      <div class="column">
-        <${Proposals} proposals=${s.proposals} now=${s.now_ms} canWrite=${s.can_write} />
-        <${Decisions} decisions=${s.decisions} selected=${s.decision} model=${s.model} source=${s.source} />
-      </div>
-      <div class="column last">
-        <${Fleet} pools=${s.pools} nodes=${s.nodes} model=${s.model} now=${Math.floor(s.now_ms / 30000) * 30000} />
-        <${Cost} ...${shared} columns=${own("*")} other=${other("*")} />
-        <${Supply} pools=${s.pools} now=${Math.floor(s.now_ms / 10000) * 10000} />
-        ${s.source === "live" && html`<${Health} controller=${s.controller} now=${s.now_ms} link=${s.link} />`}
-      </div>
+    <div class=${`columns ${["one", "two", "three"][layout.length - 1]}`}>
+      ${layout.map((names) => html`<div class="column" key=${names[0]}>${names.map((name) => parts[name])}</div>`)}
     </div>
   </main>
   <${News} news=${s.news} />

@@ -27,23 +27,25 @@ function useScheme() {
  * A chart. series: [{name, values, color, dash, fill, width, limit}], `color` a CSS variable.
  * x: ms. show: turns a value into text. range: fixed [low, high]. at: ms of the time slider.
  */
-export function Chart({ title, unit, x, series, show, decisions, selected, range, at, span, height = 132 }) {
+export function Chart({ title, unit, x, series, show, tick = show, decisions, selected, range, at, span, height }) {
   const box = useRef(null);
   const plot = useRef(null);
   const shown = useRef({});
   const [index, setIndex] = useState(null);
   const scheme = useScheme();
+  const tall = height ?? (innerWidth >= 2200 ? 210 : 132);
+  const empty = !x.length;
   shown.current = { decisions: decisions ?? [], selected, at, x };
   const shape = JSON.stringify(series.map((one) => [one.name, one.color, one.dash, one.fill]));
 
   useEffect(() => {
-    const { node, close } = build(box.current, series, show, range, height, shown, setIndex);
+    const { node, close } = build(box.current, series, tick, range, tall, shown, setIndex);
     plot.current = node;
     return () => {
       plot.current = null;
       close();
     };
-  }, [shape, scheme, height, span?.[0], span?.[1]]);
+  }, [shape, scheme, tall, span?.[0], span?.[1]]);
 
   useEffect(() => {
     plot.current?.setData([x.map((ms) => ms / 1000), ...series.map((one) => one.values)]);
@@ -57,17 +59,17 @@ export function Chart({ title, unit, x, series, show, decisions, selected, range
     .join(", ");
   return html`<figure class="chart">
     <figcaption>
-      <span class="chart-title">${title}</span>
+      <span class="chart-title">${title}${unit && html` <span class="unit">${unit}</span>`}</span>
       <span class="legend">
         ${series.map((one) => html`<span class="key" key=${one.name}>
           <svg width="16" height="8" aria-hidden="true"><line x1="0" y1="4" x2="16" y2="4"
             class=${`stroke ${one.color.slice(2)}`} stroke-width=${one.fill ? 6 : 2}
             stroke-dasharray=${one.dash ? "4 3" : ""}/></svg>
           ${one.name} <b>${show(one.values[last])}</b></span>`)}
-        ${unit && html`<span class="unit">${unit}</span>`}
       </span>
     </figcaption>
-    <div class="plot" ref=${box} role="img" aria-label=${`${title}: ${text}`}></div>
+    <div class="plot" ref=${box} role="img" aria-label=${`${title}: ${empty ? "no data yet" : text}`}></div>
+    ${empty && html`<p class="no-data">No data yet</p>`}
   </figure>`;
 }
 
@@ -79,12 +81,12 @@ function lastIndex(x, at) {
 }
 
 function build(box, series, show, range, height, shown, setIndex) {
-  const axis = { stroke: css("--muted"), font: `11px ${css("--font")}`, ticks: { show: false },
+  const axis = { stroke: css("--muted"), font: `${Math.round(parseFloat(css("--size")) * 0.85)}px ${css("--font")}`, ticks: { show: false },
                  grid: { stroke: css("--grid"), width: 1 } };
   const options = {
     width: Math.max(120, box.clientWidth),
     height,
-    padding: [10, 4, 0, 0],
+    padding: [10, 18, 0, 0],
     legend: { show: false },
     cursor: {
       sync: { key: "shoal" },

@@ -3,7 +3,7 @@ import { html, memo, useMemo, useState, useEffect, useRef, classes } from "./lib
 import { DASH, changeText, clock, kindOf, lasting, moment, percent, rate, signed, signedUsd, usd } from "./format.js";
 import { keyOf, selectDecision } from "./store.js";
 
-const PAGE = 60;
+const PAGE = matchMedia("(max-width: 640px)").matches ? 12 : 60;
 const FILTERS = [
   ["changes", "Changes", ["scale_out", "scale_in", "replan", "replace"]],
   ["problems", "Problems", ["infeasible"]],

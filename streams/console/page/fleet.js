@@ -21,7 +21,7 @@ function FleetView({ pools, nodes, model, now }) {
   return html`<section class="card" aria-labelledby="fleet-h">
     <header class="card-head"><h2 id="fleet-h">Fleet</h2>
       <ul class="legend-states" aria-label="Signs">${STATES.filter(([word]) => regions.words.has(word)).map(([word, sign]) => html`<li key=${word}><span class=${`cell ${word}`} aria-hidden="true">${sign}</span>${word}</li>`)}
-        ${regions.words.has("reclaimed") && html`<li><span class="cell reclaimed" aria-hidden="true">⏳</span>being reclaimed</li>`}
+        ${regions.words.has("reclaimed") && html`<li><span class="cell reclaimed" aria-hidden="true">▽</span>being reclaimed</li>`}
         <li><span class="cell spot serving" aria-hidden="true"></span>spot</li></ul>
     </header>
     ${regions.list.map(([region, rows]) => html`<div class="region" key=${region}>
@@ -73,15 +73,15 @@ function Pool({ row, model, now, open, onOpen }) {
   const gpus = nodes.reduce((sum, [, node]) => sum + node.instances.reduce((n, one) => n + one[3].length, 0), 0);
   return html`<li class=${classes("pool", !nodes.length && "unused")}>
     <div class="pool-head">
-      <span class="pool-name"><b>${pool.name}</b> <span class=${`market ${pool.market}`}>${pool.market}</span></span>
-      <span class="quiet">${pool.per_node} × ${shortGpu(pool.gpu)}</span>
-      <span class="pool-count">${nodes.length} of ${pool.max} nodes${nodes.length ? `, ${gpus} GPUs` : ""}</span>
-      <span class="num">${pool.market === "owned" ? "owned" : `${usd(pool.price)}/h`}</span>
+      <span class="pool-name"><b>${pool.name}</b> <span class=${`market ${pool.market}`}>${pool.market}</span>
+        <span class="quiet">${pool.per_node} × ${shortGpu(pool.gpu)}</span></span>
+      <span class="num">${pool.market === "owned" ? "" : `${usd(pool.price)}/h`}</span>
     </div>
+    <p class="pool-count"><b>${nodes.length}</b> <span class="quiet">of ${several(pool.max, "node")}${nodes.length ? `, ${several(gpus, "GPU")}: ${counted(nodes)}` : ""}</span></p>
     ${nodes.length > 0 && html`<div class="cells" aria-hidden="true">${nodes.slice(0, MOST_CELLS).map(([name, node]) => html`<span key=${name}
       class=${classes("cell", stateOf(node), pool.market === "spot" && "spot", model && (serves(node) ? "mine" : "other"))}
-      title=${title(name, node, now)}>${node.reclaim ? "⏳" : SIGN[node.state]}</span>`)}${nodes.length > MOST_CELLS ? html`<span class="quiet">and ${nodes.length - MOST_CELLS} more</span>` : null}</div>
-    <p class="pool-text">${counted(nodes)}${held.length ? ": " : ""}${held.slice(0, 6).map(([name, count]) => html`<span class=${classes("chip", name === model && "chosen")} key=${name}>${name} ${count} GPU${count === 1 ? "" : "s"}</span>`)}${held.length > 6 ? ` and ${held.length - 6} more models` : ""}
+      title=${title(name, node, now)}>${node.reclaim ? "▽" : SIGN[node.state]}</span>`)}${nodes.length > MOST_CELLS ? html`<span class="quiet">and ${nodes.length - MOST_CELLS} more</span>` : null}</div>
+    <p class="pool-text">${held.slice(0, 6).map(([name, count]) => html`<span class=${classes("chip", name === model && "chosen")} key=${name}>${name} ${several(count, "GPU")}</span>`)}${held.length > 6 ? ` and ${held.length - 6} more models` : ""}
       <button class="link small" aria-expanded=${open} onClick=${onOpen}>${open ? "Hide nodes" : "Nodes"}<span class="unseen"> of ${row.id}</span></button></p>`}
     ${open && html`<${NodeTable} nodes=${nodes} now=${now} />`}
   </li>`;

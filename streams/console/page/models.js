@@ -114,7 +114,7 @@ export function ModelDetail({ name, row, columns, other, decisions, selected, at
         { name: "demand", values: own.demand, color: "--demand", width: 2.25 },
         ...beside("ready", "ready"),
       ].filter((one) => one.values.some((v) => v !== null) || one.name === "demand")} />
-      <${Chart} ...${common} title="SLO met" show=${(v) => percent(v, 1)} range=${attainedRange(own.attained, row)} series=${[
+      <${Chart} ...${common} title="SLO met" show=${(v) => percent(v, 1)} tick=${(v) => percent(v, 0)} range=${attainedRange(own.attained, row)} series=${[
         { name: "met", values: own.attained, color: "--ok" },
         { name: "promised", values: flat(row.percentile), color: "--limit", dash: true },
         ...beside("attained", "met"),

@@ -1,7 +1,7 @@
 // Cost over time, prices and availability of pools, and the health of the controller.
 import { html, memo, useEffect, useMemo } from "./lib.js";
 import { Chart } from "./charts.js";
-import { DASH, clock, lasting, percent, usd } from "./format.js";
+import { DASH, clock, figure, lasting, percent, usd } from "./format.js";
 import { loadHistory } from "./transport.js";
 
 const GAP_MS = 600000;
@@ -40,7 +40,7 @@ export function Cost({ columns, other, decisions, selected, at, span, source }) 
   if (other) series.push({ name: other.name, values: resampled(own.t, other), color: "--other", dash: true });
   return html`<section class="card" aria-labelledby="cost-h">
     <header class="card-head"><h2 id="cost-h">Cost</h2></header>
-    <${Chart} title="Nodes on the bill" unit="USD/h" x=${own.t} series=${series} show=${usd} decisions=${changes} selected=${selected} at=${at} span=${span} height=${140} />
+    <${Chart} title="Nodes on the bill" unit="USD/h" x=${own.t} series=${series} show=${usd} tick=${figure} decisions=${changes} selected=${selected} at=${at} span=${span} />
     ${facts.hours > 0 && html`<dl class="sums">
       <div><dt>Spent in ${lasting(facts.hours * 3.6e6)}</dt><dd>${usd(facts.spent)} <small>USD</small></dd></div>
       ${source === "live" && html`<div><dt>Largest fleet, held throughout</dt><dd>${usd(peak)} <small>USD</small></dd></div>
