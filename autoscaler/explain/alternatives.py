@@ -1,9 +1,8 @@
-"""Plans changed problems: the best rejected alternative, and the benefits of looser limits.
-
-The changed problems have no transition costs (all K are 0) and no scale-in lock, and all other
-models stay as planned. The result of a changed problem is compared with a new plan of the same
-problem without the change, because `plan` may cost more only to keep running instances. Every
-search has its own time limit. If the limit ends the search, there is no result.
+"""Plans variants of a problem to find the best rejected alternative, and the benefits of looser
+limits. The variants have no transition costs (all K are 0) and no scale-in lock, and all other
+models stay as planned. The plan of a variant is compared with a new plan without the change, not
+with the given plan, which may cost more only to keep running instances. Every search has its own
+time limit. If the limit ends the search, there is no result.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ _CENT = 0.005
 _WORTH_SAYING = 0.01
 """Smallest additional service to report, as a share of the demand of the underserved models."""
 _TIME = 0.2
-"""Time for each question, as a share of the time limit of the plan."""
+"""Time limit for planning one variant, as a share of the time limit of the plan."""
 _KEEP = 16
 
 
 def best_alternative(
     problem: PlanningProblem, plan: Plan, model: str, strategy: Strategy
 ) -> Rejected | None:
-    """The cheapest plan of `model` on other pools than those of its largest combo.
+    """The cheapest plan of `model` without the pools of its largest combo.
 
     None if the model has no instances, or if the time limit ends the search.
     """
@@ -56,7 +55,7 @@ def best_alternative(
     rest = tuple(c for c in problem.candidates[model] if set(c.gpus_by_pool()) != pools)
     names = " with ".join(sorted(_pool_name(problem.cluster.pool(pool)) for pool in pools))
     if not rest:
-        return Rejected(f"not on {names}", "nothing else can serve it")
+        return Rejected(f"not on {names}", "no other pool can serve it")
     other = strategy.solve(changed(problem, plan, (model,), candidates={model: rest}))
     if other.limits_hit:
         return None
@@ -84,14 +83,14 @@ def one_fewer(problem: PlanningProblem, plan: Plan, model: str) -> Rejected | No
         return None
     most = max(targets, key=lambda t: t.count * t.combo.req_per_s)
     if most.count == 1 and len(targets) == 1:
-        return None  # a plan without any instance is no alternative
+        return None  # zero instances are no alternative
     left = plan.capacity_req_per_s[model] - most.combo.req_per_s
     name = short_name(most.combo, problem.pools())
     needed = problem.needed_req_per_s(model)
     if left >= needed:
         service = problem.cluster.service(model)
         if sum(target.count for target in targets) > service.min_instances:
-            return None  # the instance stays for a constraint, or its node is paid in any case
+            return None  # a constraint requires the instance, or its node is paid for in any case
         why = f"floor of {service.min_instances}"
         return Rejected(f"one less {name}", why)
     return Rejected(f"one less {name}", f"{left:.3g} < {needed:.3g} req/s needed")
@@ -104,7 +103,7 @@ def slo_reliefs(
     share: a lower cost, or more service."""
     service = problem.cluster.service(model)
     if service.graph is not None:
-        return ()  # the declared rates of components do not depend on the SLO
+        return ()  # components have declared rates, which do not depend on the SLO
     nearest = problem.unattainable_slos.get(model)
     tpot = round_up(max(service.slo.tpot_ms, nearest.tpot_ms if nearest else 0.0) * _TPOT_STRETCH)
     ttft = round_up(max(service.slo.ttft_ms, nearest.ttft_ms if nearest else 0.0) * _TTFT_STRETCH)
@@ -168,8 +167,8 @@ def node_reliefs(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tu
 
 
 def budget_relief(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[Relief, ...]:
-    """The benefit of planning without the budget, if the budget binds: the additional service and
-    its cost."""
+    """If the budget binds, the benefit of planning without it: the additional service and its
+    cost."""
     budget = problem.cluster.policy.budget_usd_per_h
     if not any(binding.code is ReasonCode.BUDGET for binding in plan.binding):
         return ()
@@ -234,12 +233,12 @@ def changed(
 
 
 def question_options(problem: PlanningProblem) -> PlanOptions:
-    """The limits of one question about the plan of `problem`."""
+    """The search limits for planning one variant of `problem`."""
     return problem.options.anew(_TIME)
 
 
 def is_answer(*plans: Plan) -> bool:
-    """Whether `plans` can be compared: none failed, and no limit ended their searches."""
+    """Whether `plans` are comparable: none failed, and no limit ended their searches."""
     return all(plan.status is not PlanStatus.FAILED and not plan.limits_hit for plan in plans)
 
 
@@ -296,7 +295,7 @@ def _steps(problem: PlanningProblem, plan: Plan, pool: Pool) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """The question whether a change helps `models` of `plan`. now: the new plan of these models
+    """The question whether a change helps `models` of `plan`. now: a new plan of these models
     without the change."""
 
     problem: PlanningProblem
@@ -317,7 +316,7 @@ class _Question:
 
 
 def _relief(kind: str, subject: str, what: str, question: _Question, other: Plan) -> Relief | None:
-    """The relief that `other` shows; None if it has no benefit."""
+    """The benefit of the plan `other` as a `Relief`; None if there is none."""
     if not is_answer(question.now, other):
         return None
     serves = question.serves(other)

@@ -26,7 +26,7 @@ def _floor(reason: Reason, _: Text) -> str:
 
 def _lengths_worth(reason: Reason, _: Text) -> str:
     planned, target = map(rate, reason.quantities)
-    return f"at the present request lengths the fleet is good for {planned} of {target} req/s"
+    return f"at the present request lengths the fleet can serve {planned} of {target} req/s"
 
 
 def _cost(reason: Reason, _: Text) -> str:
@@ -51,7 +51,7 @@ def _plan_gap(reason: Reason, _: Text) -> str:
 
 
 def _divided_anew(reason: Reason, text: Text) -> str:
-    return "; ".join(["requests are divided again", *map(text, reason.because)])
+    return "; ".join(["traffic split updated", *map(text, reason.because)])
 
 
 def _thresholds_chosen(reason: Reason, text: Text) -> str:
@@ -61,7 +61,7 @@ def _thresholds_chosen(reason: Reason, text: Text) -> str:
     bound = "; ".join(map(text, reason.because))
     return (
         f"{shares(reason.names, fractions)} (thresholds {thresholds(marks)}); "
-        f"quality {quality:.4g}, at least {at_least:g} is asked for; bound by {bound}"
+        f"quality {quality:.4g}, at least {at_least:g} is required; bound by {bound}"
     )
 
 
@@ -71,7 +71,7 @@ def _thresholds_in_force(reason: Reason, text: Text) -> str:
 
 
 def _not_ready(_reason: Reason, _: Text) -> str:
-    return "the fleet for them is not ready"
+    return "the fleet for the new thresholds is not ready"
 
 
 def _unserved(reason: Reason, text: Text) -> str:
@@ -87,7 +87,7 @@ def _floor_unmet(reason: Reason, text: Text) -> str:
 
 
 def _nothing_more(_reason: Reason, _: Text) -> str:
-    return "nothing more can be had"
+    return "no further capacity is available"
 
 
 CHANGE_TEXTS = {

@@ -1,4 +1,4 @@
-"""Labels of combos for people, with GPU names or from the combo id alone."""
+"""Labels of combos for people: short ones from a combo id alone, or longer ones with GPU names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PHASES = {"prefill": " prefill", "decode": " decode", "aggregated": ""}
 
 
 def pool_words(pool_id: str, *, market: bool = True) -> str:
-    """Label of a pool: "us-east/l40s (spot)". market: False omits the market."""
+    """Label of a pool, e.g. "us-east/l40s (spot)". market: whether to include the market."""
     region, name, of = pool_id.split("/")
     return f"{region}/{name} ({of})" if market else f"{region}/{name}"
 
@@ -76,8 +76,7 @@ def short_name(combo: Combo, pools: Mapping[str, Pool]) -> str:
 
 
 def _cell(members: Iterable[Member | ComboMember], where: Callable[[str], str]) -> str:
-    """The label of the deployments of a cell, pool by pool. where: returns the label of a pool for
-    its id."""
+    """The label of a cell: its deployments, pool by pool. where: returns the label of a pool id."""
     runs: dict[str, list[str]] = {}
     for member in members:
         times = f"{member.count} " if member.count > 1 else ""

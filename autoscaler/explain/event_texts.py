@@ -20,16 +20,16 @@ def _by(reason: Reason) -> str:
 
 
 def control_text(reason: Reason) -> str:
-    """The text of a pause or a release, without its effect: "paused by ada: too dear"."""
+    """The text of a pause or a release, without its effect, e.g. "paused by ada: too dear"."""
     return f"{'paused' if reason.code is Code.PAUSED else 'released'}{_by(reason)}"
 
 
 def _paused(reason: Reason, _: Text) -> str:
-    return f"{control_text(reason)}; nothing is changed"
+    return f"{control_text(reason)}; Shoal makes no changes"
 
 
 def _released(reason: Reason, _: Text) -> str:
-    return f"{control_text(reason)}; Shoal leaves it alone"
+    return f"{control_text(reason)}; Shoal no longer manages it"
 
 
 def _frozen(reason: Reason, _: Text) -> str:
@@ -41,7 +41,7 @@ def _unfrozen(_reason: Reason, _: Text) -> str:
 
 
 def _freeze_began(reason: Reason, _: Text) -> str:
-    return f"freeze window {reason.names[0]} began; nothing is removed"
+    return f"freeze window {reason.names[0]} began; scale-in paused"
 
 
 def _scheduled_floor(reason: Reason, _: Text) -> str:
@@ -50,14 +50,14 @@ def _scheduled_floor(reason: Reason, _: Text) -> str:
 
 def _left_running(_reason: Reason, _: Text) -> str:
     return (
-        "declared no longer; its instances keep running, and are stopped "
+        "no longer declared; its instances keep running, and are stopped "
         "if it is declared in mode act and removed again"
     )
 
 
 def _held_running(_reason: Reason, _: Text) -> str:
     return (
-        "declared no longer; its instances keep running, and are stopped once it is managed again"
+        "no longer declared; its instances keep running, and are stopped once it is managed again"
     )
 
 
@@ -70,7 +70,7 @@ def _managed_again(_reason: Reason, _: Text) -> str:
 
 
 def _declared_again(_reason: Reason, _: Text) -> str:
-    return "declared again, or stopped as what is declared no longer"
+    return "declared again, or its instances were stopped because it is no longer declared"
 
 
 def _window_over(reason: Reason, _: Text) -> str:
@@ -99,7 +99,7 @@ def _approved(reason: Reason, _: Text) -> str:
 
 def _dropped(reason: Reason, text: Text) -> str:
     why = "; ".join(map(text, reason.because))
-    return f"{_proposal(reason)} was approved{_by(reason)}, but not carried out: {why}"
+    return f"{_proposal(reason)} was approved{_by(reason)}, but not applied: {why}"
 
 
 def _rebuilt(reason: Reason, _: Text) -> str:
@@ -121,7 +121,7 @@ def _drain_too_short(reason: Reason, _: Text) -> str:
     return (
         f"policy.drain_timeout {declared} is shorter than answers of {reason.subject} may take "
         f"({needed}: the longest answers at the TPOT limit): scale-in may cut requests; "
-        "leave it out, and it follows from the workload"
+        "omit it to derive it from the workload"
     )
 
 
@@ -133,7 +133,7 @@ def _start_below_provision(reason: Reason, _: Text) -> str:
     declared, needed = map(_limit, reason.quantities)
     return (
         f"policy.start_timeout {declared} is shorter than the provision_time {needed} of "
-        f"{reason.subject}: twice the expected start counts there instead"
+        f"{reason.subject}: for this pool Shoal waits twice the expected start time instead"
     )
 
 
@@ -141,7 +141,7 @@ def _approval_too_short(reason: Reason, _: Text) -> str:
     declared, needed = map(_limit, reason.quantities)
     return (
         f"policy.approve_within {declared} is shorter than policy.replan_every {needed}: "
-        "a proposal expires before the next full plan makes it again"
+        "a proposal expires before the next full plan can repeat it"
     )
 
 
@@ -156,13 +156,13 @@ def _request_limit_too_short(reason: Reason, _: Text) -> str:
 
 def _behind(reason: Reason, _: Text) -> str:
     return (
-        f"this controller is behind on {' and '.join(reason.names)}: silence is unknown, "
-        "no node counts as lost for it, and scale-in is paused until it has caught up"
+        f"this controller lags behind on {' and '.join(reason.names)}: "
+        "no node counts as lost, and scale-in is paused, until it has caught up"
     )
 
 
 def _caught_up(_reason: Reason, _: Text) -> str:
-    return "this controller has caught up: silence counts again"
+    return "this controller has caught up: silent nodes count as lost again"
 
 
 def _backing_off(reason: Reason, text: Text) -> str:
@@ -187,12 +187,12 @@ def _stray(reason: Reason, _: Text) -> str:
 def _price_set_aside(reason: Reason, _: Text) -> str:
     price, *good = reason.quantities
     stands = f"{good[0]:g}" if good else "the declared one"
-    return f"{reason.subject}: price {price:g} USD/h is set aside as a jump; {stands} stands"
+    return f"{reason.subject}: implausible price {price:g} USD/h ignored; {stands} stays in force"
 
 
 def _price_stale(reason: Reason, _: Text) -> str:
     age = f"{reason.quantities[0]:.0f} min old"
-    return f"{reason.subject}: price is {age}; no lower than declared is assumed"
+    return f"{reason.subject}: price is {age}; Shoal assumes at least the declared price"
 
 
 def _price_fresh(reason: Reason, _: Text) -> str:
@@ -201,7 +201,7 @@ def _price_fresh(reason: Reason, _: Text) -> str:
 
 def _offer_stale(reason: Reason, _: Text) -> str:
     age = f"{reason.quantities[0]:.0f} min old"
-    return f"{reason.subject}: availability is {age}; one node at most is counted on"
+    return f"{reason.subject}: availability is {age}; Shoal assumes at most one available node"
 
 
 def _offer_fresh(reason: Reason, _: Text) -> str:
@@ -212,7 +212,7 @@ def _unmanaged(reason: Reason, _: Text) -> str:
     now, *earlier = reason.quantities
     verb = "runs" if now == 1 else "run"
     then = f" ({earlier[0]:.0f} before)" if earlier else ""
-    servers = f"{now:.0f} of {reason.names[0]} {verb} that Shoal did not start{then}"
+    servers = f"{now:.0f} of {reason.names[0]} {verb} without being started by Shoal{then}"
     return f"{servers}; recommendations start from them"
 
 
@@ -221,16 +221,16 @@ def _uncertain(reason: Reason, text: Text) -> str:
 
 
 def _as_predicted(_reason: Reason, _: Text) -> str:
-    return "as predicted again, within a fifth"
+    return "as predicted again (within 20%)"
 
 
 def _not_measured(_reason: Reason, _: Text) -> str:
-    return "what started otherwise than predicted no longer runs"
+    return "estimates reset: the measured instances are gone"
 
 
 def _no_new_plan(reason: Reason, text: Text) -> str:
     why = "; ".join(map(text, reason.because))
-    return f"no new plan ({why}); the last good plan stands"
+    return f"no new plan ({why}); the last good plan stays in force"
 
 
 def _no_answer(_reason: Reason, _: Text) -> str:

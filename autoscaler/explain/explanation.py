@@ -33,11 +33,9 @@ class Relief:
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """The benefit of measuring a model on GPUs of type `gpu`, if they prove to be as fast as
-    predicted.
-
-    Without a measurement, plans use only a part of the predicted rate. The benefits are a lower
-    cost and less unserved demand.
+    """The benefit of measuring a model on GPUs of type `gpu`, provided that they are as fast as
+    predicted: a lower cost or less unserved demand, because plans use only a part of an unmeasured
+    rate.
     """
 
     gpu: str
@@ -89,8 +87,8 @@ class ModelReasons:
 class Saving:
     """A part of the difference between the current and the planned cost (negative: saved).
 
-    what: "sizing" (the plan without any spot, against the current cost) or "spot" (the further
-    reduction by spot).
+    what: "sizing" (cost of a plan without spot minus the current cost) or "spot" (planned cost
+    minus the cost of that plan).
     """
 
     what: str
@@ -99,7 +97,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All reasons of one plan: those of each model, and the reliefs and risks of the whole plan.
+    """All reasons of one plan: by model, and the reliefs and risks of the whole plan.
 
     savings: empty if the plan uses no spot, or if no plan without spot serves as much demand.
     """

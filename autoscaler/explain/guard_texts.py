@@ -33,7 +33,7 @@ def _gaps(reason: Reason, _: Text) -> str:
 def _gateway_silent(reason: Reason, _: Text) -> str:
     ages = zip(reason.names, reason.quantities, strict=True)
     names = ", ".join(f"{gateway} for {age_s:.0f} s" for gateway, age_s in ages)
-    return f"no word from a gateway that was serving ({names})"
+    return f"no report from a gateway that had traffic ({names})"
 
 
 def _in_flight(reason: Reason, _: Text) -> str:
@@ -55,7 +55,7 @@ def _latency_rising(reason: Reason, _: Text) -> str:
 
 
 def _unread(reason: Reason, _: Text) -> str:
-    return f"this controller is behind on {' and '.join(reason.names)}"
+    return f"this controller lags behind on {' and '.join(reason.names)}"
 
 
 def _no_full_window(_reason: Reason, _: Text) -> str:
@@ -63,7 +63,7 @@ def _no_full_window(_reason: Reason, _: Text) -> str:
 
 
 def _cooldown(reason: Reason, _: Text) -> str:
-    return f"something was added {lasting(reason.quantities[0])} ago"
+    return f"cool-down: capacity was added {lasting(reason.quantities[0])} ago"
 
 
 def _too_many_reversals(_reason: Reason, _: Text) -> str:
@@ -80,15 +80,15 @@ def _start_times(reason: Reason, _: Text) -> str:
 
 
 def _not_covered(_reason: Reason, _: Text) -> str:
-    return "what would be left no longer covers demand"
+    return "the remaining capacity would not cover demand"
 
 
 def _fleet_changed(_reason: Reason, _: Text) -> str:
-    return "the fleet changed while it was planned"
+    return "the fleet changed while the plan was made"
 
 
 def _proposal_outdated(_reason: Reason, _: Text) -> str:
-    return "the fleet changed since it was proposed"
+    return "the fleet changed since the proposal"
 
 
 def _no_room(reason: Reason, _: Text) -> str:
@@ -96,11 +96,11 @@ def _no_room(reason: Reason, _: Text) -> str:
 
 
 def _additions_not_enough(_reason: Reason, _: Text) -> str:
-    return "additions alone do not serve it"
+    return "additions alone do not serve all demand"
 
 
 def _nothing_left(_reason: Reason, _: Text) -> str:
-    return "nothing is left of it"
+    return "no part of the change can still be applied"
 
 
 def _freeze(reason: Reason, _: Text) -> str:

@@ -47,8 +47,8 @@ def explain(
 ) -> Explanation:
     """The reasons of `plan`, which `strategy` made for `problem`.
 
-    Alternatives and reliefs need further plans, so only eight models get them: those that cost most
-    or are underserved.
+    Alternatives and reliefs need further plans, so only the eight models get them that are
+    underserved or cost most.
     """
     if plan.status is PlanStatus.FAILED:
         return Explanation((), (), spot_losses(problem, plan))
@@ -117,8 +117,8 @@ def _of_model(
 def _bound_by(
     problem: PlanningProblem, plan: Plan, model: str, profile: Profile
 ) -> tuple[str, ...]:
-    """The limits that determine the rate of each combo of `model` (those of its slower phase), then
-    the utilization and the limits of the plan."""
+    """The limits that determine the rate of each combo of `model` (the limits of its slower phase),
+    then the utilization and the limits of the plan."""
     service = problem.cluster.service(model)
     if not any(target.count for target in plan.targets_of(model)) and (
         model in problem.unattainable_slos or not problem.can_be_served(model)
@@ -134,7 +134,7 @@ def _bound_by(
             if member.stage or member.count * member.req_per_s > target.combo.req_per_s * (
                 1 + 1e-9
             ):
-                continue  # a pipeline (sized by the library), or the other phase is slower
+                continue  # not a limit: a pipeline, which the library sizes, or the faster phase
             pool = problem.cluster.pool(member.pool)
             demand, node = problem.demands[model], NodeSlice(pool.gpu, member.gpus)
             arrivals = arrivals_of(demand, service)
@@ -152,7 +152,8 @@ def _bound_by(
 
 
 def _memory(service: Service, node: NodeSlice) -> str:
-    """The KV memory with its size: "KV memory (31 GB next to 141 GB of weights on 4xL40S)"."""
+    """Text for KV memory as the limit, e.g. "KV memory (31 GB next to 141 GB of weights on
+    4xL40S)"."""
     spec = service.architecture
     weights_gb = spec.weight_bytes / 1e9
     kv_gb = usable_gb(spec, node.gpu, node.gpus) - weights_gb
@@ -164,8 +165,7 @@ def _memory(service: Service, node: NodeSlice) -> str:
 
 
 def _holds(binding: Reason, problem: PlanningProblem, model: str) -> bool:
-    """Whether `binding`, the budget or a full pool, can be the cause of the shortfall of
-    `model`."""
+    """Whether `binding` (the budget or a full pool) can cause the shortfall of `model`."""
     if binding.code is ReasonCode.BUDGET:
         return True
     pools = {pool for combo in problem.candidates.get(model, ()) for pool in combo.gpus_by_pool()}

@@ -13,7 +13,7 @@ Text = Callable[[Reason], str]
 
 
 def promise(reason: Reason) -> str:
-    """A constraint in short form: "spot <= 25%"."""
+    """A constraint in short form, e.g. "spot <= 25%"."""
     if reason.code is Code.PROMISED_SURVIVAL:
         return f"survive {reason.names[0]}"
     promised = reason.quantities[0]
@@ -41,7 +41,7 @@ def _off_spot(reason: Reason, _: Text) -> str:
 
 def _loss_leaves(reason: Reason, _: Text) -> str:
     lost = f"a node of {pool_words(reason.names[0])}" if reason.names else "all spot"
-    return f"losing {lost} leaves {reason.quantities[0]:.0%} of demand"
+    return f"the loss of {lost} leaves capacity for {reason.quantities[0]:.0%} of demand"
 
 
 def _nodes_cost(reason: Reason, _: Text) -> str:
@@ -49,17 +49,17 @@ def _nodes_cost(reason: Reason, _: Text) -> str:
 
 
 def _not_possible(_reason: Reason, _: Text) -> str:
-    return "cannot be kept with the capacity available"
+    return "is impossible with the available capacity"
 
 
 def _not_planned(_reason: Reason, _: Text) -> str:
-    return "is not kept by any plan that was found"
+    return "is violated by every plan that was found"
 
 
 def _not_kept(reason: Reason, text: Text) -> str:
     strategy, (broken,) = reason.names[0], reason.because
     detail = "; ".join(map(text, broken.because))
-    return f"{promise(broken)} is not kept by {strategy}: {detail}"
+    return f"{promise(broken)} is violated by the plan of {strategy}: {detail}"
 
 
 def _pool_full(reason: Reason, _: Text) -> str:
@@ -121,7 +121,7 @@ def _slo_out_of_reach(reason: Reason, _: Text) -> str:
         return "; ".join(missed)
     return (
         f"TTFT {_ms(ttft_limit_ms)} and TPOT {_ms(tpot_limit_ms)} cannot be met together "
-        f"for enough of the requests; alone, {_ms(ttft_ms)} on {ttft_on} and "
+        f"for enough of the requests; each limit alone allows {_ms(ttft_ms)} on {ttft_on} and "
         f"{_ms(tpot_ms)} on {tpot_on}"
     )
 
@@ -139,11 +139,11 @@ def _no_usable_node(_reason: Reason, _: Text) -> str:
 
 
 def _no_pool(_reason: Reason, _: Text) -> str:
-    return "no pool is open to it: none in its regions, or spot only and its spot is 0"
+    return "it may use no pool: its regions have none, or only spot pools and its spot share is 0"
 
 
 def _splits_nowhere(reason: Reason, _: Text) -> str:
-    return f"it splits over no slice of its pools: {reason.quoted}"
+    return f"no engine can split it over any slice of its pools: {reason.quoted}"
 
 
 def _too_large(reason: Reason, _: Text) -> str:
@@ -161,7 +161,7 @@ def _too_large(reason: Reason, _: Text) -> str:
 
 
 def _nothing_serves_it(_reason: Reason, _: Text) -> str:
-    return "no pool it may use can hold and serve it"
+    return "no pool that it may use can hold and serve it"
 
 
 def _one_after_another(reason: Reason, _: Text) -> str:
@@ -173,7 +173,7 @@ def _one_after_another(reason: Reason, _: Text) -> str:
 
 def _rough_bound(_reason: Reason, _: Text) -> str:
     return (
-        "survive one-node: with so many models and pools the bound counts little of it, "
+        "survive one-node: with so many models and pools the cost bound ignores most of its cost, "
         "so the gap may be much smaller"
     )
 
@@ -183,21 +183,21 @@ def _type_not_served(reason: Reason, _: Text) -> str:
 
 
 def _budget_too_small(_reason: Reason, _: Text) -> str:
-    return "the budget and the nodes to be had do not reach for an instance"
+    return "the budget and the available nodes do not suffice for an instance"
 
 
 def _budget_stuck(reason: Reason, _: Text) -> str:
     models = "" if reason.subject else f"{', '.join(reason.names)}: "
-    return f"{models}what does more for the budget has no room until all that runs has left"
+    return f"{models}no rolling path: the better plan needs all running instances to stop first"
 
 
 def _no_budget_objective(_reason: Reason, _: Text) -> str:
-    return "policy.objective is cost: there is no budget to make the most of"
+    return "policy.objective is cost, so plans do not maximise work within a budget"
 
 
 def _budget_without_plan(reason: Reason, _: Text) -> str:
     usd = reason.quantities[0]
-    return f"{usd:.2f} USD/h and the nodes to be had allow no instance that meets its SLO"
+    return f"{usd:.2f} USD/h and the available nodes allow no instance that meets its SLO"
 
 
 def _not_in_time(_reason: Reason, _: Text) -> str:
@@ -209,7 +209,7 @@ def _solver_failed(reason: Reason, _: Text) -> str:
 
 
 def _solver_refuted(reason: Reason, _: Text) -> str:
-    return f"the solver's plan does not hold: {reason.quoted}"
+    return f"the solver's plan failed its check: {reason.quoted}"
 
 
 def _solver_timeout(reason: Reason, _: Text) -> str:
@@ -217,11 +217,11 @@ def _solver_timeout(reason: Reason, _: Text) -> str:
 
 
 def _solver_gone(reason: Reason, _: Text) -> str:
-    return f"the solver is gone: {reason.quoted}"
+    return f"the solver process ended: {reason.quoted}"
 
 
 def _solver_garbled(reason: Reason, _: Text) -> str:
-    return f"the solver's answer makes no sense: {reason.quoted}"
+    return f"the solver's answer cannot be read: {reason.quoted}"
 
 
 def _solver_error(reason: Reason, _: Text) -> str:
@@ -229,11 +229,11 @@ def _solver_error(reason: Reason, _: Text) -> str:
 
 
 def _solver_away(_reason: Reason, _: Text) -> str:
-    return "the solver is away"
+    return "the solver is not available"
 
 
 def _superseded(_reason: Reason, _: Text) -> str:
-    return "a newer request took its place"
+    return "replaced by a newer request"
 
 
 def _request_refused(reason: Reason, _: Text) -> str:
@@ -241,7 +241,7 @@ def _request_refused(reason: Reason, _: Text) -> str:
 
 
 def _no_plan(reason: Reason, _: Text) -> str:
-    return reason.quoted or "no plan came out"
+    return reason.quoted or "no plan was found"
 
 
 def _quality_pools(_reason: Reason, _: Text) -> str:

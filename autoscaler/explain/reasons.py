@@ -7,19 +7,19 @@ from collections.abc import Iterable
 
 
 def rate(req_per_s: float) -> str:
-    """A rate without its unit, in about three digits: "15.1", "0.42", "120"."""
+    """A rate with about three digits and without its unit, e.g. "15.1", "0.42", "120"."""
     if req_per_s >= 100:
         return f"{req_per_s:.0f}"
     return f"{req_per_s:.1f}" if req_per_s >= 1 else f"{req_per_s:.2f}"
 
 
 def money(usd_per_h: float) -> str:
-    """A change of cost: "+7.20/h", "-2.90/h" or "+0.00/h"."""
+    """A change of cost in USD, e.g. "+7.20/h", "-2.90/h" or "+0.00/h"."""
     return f"{usd_per_h + 0.0:+.2f}/h"
 
 
 def duration(seconds: float) -> str:
-    """A rough duration: "~45 s", "~6 min", "~2 h"."""
+    """An approximate duration, e.g. "~45 s", "~6 min", "~2 h"."""
     if seconds < 90:
         return f"~{seconds:.0f} s"
     return f"~{seconds / 60:.0f} min" if seconds < 5400 else f"~{seconds / 3600:.0f} h"

@@ -1,6 +1,5 @@
-"""Reasons why a GPU type is not a candidate: memory, the SLO, the markets.
-
-Candidates that lose on price are in `alternatives`.
+"""Reasons why a GPU type is not a candidate: memory, the SLO, the markets. Candidates that are only
+more expensive are in `alternatives`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from autoscaler.templates.engine_filter import VLLM
 def impossible_pools(
     problem: PlanningProblem, service: Service, profile: Profile
 ) -> tuple[Rejected, ...]:
-    """The pools that `service` may use although no slice of one of their nodes can serve it, each
-    with the reason."""
+    """Pools that `service` may use but that have no slice that can serve it, each with the
+    reason."""
     found: dict[str, Rejected] = {}
     if service.graph is not None:
         return _without_deployments(service.graph, usable_pools(problem.cluster, service))

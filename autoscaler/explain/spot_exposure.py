@@ -29,10 +29,8 @@ def spot_losses(problem: PlanningProblem, plan: Plan) -> tuple[SpotLoss, ...]:
 
 def savings(problem: PlanningProblem, plan: Plan, strategy: Strategy) -> tuple[Saving, ...]:
     """The difference between the current and the planned cost, split into the parts due to sizing
-    and due to spot. A plan without spot gives the split.
-
-    Empty if no such plan exists: fixed instances use spot, or no other capacity serves as much
-    demand.
+    and due to spot. The cost of a plan without spot separates the two. Empty if there is no such
+    plan, because fixed instances use spot or because no other capacity serves as much demand.
     """
     if not _on_spot(plan) or plan.shortfall_req_per_s:
         return ()

@@ -25,12 +25,16 @@ def _wake(_reason: Reason) -> str:
 
 def _surge(reason: Reason) -> str:
     size, *capacity = reason.quantities
-    if not capacity:  # the increase fits within the planned load
+    if not capacity:  # no capacity given: the increase fits within the planned load
         return f"{rate(size)} req/s"
     utilization, raw, instances = capacity
     if raw > 0.0:
         return over(size, utilization, raw)
-    none = "the running instances have no known capacity yet" if instances else "nothing runs"
+    none = (
+        "the running instances have no known capacity yet"
+        if instances
+        else "no instance is running"
+    )
     return f"{rate(size)} req/s, and {none}"
 
 
@@ -42,13 +46,13 @@ def _burst(reason: Reason) -> str:
 def _backlog(reason: Reason) -> str:
     in_flight, recent, expected, capacity = reason.quantities
     return (
-        f"{in_flight:.0f} requests in flight where {rate(recent)} req/s explain {expected:.0f}; "
+        f"{in_flight:.0f} requests in flight, {rate(recent)} req/s explain {expected:.0f}; "
         f"capacity {rate(capacity)}"
     )
 
 
 def _routed(reason: Reason) -> str:
-    return f"{rate(reason.quantities[0])} req/s by way of {reason.names[0]}"
+    return f"{rate(reason.quantities[0])} req/s routed by {reason.names[0]}"
 
 
 def _forecast(reason: Reason) -> str:
@@ -62,7 +66,7 @@ def _forecast(reason: Reason) -> str:
 def _rising(reason: Reason) -> str:
     expected, in_s, lasted_s, now, per_min = reason.quantities
     return (
-        f"{rate(expected)} req/s expected in {duration(in_s)} because it has been rising for "
+        f"{rate(expected)} req/s expected in {duration(in_s)} because the rate has been rising for "
         f"{lasting(lasted_s)} ({rate(now)} now, {per_min:+.2f} a minute)"
     )
 

@@ -13,17 +13,17 @@ from autoscaler.explain.target_texts import TARGET_TEXTS
 from autoscaler.explain.trigger_texts import TRIGGER_TEXTS
 from topics.reason_codes import ReasonCode
 
-_MOST = 2000  # characters: the maximal length of a reason in a decision record
+_MOST = 2000  # maximal length of a reason in a decision record, in characters
 
 Family = Mapping[ReasonCode, Callable[[Reason, Callable[[Reason], str]], str]]
 
 FAMILIES: Mapping[str, Family] = {
-    "Why all models are planned again": TRIGGER_TEXTS,
-    "Why so much demand is planned for": TARGET_TEXTS,
-    "What makes up a change, or is missing from it": CHANGE_TEXTS,
-    "Why a change waits": GUARD_TEXTS,
-    "What operators said and what was noticed": EVENT_TEXTS,
-    "What a plan is bound by, breaks, or could not do": PLAN_TEXTS,
+    "Triggers of a full plan": TRIGGER_TEXTS,
+    "Reasons for the planned demand": TARGET_TEXTS,
+    "Parts of a change": CHANGE_TEXTS,
+    "Reasons to delay a change": GUARD_TEXTS,
+    "Operator actions and events": EVENT_TEXTS,
+    "Limits, violations and failures of a plan": PLAN_TEXTS,
 }
 """The sentences of each family of codes, under its title."""
 
@@ -33,8 +33,8 @@ TEXTS: Family = {code: own for family in FAMILIES.values() for code, own in fami
 def text(reason: Reason) -> str:
     """The sentence of `reason`, with units; it names the subject only if the sentence needs it.
 
-    If ids or figures are missing, the result is the meaning of the reason's code, so that no
-    decision fails.
+    If ids or figures are missing, it returns the meaning of the reason's code, because a decision
+    must not fail for its text.
     """
     try:
         return TEXTS[reason.code](reason, text)

@@ -43,7 +43,7 @@ def _launch_failed(reason: Reason, _: Text) -> str:
 def _service(reason: Reason, _: Text) -> str:
     if reason.code is Code.SERVICE_MODE:
         before, now = reason.names
-        what = f"goes from mode {before} to {now}"
+        what = f"changed from mode {before} to {now}"
     elif reason.code is Code.SERVICE_FLOOR:
         least, was = reason.quantities
         what = f"has a floor of {least:.0f} instead of {was:.0f}"
@@ -87,17 +87,17 @@ def _model_mix(reason: Reason, _: Text) -> str:
 def _lengths(reason: Reason, _: Text) -> str:
     prompt, answer, old_prompt, old_answer = reason.quantities
     return (
-        f"requests of {reason.subject} turned to {prompt:.0f} tokens in and {answer:.0f} out "
-        f"(from {old_prompt:.0f} and {old_answer:.0f})"
+        f"requests of {reason.subject} now have {prompt:.0f} tokens in and {answer:.0f} out "
+        f"(were {old_prompt:.0f} and {old_answer:.0f})"
     )
 
 
 def _roles(reason: Reason, _: Text) -> str:
-    return f"{reason.subject} is short, and its instances may change roles"
+    return f"{reason.subject} lacks capacity, and its instances may now switch roles"
 
 
 def _excess(reason: Reason, _: Text) -> str:
-    return f"{reason.subject} needs less"
+    return f"{reason.subject} has excess capacity"
 
 
 def _left_out(reason: Reason, text: Text) -> str:
@@ -106,7 +106,7 @@ def _left_out(reason: Reason, text: Text) -> str:
 
 def _scattered(reason: Reason, _: Text) -> str:
     nodes, fewest = reason.quantities
-    return f"{reason.subject}: {nodes:.0f} nodes where {fewest:.0f} would do"
+    return f"{reason.subject}: spread over {nodes:.0f} nodes; {fewest:.0f} would be enough"
 
 
 def _no_thresholds(reason: Reason, _: Text) -> str:

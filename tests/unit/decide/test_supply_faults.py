@@ -211,7 +211,7 @@ def test_a_price_jump_is_rejected_and_stated_once() -> None:
     w.prices[name] = Price(name, 9000.0, w.now_ms)
     w.run(60)
     said = [d.reason for d in w.decisions if ReasonCode.PRICE_SET_ASIDE in d.codes]
-    assert said == [f"{name}: price 9000 USD/h is set aside as a jump; 9 stands"]
+    assert said == [f"{name}: implausible price 9000 USD/h ignored; 9 stays in force"]
     assert w.state.supply.prices_usd_per_h() == {name: 9.0}
 
 

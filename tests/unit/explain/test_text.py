@@ -42,7 +42,10 @@ def test_every_code_has_a_sentence_in_exactly_one_family() -> None:
             Reason(ReasonCode.SURGE, "chat", (), (15.1, 0.8, 17.6, 2)),
             "15.1 req/s is over 80% of 17.6",
         ),
-        (Reason(ReasonCode.SURGE, "chat", (), (3.0, 0.8, 0.0, 0)), "3.0 req/s, and nothing runs"),
+        (
+            Reason(ReasonCode.SURGE, "chat", (), (3.0, 0.8, 0.0, 0)),
+            "3.0 req/s, and no instance is running",
+        ),
         (
             Reason(ReasonCode.STILL_IN_FLIGHT, quantities=(1,)),
             "no arrivals, but 1 request in flight",

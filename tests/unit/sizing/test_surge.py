@@ -240,7 +240,7 @@ def test_no_data_and_old_data_are_no_surge() -> None:
 
 @pytest.mark.parametrize(
     ("groups", "sentence"),
-    [(1, "the running instances have no known capacity yet"), (0, "nothing runs")],
+    [(1, "the running instances have no known capacity yet"), (0, "no instance is running")],
 )
 def test_capacity_that_is_not_known_is_no_capacity_of_zero(groups: int, sentence: str) -> None:
     """After a takeover the capacity of the running instances is unknown until the planner's first
