@@ -110,7 +110,8 @@ class Service:
     cautious: whether to plan with the lower end of a prediction's interval if the interval is wide.
     types: kinds of requests in the declared workload; empty = one kind. graph: set for a model of
     components, whose combos are cells. unmanaged: the combo that corresponds to one server of the
-    model that Shoal does not manage ("" = none declared).
+    model that Shoal does not manage ("" = none declared). served_as: declared names under which
+    engines serve the model, as their metrics label it; empty = none declared.
     """
 
     model: str
@@ -143,6 +144,7 @@ class Service:
     graph: ComponentGraph | None = None
     cautious: bool = False
     unmanaged: str = ""
+    served_as: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         who = f"model {self.model}"

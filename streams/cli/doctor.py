@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +17,19 @@ from autoscaler.explain.text import text
 from autoscaler.planning.time_limits import contradictions
 from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
 from streams.cli.controller_client import add_url, status
+from streams.cli.doctor_series import of_series
+from streams.cli.finding import Finding
 from streams.cli.json_output import show_json
 from streams.files.model_source import facts_words, uncertain_facts
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError, first_line, without_login
 from streams.plain_text import age_words, several
-from streams.ports.promql import prometheus
+from streams.ports.promql import Ask, prometheus
 from topics.reason_codes import ReasonCode
 
 _STALE_TELEMETRY_S = 30.0
 _STALE_SUPPLY_S = 1800.0
 _LATE_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check. ok: no action is needed.
-
-    what: what was checked. said: its state. mend: the remedy.
-    """
-
-    ok: bool
-    what: str
-    said: str
-    mend: str = ""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -76,6 +65,7 @@ def of_file(path: Path) -> Iterator[Finding]:
         prometheus_queries,
     )  # imports a compiler, which would delay --help
 
+    asks: dict[str, Ask] = {}
     config = load_config(path)
     cluster = config.cluster
     models, pools = several(len(cluster.services), "model"), several(len(cluster.pools), "pool")
@@ -89,7 +79,9 @@ def of_file(path: Path) -> Iterator[Finding]:
     for name, server in config.prometheus.items():
         url = without_login(server.url)
         try:
-            prometheus(server)("vector(1)")
+            ask = prometheus(server)
+            ask("vector(1)")
+            asks[name] = ask
             yield Finding(True, f"prometheus {name}", f"{url} answers")
         except Exception as error:
             yield Finding(
@@ -102,6 +94,7 @@ def of_file(path: Path) -> Iterator[Finding]:
         prometheus_queries(config)
     except UserError as error:
         yield Finding(False, "prometheus", str(error), f"add prometheus: {{name: URL}} to {path}")
+    yield from of_series(config, asks)
 
 
 def _broker(config: Config) -> Finding:

@@ -43,6 +43,7 @@ from streams.controller.outbox import Outbox
 from streams.controller.tick_loop import Loop, Ports
 from streams.files.keyfiles import read_keys
 from streams.files.plan_inputs import load_demand, with_workload
+from streams.files.served_names import served_names, unmanaged_names
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
 from streams.health.controller_facts import Identity
@@ -171,7 +172,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
 
     alerts = EngineViews(
         [prometheus(server, LIMIT_S) for server in config.prometheus.values()],
-        lambda: [service.model for service in declared().services],
+        lambda: served_names(declared().services),
         clock.now_ms,
         alerted,
     )
@@ -276,7 +277,7 @@ def _unmanaged(config: Config, declared: DeclaredCluster, latest: ControlState) 
     `unmanaged`."""
     return UnmanagedServers(
         [prometheus(server) for server in config.prometheus.values()],
-        lambda: [s.model for s in declared().services if s.unmanaged],
+        lambda: unmanaged_names(declared().services),
         lambda: [seen.endpoint for status in latest.statuses.values() for seen in status.instances],
         latest.unmanaged,
     )

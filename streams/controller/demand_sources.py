@@ -3,24 +3,26 @@ telemetry."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import compress
 
 from autoscaler.estimate.windows import TelemetryWindows
 from streams.clock import Clock, Times
 from streams.controller.declared_names import DeclaredNames
+from streams.files.served_names import served_names
 from streams.files.shoal_yaml import Config
 from streams.files.user_errors import UserError
 from streams.ports.demand_source import DemandSource, Sink
 from streams.ports.demand_topic import MERGED
-from streams.ports.promql import FROM_VLLM, PromqlDemand, prometheus, vllm_query
+from streams.ports.promql import PromqlDemand, prometheus
+from streams.ports.vllm_queries import FROM_VLLM, arrivals_query
 from topics.telemetry_columns import TelemetryBatch
 from topics.topic_table import TELEMETRY
 
 
 def demand_sources(
     config: Config,
-    queries: Mapping[str, str],
+    queries: Mapping[str, Sequence[str]],
     clock: Clock,
     windows: TelemetryWindows,
     telemetry: DemandSource,
@@ -38,11 +40,14 @@ def demand_sources(
     return found
 
 
-def prometheus_queries(config: Config) -> dict[str, str]:
-    """PromQL query by model. UserError: a model has a query, but no Prometheus address is
-    declared."""
+def prometheus_queries(config: Config) -> dict[str, tuple[str, ...]]:
+    """PromQL queries by model: the user's query, or one query for each name under which vLLM serves
+    the model. UserError: a model has a query, but no Prometheus address is declared."""
+    names = served_names(config.cluster.services)
     queries = {
-        s.model: vllm_query(s.model) if s.demand_query == FROM_VLLM else s.demand_query
+        s.model: tuple(map(arrivals_query, names[s.model]))
+        if s.demand_query == FROM_VLLM
+        else (s.demand_query,)
         for s in config.cluster.services
         if s.demand_query
     }
@@ -57,7 +62,7 @@ def prometheus_queries(config: Config) -> dict[str, str]:
 
 def gateways_sink(
     windows: TelemetryWindows,
-    queries: Mapping[str, str],
+    queries: Collection[str],
     on_news: Callable[[], None],
     known: DeclaredNames | None = None,
 ) -> Sink:
@@ -83,7 +88,7 @@ def gateways_sink(
 
 def merged_sink(
     windows: TelemetryWindows,
-    queries: Mapping[str, str],
+    queries: Collection[str],
     on_news: Callable[[], None],
     known: DeclaredNames | None = None,
 ) -> Sink:

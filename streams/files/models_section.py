@@ -19,6 +19,7 @@ from streams.files.keys import Either, Group, Key, Named
 from streams.files.model_source import architecture
 from streams.files.name_rules import check_name
 from streams.files.quality_section import QUALITY_ROUTE, stands_for_models
+from streams.files.served_names import served_as
 from streams.files.unmanaged_section import UNMANAGED, read_unmanaged
 from streams.files.workload_section import WORKLOAD, read_workload, refuse_longer
 from streams.files.yaml_tree import ConfigError, Section
@@ -55,12 +56,19 @@ DEMAND = Key(
     "PromQL for requests/s, or `vllm` for vLLM's own counters, instead of gateway telemetry.",
     otherwise="gateway telemetry",
 )
+SERVED_AS = Key(
+    "served_as",
+    served_as,
+    "Names under which vLLM serves the model: label `model_name` of its metrics.",
+    otherwise="the model's name and the Hugging Face name of its source",
+)
 _LEAST = units.count(0, 100_000)
 MODEL = Group(
     "One served model.",
     (
         SOURCE, ENGINE, common.MIN, common.MAX, common.REGIONS, SURVIVE, common.PRIORITY,
-        common.MODE, DISAGGREGATE, FREEZE, common.ZERO_AFTER, DEMAND, common.SHARE, *DEFAULTS.keys,
+        common.MODE, DISAGGREGATE, FREEZE, common.ZERO_AFTER, DEMAND, SERVED_AS, common.SHARE,
+        *DEFAULTS.keys,
     ),
     {
         "slo": common.SLO,
@@ -182,6 +190,7 @@ def _declared(name: str, model: Section, given: Surroundings) -> Service:
         max_disruption=own.max_disruption,
         traffic_share=common.SHARE.take(model),
         demand_query=DEMAND.take_or(model, ""),
+        served_as=SERVED_AS.take_or(model, ()),
         scale_targets=_scale_targets(model.section("scale"), given.pools),
         cautious=own.cautious,
         disaggregate=DISAGGREGATE.take(model),

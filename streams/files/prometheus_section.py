@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,11 +19,13 @@ from streams.files.yaml_tree import Section
 @dataclass(frozen=True, slots=True)
 class PrometheusServer:
     """token_file: file with a bearer token, read for every query, so the token may rotate. ca_file:
-    PEM file of the certificate authority, "" = the system's authorities."""
+    PEM file of the certificate authority, "" = the system's authorities. headers: further HTTP
+    headers, such as the tenant of Mimir (`X-Scope-OrgID`)."""
 
     url: str
     token_file: str = ""
     ca_file: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def _address(value: object) -> str:
@@ -39,6 +43,22 @@ def _address(value: object) -> str:
 url = Parser(_address, "URL", {"type": "string", "pattern": "^https?://"})
 """The address of an HTTP server, without a slash at its end."""
 
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,100}\Z")
+_OWN_HEADERS = ("authorization", "host", "content-length", "connection", "transfer-encoding")
+
+
+def _header_value(value: object) -> str:
+    text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    if not 0 < len(text) <= 200 or not text.isascii() or not text.isprintable():
+        raise InvalidValue("", value, "a text of 1 to 200 printable ASCII characters")
+    return text.strip()
+
+
+header_value = Parser(
+    _header_value, "text", {"type": ["string", "integer"], "minLength": 1, "maxLength": 200}
+)
+"""The value of an HTTP header."""
+
 URL = Key("url", url, "Address of the server.")
 TOKEN_FILE = Key(
     "token_file",
@@ -52,7 +72,11 @@ CA_FILE = Key(
     "PEM file of the server's certificate authority.",
     otherwise="the system's authorities",
 )
-SERVER = Group("A server with a token or a certificate.", (URL, TOKEN_FILE, CA_FILE))
+SERVER = Group(
+    "A server with a token, a certificate or headers.",
+    (URL, TOKEN_FILE, CA_FILE),
+    {"headers": Named("Further HTTP headers by name, such as X-Scope-OrgID.", header_value)},
+)
 PROMETHEUS = Named(
     "Prometheus servers by name.", Either("A URL, or a mapping.", {"": url}, otherwise=SERVER)
 )
@@ -75,6 +99,17 @@ def read_prometheus(section: Section | None) -> dict[str, PrometheusServer]:
             URL.take(server),
             str(folder / token) if token else "",
             str(folder / authority) if authority else "",
+            _headers(server.section("headers")),
         )
         SERVER.finish(server)
     return found
+
+
+def _headers(section: Section | None) -> dict[str, str]:
+    if section is None:
+        return {}
+    for name in section:
+        if not _HEADER.match(name) or name.lower() in _OWN_HEADERS:
+            allowed = "the name of an HTTP header, except Authorization (token_file) and Host"
+            raise section.error(name, f"is not allowed; allowed: {allowed}")
+    return {name: section.take(name, header_value) for name in section}

@@ -28,6 +28,7 @@ from streams.files.policy_section import LONG_WINDOW, POLICY, read_policy
 from streams.files.pools_section import REGIONS, read_pools
 from streams.files.prometheus_section import PROMETHEUS, PrometheusServer, read_prometheus
 from streams.files.quality_section import read_routes
+from streams.files.served_names import refuse_shared
 from streams.files.user_errors import UserError
 from streams.files.yaml_tree import ConfigError, Section, read, read_text
 
@@ -117,6 +118,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     assert models is not None  # noqa: S101  required
     given = Surroundings(defaults, engines, pools, own_mode, Path(root.file).parent)
     services = read_models(models, given)
+    refuse_shared(models, services)
     routes, services, scores = read_routes(models, services)
     SHOAL_YAML.finish(root)
     refuse_mixed(root.file, policy, services, routes)

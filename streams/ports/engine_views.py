@@ -8,35 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from autoscaler.estimate.engine_view import EngineView
 from streams.ports.promql import Ask, rate_of
+from streams.ports.vllm_queries import RUNNING, WAITING, held_query
 from topics.records import Alert
 
 log = logging.getLogger(__name__)
 
 LIMIT_S = 1.0
-_QUERY = 'sum(vllm:num_requests_{what}{{model_name="{model}"}})'
+_HELD = (RUNNING, WAITING)
 
 Deliver = Callable[[Alert, Mapping[str, EngineView]], None]
 
 
 class EngineViews:
-    """asks: one query function per Prometheus; their answers are summed. models: all declared
-    models. deliver: receives the alert and the engines' metrics by model; called on the event loop.
-    """
+    """asks: one query function per Prometheus; their answers are summed. names: names under
+    which engines serve each declared model. deliver: receives the alert and the engines' metrics by
+    model; called on the event loop."""
 
     def __init__(
         self,
         asks: Iterable[Ask],
-        models: Callable[[], Iterable[str]],
+        names: Callable[[], Mapping[str, Sequence[str]]],
         now_ms: Callable[[], int],
         deliver: Deliver,
     ) -> None:
         self._asks = tuple(asks)
-        self._models = models
+        self._names = names
         self._now_ms = now_ms
         self._deliver = deliver
         self._tasks: set[asyncio.Task[None]] = set()
@@ -51,29 +52,34 @@ class EngineViews:
         task.add_done_callback(self._tasks.discard)
 
     async def _ask_then_deliver(self, alert: Alert) -> None:
-        models = [model for model in self._models() if not alert.models or model in alert.models]
+        names = {
+            model: served
+            for model, served in self._names().items()
+            if not alert.models or model in alert.models
+        }
         views = {
-            model: EngineView(at_ms=self._now_ms(), error="no answer in time") for model in models
+            model: EngineView(at_ms=self._now_ms(), error="no answer in time") for model in names
         }
         try:
             async with asyncio.timeout(LIMIT_S):
-                found = await asyncio.gather(*(self._view(model) for model in models))
-                views = dict(zip(models, found, strict=True))
+                found = await asyncio.gather(*(self._view(served) for served in names.values()))
+                views = dict(zip(names, found, strict=True))
         except TimeoutError:
             log.warning("alert %s: Prometheus did not answer within %g s", alert.name, LIMIT_S)
         self._deliver(alert, views)
 
-    async def _view(self, model: str) -> EngineView:
+    async def _view(self, names: Sequence[str]) -> EngineView:
         running, waiting = await asyncio.gather(
-            *(self._sum(_QUERY.format(what=what, model=model)) for what in ("running", "waiting"))
+            *(self._sum([held_query(metric, name) for name in names]) for metric in _HELD)
         )
         if running is None or waiting is None:
             return EngineView(at_ms=self._now_ms(), error="Prometheus knows none")
         return EngineView(running, waiting, self._now_ms())
 
-    async def _sum(self, query: str) -> float | None:
+    async def _sum(self, queries: Sequence[str]) -> float | None:
         answers = await asyncio.gather(
-            *(asyncio.to_thread(ask, query) for ask in self._asks), return_exceptions=True
+            *(asyncio.to_thread(ask, query) for ask in self._asks for query in queries),
+            return_exceptions=True,
         )
         known: list[float] = []
         for answer in answers:

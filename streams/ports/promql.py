@@ -1,9 +1,9 @@
-"""Demand from a user's own Prometheus: one PromQL query per model that returns requests per second.
+"""Demand from a user's own Prometheus: PromQL queries per model that return requests per second.
 
 Queries run in threads, because the client is synchronous. Answers of several servers are summed,
-and rates become telemetry of whole requests. A query that fails, is empty or returns NaN is missing
-data: nothing is reported for that time, and windows show the gap. A rate of zero is reported as
-zero.
+and rates become telemetry of whole requests. A query that fails or returns NaN is missing data, and
+so is a model whose queries are all empty: nothing is reported for that time, and windows show the
+gap. A rate of zero is reported as zero.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,10 @@ MOST_AT_ONCE = 32
 """Concurrent queries to all servers. The default threads of asyncio, a few more than cores, would
 need more than a second for a hundred models at 0.1 s each."""
 
+WHOLE_ANSWERS = {"dedup": "true", "partial_response": "false", "deny_partial_response": "1"}
+"""Parameters of every query. With them Thanos and VictoriaMetrics refuse to answer if a store is
+missing, because a partial sum is not the demand. Prometheus and Mimir ignore them."""
+
 _TRIES, _PAUSE_S = 2, 0.2
 
 
@@ -71,7 +75,12 @@ def client_of(server: PrometheusServer, tries: int, timeout_s: float) -> Prometh
     auth = _TokenFile(server.token_file) if server.token_file else None
     retry = Retry(total=tries - 1)
     client = PrometheusConnect(
-        url=server.url, retry=retry, auth=auth, session=session, timeout=timeout_s
+        url=server.url,
+        headers=dict(server.headers),
+        retry=retry,
+        auth=auth,
+        session=session,
+        timeout=timeout_s,
     )
     # The default adapter keeps ten connections and logs a warning for each further connection.
     session.mount(server.url, HTTPAdapter(max_retries=retry, pool_maxsize=MOST_AT_ONCE))
@@ -84,7 +93,7 @@ def prometheus(server: PrometheusServer, timeout_s: float = 5.0) -> Ask:
 
     def ask(query: str) -> list[dict[str, Any]]:
         try:
-            found: Any = client.custom_query(query)
+            found: Any = client.custom_query(query, params=WHOLE_ANSWERS)
         except (KeyError, TypeError):  # JSON, but not an answer of Prometheus
             found = None
         if not isinstance(found, list):
@@ -92,25 +101,6 @@ def prometheus(server: PrometheusServer, timeout_s: float = 5.0) -> Ask:
         return found
 
     return ask
-
-
-FROM_VLLM = "vllm"
-"""Value of the setting that selects `vllm_query` instead of a user's query."""
-
-
-def vllm_query(model: str) -> str:
-    """PromQL for the arrivals at the vLLM servers of `model`, saturated or not.
-
-    arrivals = completions + growth of the requests in the server, so a growing queue counts
-    although no vLLM counter shows it. Both terms use the same minute and the same extrapolation, so
-    the scrape interval must be at most 20 s. A draining queue is subtracted; the result is at least
-    zero.
-    """
-    labels = f'{{model_name="{model}"}}'
-    growth = " + ".join(
-        f"sum(delta(vllm:num_requests_{what}{labels}[1m])) / 60" for what in ("running", "waiting")
-    )
-    return f"clamp_min(sum(rate(vllm:request_success_total{labels}[1m])) + {growth}, 0)"
 
 
 class _LastRate:
@@ -123,11 +113,13 @@ class _LastRate:
 
 class PromqlDemand:
     """asks: query function of each Prometheus, by name. queries: PromQL by model, sent to every
-    Prometheus; their answers are summed. A server that never reported a model is not expected to
-    answer for it. A server that reported a model and then does not answer counts with its last rate
-    for `HOLD_MS`; after that nothing is reported for the model, because a partial sum is not the
-    demand. every_s: domain seconds between queries: each second, so that a live Prometheus never
-    looks like stopped telemetry.
+    Prometheus. The answers are summed; an empty answer adds nothing. A server that never reported a
+    model is not expected to answer for it. A server that reported a model and then does not answer
+    counts with its last rate for `HOLD_MS`; after that nothing is reported for the model, because a
+    partial sum is not the demand.
+
+    every_s: domain seconds between queries: each second, so that a live Prometheus never looks like
+    stopped telemetry.
 
     Prometheus reports rates, not single requests: the rate times the span is reported in whole
     requests, and the fraction is added to the next span, so that no request is lost.
@@ -136,12 +128,13 @@ class PromqlDemand:
     def __init__(
         self,
         asks: Mapping[str, Ask],
-        queries: Mapping[str, str],
+        queries: Mapping[str, Sequence[str]],
         clock: Clock,
         every_s: float = 1.0,
     ) -> None:
         self._asks = dict(asks)
         self._known: dict[tuple[str, str], _LastRate] = {}
+        self._silent: set[str] = set()
         self._queries = dict(queries)
         self._clock = clock
         self._every_ms = int(every_s * 1000)
@@ -179,9 +172,9 @@ class PromqlDemand:
         records = batch_of([self._record(m, r) for m, r in answered if r is not None])
         sink(records, np.full(len(records), event_ms))
 
-    async def _rate(self, model: str, query: str, now_ms: int) -> float | None:
+    async def _rate(self, model: str, queries: Sequence[str], now_ms: int) -> float | None:
         answers = await asyncio.gather(
-            *(self._answer(ask, model, query) for ask in self._asks.values())
+            *(self._answer(ask, model, queries) for ask in self._asks.values())
         )
         total, heard = 0.0, False
         for server, rate in zip(self._asks, answers, strict=True):
@@ -192,13 +185,36 @@ class PromqlDemand:
             elif known is not None and now_ms - known.at_ms <= HOLD_MS:
                 total += known.rate
             elif known is not None:
-                log.warning("demand for %s: no data from %s; unknown without it", model, server)
+                self._note_silence(model, f"no data from {server}; unknown without it")
                 return None
         if not heard:
-            log.warning("demand for %s: no data for %s", model, query)
-        return total if heard else None
+            self._note_silence(model, "no data; shoal doctor shows the queries and the answers")
+            return None
+        if model in self._silent:
+            self._silent.discard(model)
+            log.info("demand for %s: known again", model)
+        return total
 
-    async def _answer(self, ask: Ask, model: str, query: str) -> float | None:
+    def _note_silence(self, model: str, why: str) -> None:
+        """Log the first time that the demand is unknown, not every second."""
+        if model not in self._silent:
+            self._silent.add(model)
+            log.warning("demand for %s: %s", model, why)
+
+    async def _answer(self, ask: Ask, model: str, queries: Sequence[str]) -> float | None:
+        """Sum of the rates that one Prometheus returns, None for missing data."""
+        answers = await asyncio.gather(*(self._vector(ask, model, query) for query in queries))
+        rates = []
+        for answer in answers:
+            rate = None if answer is None else rate_of(answer)
+            if rate is None and answer != []:
+                return None
+            if rate is not None:
+                rates.append(rate)
+        return sum(rates) if rates else None
+
+    async def _vector(self, ask: Ask, model: str, query: str) -> list[dict[str, Any]] | None:
+        """Result of a query, None if Prometheus did not answer."""
         trying = AsyncRetrying(
             retry=retry_if_exception_type(RequestException),
             stop=stop_after_attempt(_TRIES),
@@ -208,9 +224,10 @@ class PromqlDemand:
         try:
             answer: list[dict[str, Any]] = await trying(self._in_thread, ask, query)
         except (PrometheusApiClientException, OSError, ValueError, KeyError) as error:
-            log.warning("demand for %s: Prometheus did not answer: %s", model, error)
+            if model not in self._silent:
+                log.warning("demand for %s: Prometheus did not answer: %s", model, error)
             return None
-        return rate_of(answer)
+        return answer
 
     async def _in_thread(self, ask: Ask, query: str) -> list[dict[str, Any]]:
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask, query)

@@ -7,31 +7,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, MutableMapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any
 
 from streams.ports.promql import Ask
+from streams.ports.vllm_queries import servers_query
 
 log = logging.getLogger(__name__)
 
 _EVERY_S = 5.0
-_QUERY = 'count by (instance) (vllm:num_requests_running{{model_name="{model}"}})'
+_MOST = 1_000_000
 
 
 class UnmanagedServers:
     """asks: one query function per Prometheus; a server that several of them monitor is counted
-    several times, and so is its demand. models: models that may have such servers. own: addresses
-    of Shoal's engines. counts: number of servers by model, updated here; an unknown count stays
-    unchanged."""
+    several times, and so is its demand. names: names under which the servers of a model may report,
+    for models that may have such servers. own: addresses of Shoal's engines. counts: number of
+    servers by model, updated here. If a Prometheus does not answer, or if none knows such a server,
+    the count is unknown and stays unchanged."""
 
     def __init__(
         self,
         asks: Iterable[Ask],
-        models: Callable[[], Iterable[str]],
+        names: Callable[[], Mapping[str, Sequence[str]]],
         own: Callable[[], Collection[str]],
         counts: MutableMapping[str, int],
     ) -> None:
         self._asks = tuple(asks)
-        self._models = models
+        self._names = names
         self._own = own
         self._counts = counts
         self._silent: set[str] = set()
@@ -45,16 +49,34 @@ class UnmanagedServers:
     async def query_once(self) -> None:
         """Query once for every model."""
         own = frozenset(self._own())
-        for model in self._models():
+        for model, names in self._names().items():
+            queries = [servers_query(name) for name in names]
             try:
                 answers = await asyncio.gather(
-                    *(asyncio.to_thread(ask, _QUERY.format(model=model)) for ask in self._asks)
+                    *(asyncio.to_thread(ask, query) for ask in self._asks for query in queries)
                 )
-                found = [str(one["metric"]["instance"]) for answer in answers for one in answer]
+                found = [server for answer in answers for server in servers_of(answer)]
             except Exception as error:  # any client error: the count is unknown
-                if model not in self._silent:
-                    log.warning("servers of %s: Prometheus did not answer: %s", model, error)
-                self._silent.add(model)
+                self._note_silence(model, f"Prometheus did not answer: {error}")
+                continue
+            if not found:
+                self._note_silence(model, f"Prometheus knows none named {' or '.join(names)}")
                 continue
             self._silent.discard(model)
-            self._counts[model] = sum(address not in own for address in found)
+            self._counts[model] = sum(count for address, count in found if address not in own)
+
+    def _note_silence(self, model: str, why: str) -> None:
+        if model not in self._silent:
+            self._silent.add(model)
+            log.warning("servers of %s: %s", model, why)
+
+
+def servers_of(answer: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    """Address and number of servers of each sample. ValueError and LookupError: not a count."""
+    found = []
+    for sample in answer:
+        count = float(sample["value"][1])
+        if not math.isfinite(count) or not 0.0 <= count <= _MOST:
+            raise ValueError(f"{count} is not a number of servers")
+        found.append((str(sample["metric"].get("instance", "")), int(count)))
+    return found

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -19,8 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streams.ports.promql import rate_of, vllm_query
-from streams.tools.up.host_resources import free_port
+from streams.ports.promql import rate_of
+from streams.ports.vllm_queries import arrivals_query
+from tests.integration.alerts.prometheus_server import running_prometheus
 
 SCRAPES_S = 15
 CAPACITY = 12.0  # requests/s of all servers: three with 16 slots of 4 s
@@ -79,35 +78,8 @@ def server(
     for metric, own in lines.items():
         kind = "counter" if metric.endswith("_total") else "gauge"
         text += f"# TYPE {metric.removesuffix('_total')} {kind}\n" + "\n".join(own) + "\n"
-    dump = folder / "samples.om"
-    dump.write_text(text + "# EOF\n")
-    subprocess.run(
-        [binaries / "promtool", "tsdb", "create-blocks-from", "openmetrics", dump, folder / "data"],
-        check=True, capture_output=True, timeout=30,
-    )  # fmt: skip
-    port = free_port()
-    config = folder / "prometheus.yml"
-    config.write_text("{}\n")
-    process = subprocess.Popen(
-        [
-            binaries / "prometheus", f"--config.file={config}",
-            f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}",
-            "--storage.tsdb.retention.time=100y",
-        ],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        url = f"http://127.0.0.1:{port}"
-        for _ in range(150):
-            try:
-                urllib.request.urlopen(f"{url}/-/ready", timeout=1)  # noqa: S310
-                break
-            except OSError:
-                time.sleep(0.1)
+    with running_prometheus(binaries, folder, f"{text}# EOF\n") as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 def query_rate(url: str, query: str, at: float) -> float:
@@ -124,7 +96,7 @@ def test_demand_is_reconstructed_from_what_leaves_and_what_waits(
 ) -> None:
     """Over ten minutes, and over each two minutes (the window of plans), the error is at most a
     tenth; it is at most a fifth if half of the requests must wait."""
-    model, query = f"m{load}", vllm_query(f"m{load}")
+    model, query = f"m{load}", arrivals_query(f"m{load}")
     grid = np.arange(QUIET_S + 60, QUIET_S + LOADED_S, 5.0)
     rates = np.array([query_rate(server, query, at) for at in grid])
     times = truth[model]

@@ -42,7 +42,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def address(folder: Path) -> Iterator[str]:
+def headers() -> list[dict[str, str]]:
+    """HTTP headers of the requests that `address` received."""
+    return []
+
+
+@pytest.fixture
+def address(folder: Path, headers: list[dict[str, str]]) -> Iterator[str]:
     """The address of a server that answers 2.5 to each client that sends the token in the file
     `good`."""
 
@@ -50,6 +56,7 @@ def address(folder: Path) -> Iterator[str]:
         def do_GET(self) -> None:
             good = self.headers.get("Authorization") == f"Bearer {(folder / 'good').read_text()}"
             found = {"data": {"result": [{"metric": {}, "value": [0, "2.5"]}]}}
+            headers.append(dict(self.headers))
             self.send_response(200 if good else 401)
             self.end_headers()
             self.wfile.write(json.dumps(found).encode())
@@ -90,6 +97,15 @@ def test_a_token_is_read_for_each_question_and_the_authority_is_trusted(
         ask("up")
 
 
+def test_the_tenant_is_sent_as_a_header(
+    folder: Path, address: str, headers: list[dict[str, str]]
+) -> None:
+    said = f"{{url: '{address}', ca_file: ca.pem, token_file: good, headers: {{X-Scope-OrgID: 7}}}}"
+    (folder / "good").write_text("t")
+    assert rate_of(prometheus(declared(folder, said))("up")) == 2.5
+    assert headers[-1]["X-Scope-OrgID"] == "7"
+
+
 def test_a_token_that_is_none_is_not_shown_and_a_stranger_is_not_trusted(
     folder: Path, address: str
 ) -> None:
@@ -110,6 +126,10 @@ def test_a_token_that_is_none_is_not_shown_and_a_stranger_is_not_trusted(
         ("here", "prometheus.main: 'here' is not allowed; allowed: http\\(s\\)://HOST"),
         ("'http://here:port'", "prometheus.main"),
         ("{token_file: t}", "prometheus.main.url: is missing"),
+        ("{url: 'http://a', headers: {a b: c}}", "prometheus.main.headers.a b: is not allowed"),
+        ("{url: 'http://a', headers: {Authorization: c}}", "allowed: the name of an HTTP header"),
+        ("{url: 'http://a', headers: {X: ''}}", "headers.X: '' is not allowed; allowed: a text of"),
+        ("{url: 'http://a', headers: {X: \"a\\r\\nb: c\"}}", "headers.X: .* is not allowed"),
         ("{url: 'http://a', token: t}", "prometheus.main.token: unknown key; did you mean token_f"),
     ],
 )
@@ -143,12 +163,12 @@ async def test_an_answer_of_another_form_is_no_data(body: str) -> None:
             ask("q")
         clock = Clock(TimeBase(1.0, 1_000_000, 0))
         reported: list[int] = []
-        source = PromqlDemand({"p": ask}, {"m": "q"}, clock)
+        source = PromqlDemand({"p": ask}, {"m": ("q",)}, clock)
         await source.ask_all(lambda records, _: reported.append(len(records)))
         assert reported == [0]
         delivered: asyncio.Queue[Mapping[str, EngineView]] = asyncio.Queue()
         views = EngineViews(
-            [ask], lambda: ["m"], clock.now_ms, lambda _, found: delivered.put_nowait(found)
+            [ask], lambda: {"m": ("m",)}, clock.now_ms, lambda _, found: delivered.put_nowait(found)
         )
         views.take(Alert("f", "Late", "firing", clock.now_ms()))
         async with asyncio.timeout(5):

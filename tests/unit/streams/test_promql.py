@@ -65,7 +65,7 @@ async def test_zero_is_reported_and_no_data_is_not(monkeypatch: pytest.MonkeyPat
         return vector(query)
 
     seen: list[tuple[TelemetryBatch, Times]] = []
-    queries = {"busy": "2", "idle": "0", "lost": "NaN", "gone": "gone"}
+    queries = {"busy": ("2",), "idle": ("0",), "lost": ("NaN",), "gone": ("gone",)}
     source = PromqlDemand({"here": ask}, queries, CLOCK, every_s=15.0)
     await source.ask_all(lambda *one: seen.append(one))
     ((records, ends_ms),) = seen
@@ -85,7 +85,7 @@ async def test_fractions_of_requests_are_carried_on(rates: list[float]) -> None:
     answers = iter(rates)
     seen: list[int] = []
     source = PromqlDemand(
-        {"p": lambda _: vector(repr(next(answers)))}, {"m": "q"}, CLOCK, every_s=15.0
+        {"p": lambda _: vector(repr(next(answers)))}, {"m": ("q",)}, CLOCK, every_s=15.0
     )
     for _ in rates:
         await source.ask_all(lambda records, _: seen.extend(records.numbers[:, 0].tolist()))
@@ -104,7 +104,7 @@ async def test_a_question_that_failed_once_is_asked_again(monkeypatch: pytest.Mo
         return vector("3")
 
     seen: list[int] = []
-    source = PromqlDemand({"here": ask}, {"m": "q"}, CLOCK)
+    source = PromqlDemand({"here": ask}, {"m": ("q",)}, CLOCK)
     await source.ask_all(lambda records, _: seen.extend(records.numbers[:, 0].tolist()))
     assert seen == [3]
 
@@ -121,7 +121,7 @@ async def test_many_models_are_asked_side_by_side_in_threads_of_their_own() -> N
         return vector("1")
 
     seen: list[int] = []
-    source = PromqlDemand({"p": ask}, {f"m{k}": "q" for k in range(64)}, CLOCK)
+    source = PromqlDemand({"p": ask}, {f"m{k}": ("q",) for k in range(64)}, CLOCK)
     await source.ask_all(lambda records, _: seen.extend(records.numbers[:, 0].tolist()))
     assert seen == [1] * 64
     assert len(threads) == 32 and all(one.name.startswith("promql") for one in threads)
@@ -140,12 +140,12 @@ async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes(
     windows, now_ms = TelemetryWindows(600), CLOCK.now_ms()
     windows.advance(now_ms)
     said: list[tuple[TelemetryBatch, Times]] = []
-    source = PromqlDemand({"p": lambda _: vector("5")}, {"asked": "q"}, CLOCK)
+    source = PromqlDemand({"p": lambda _: vector("5")}, {"asked": ("q",)}, CLOCK)
     await source.ask_all(lambda *one: said.append(one))
     ((records, ends_ms),) = said
     ours = records.numbers.copy()
     ours[:, ROUTE_GENERATION] = 7
-    from_gateways = gateways_sink(windows, {"asked": "q"}, lambda: None)
+    from_gateways = gateways_sink(windows, {"asked": ("q",)}, lambda: None)
     for model in ("asked", "other"):
         from_gateways(replace(records, names=[(model, "g", "b")], numbers=ours), ends_ms)
     assert isinstance(windows.stats("asked", now_ms, 10), NoData)
@@ -174,7 +174,7 @@ async def test_several_servers_are_added_up_and_one_that_goes_away_is_no_falling
         return vector("3")
 
     asks = {"us": lambda _: vector("5"), "eu": eu, "idle": lambda _: vector()}
-    source = PromqlDemand(asks, {"m": "q"}, clock)
+    source = PromqlDemand(asks, {"m": ("q",)}, clock)
     seen: list[int] = []
     for second in range(70):
         away[0] = second >= 2
@@ -191,3 +191,34 @@ def test_a_query_without_a_prometheus_is_refused(tmp_path: Path) -> None:
     path.write_text(demo.replace("  mini:\n", "  mini:\n    demand: sum(rate(x[1m]))\n", 1))
     with pytest.raises(UserError, match=r"models\.mini\.demand: no address under prometheus"):
         prometheus_queries(load_config(path))
+
+
+async def test_the_names_of_a_model_are_added_up_and_an_empty_answer_adds_nothing() -> None:
+    """A failing query for one name makes the sum unknown; a name without series does not."""
+    answers = {"a": vector("2"), "b": vector("3"), "none": [], "bad": vector("NaN")}
+
+    async def arrivals(*queries: str) -> list[int]:
+        seen: list[int] = []
+        source = PromqlDemand({"p": lambda query: answers[query]}, {"m": queries}, CLOCK)
+        await source.ask_all(lambda records, _: seen.extend(records.numbers[:, 0].tolist()))
+        return seen
+
+    assert await arrivals("a", "none", "b") == [5]
+    assert await arrivals("none") == []
+    assert await arrivals() == []
+    assert await arrivals("a", "bad") == []
+    assert await arrivals("a", "lost") == []  # KeyError: not an answer of Prometheus
+
+
+async def test_unknown_demand_is_logged_once_and_its_return_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answer: list[list[dict[str, Any]]] = [[]]
+    source = PromqlDemand({"p": lambda _: answer[0]}, {"m": ("q",)}, CLOCK)
+    with caplog.at_level("INFO"):
+        for answer[0] in ([], [], vector("1"), vector("1")):
+            await source.ask_all(lambda *_: None)
+    assert [record.message for record in caplog.records] == [
+        "demand for m: no data; shoal doctor shows the queries and the answers",
+        "demand for m: known again",
+    ]

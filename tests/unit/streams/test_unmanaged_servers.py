@@ -23,21 +23,44 @@ async def test_servers_of_all_prometheus_count_without_our_own_engines() -> None
     counts: dict[str, int] = {}
     there = samples("10.9.0.1:8000")
     await UnmanagedServers(
-        [here, lambda _query: there], lambda: ["chat"], lambda: ["10.0.0.9:21000"], counts
+        [here, lambda _query: there],
+        lambda: {"chat": ("chat",)},
+        lambda: ["10.0.0.9:21000"],
+        counts,
     ).query_once()
     assert counts == {"chat": 3}
     assert 'model_name="chat"' in asked[0]
 
 
 async def test_an_answer_that_did_not_come_is_not_zero() -> None:
-    """A partial answer gives no number either; an empty answer means zero servers."""
+    """A partial answer gives no number either. An empty answer means that Prometheus knows no such
+    server, and a sample of 0 that the servers went away."""
     counts = {"chat": 3}
 
     def away(_query: str) -> list[dict[str, Any]]:
         raise ConnectionError("refused")
 
     here = samples("10.0.0.1:8000")
-    await UnmanagedServers([lambda _q: here, away], lambda: ["chat"], list, counts).query_once()
-    assert counts == {"chat": 3}
-    await UnmanagedServers([lambda _q: []], lambda: ["chat"], list, counts).query_once()
-    assert counts == {"chat": 0}
+    gone = [{"metric": {"instance": "10.0.0.1:8000"}, "value": [0, "0"]}]
+    for asks, count in (
+        ([lambda _q: here, away], 3),
+        ([lambda _q: []], 3),
+        ([lambda _q: [{"metric": {}, "value": [0, "NaN"]}]], 3),
+        ([lambda _q: gone], 0),
+    ):
+        await UnmanagedServers(asks, lambda: {"chat": ("chat",)}, list, counts).query_once()
+        assert counts == {"chat": count}
+
+
+async def test_servers_count_under_each_name_and_engines_of_one_server_count_each() -> None:
+    """The servers of a model report the name that they serve, which may be one of several."""
+
+    def ask(query: str) -> list[dict[str, Any]]:
+        if 'model_name="acme/chat"' in query:
+            return [{"metric": {"instance": "10.0.0.1:8000"}, "value": [0, "4"]}]
+        return samples("10.0.0.2:8000") if 'model_name="chat"' in query else []
+
+    counts: dict[str, int] = {}
+    names = {"chat": ("chat", "acme/chat", "old")}
+    await UnmanagedServers([ask], lambda: names, list, counts).query_once()
+    assert counts == {"chat": 5}
