@@ -42,6 +42,12 @@ def adopt_unmanaged(
     return replace(state, unmanaged=theirs, recommended=tuple(sorted(fleet.items())))
 
 
+def is_uncounted(service: Service, state: ModelState) -> bool:
+    """Whether the servers that Shoal did not start were never counted. A recommendation would then
+    start from an unknown fleet."""
+    return bool(service.unmanaged) and not service.managed and state.unmanaged is None
+
+
 def unmanaged_notices(
     before: Mapping[str, ModelState], after: Mapping[str, ModelState], cluster: Cluster, now_ms: int
 ) -> Iterator[Decision]:

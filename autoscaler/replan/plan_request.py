@@ -15,6 +15,7 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
+from autoscaler.model.unmanaged_servers import is_uncounted
 from autoscaler.planning.planner_messages import PlanRequest, RouteTraffic, Urgency
 from autoscaler.rollout.backoff import Backoff, resting_nodes, scarce_pools
 from autoscaler.rollout.capacity_and_cost import by_model, nodes_of, rented_since_ms
@@ -71,15 +72,15 @@ def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -
     Managed models come first; recommended models only if no managed model is below target. A model
     for which no more capacity was available waits before its next request, but is included if
     another model makes a request, so that free capacity goes by priority. Models that make room or
-    wait for room are left to a full plan. valued: the demand at which the planner last evaluated
-    each model's combos.
+    wait for room are left to a full plan. Models with uncounted servers wait. valued: the demand at
+    which the planner last evaluated each model's combos.
     """
     found: list[str] = []
     waiting: list[str] = []
     for service in ground.cluster.services:
         state = ground.models[service.model]
         view = ground.views[service.model]
-        if ground.now_ms < state.preemption_until_ms:
+        if ground.now_ms < state.preemption_until_ms or is_uncounted(service, state):
             continue
         # If only the floor is unmet, a rising target needs no new request.
         waits = ground.now_ms < state.unmet_until_ms and (

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.reason import Reason
+from autoscaler.model.unmanaged_servers import is_uncounted
 from autoscaler.planning.planner_messages import Outcome, Urgency
 from autoscaler.replan.plan_request import (
     PlanningContext,
@@ -88,18 +89,21 @@ def _next_scope(
     concerned: Collection[str], memory: FullPlans, ground: PlanningContext
 ) -> tuple[str, ...]:
     """The models to plan now, among those that a trigger affects. If both managed and recommended
-    models are due, they alternate. A model whose last plan failed waits before its next request."""
+    models are due, they alternate. A model whose last plan failed waits before its next request.
+    A model with uncounted servers waits until they are counted."""
     concerned = [
         model
         for model in concerned
-        if ground.now_ms - memory.failed_ms.get(model, -_AFTER_FAILURE_MS) >= _AFTER_FAILURE_MS
+        if not is_uncounted(ground.views[model].service, ground.models[model])
+        and ground.now_ms - memory.failed_ms.get(model, -_AFTER_FAILURE_MS) >= _AFTER_FAILURE_MS
     ]
     scope = managed_first(concerned, ground, advise=memory.last_was_managed)
     if not scope or not ground.cluster.policy.spends_budget:
         return scope
     managed = ground.views[scope[0]].service.managed
+    counted = [m for m, v in ground.views.items() if not is_uncounted(v.service, ground.models[m])]
     return managed_first(
-        ground.views, ground, advise=not managed
+        counted, ground, advise=not managed
     )  # all models share the budget, so all are planned
 
 

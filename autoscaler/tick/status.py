@@ -17,6 +17,7 @@ from autoscaler.explain import reasons
 from autoscaler.explain.event_texts import control_text
 from autoscaler.explain.text import text, texts
 from autoscaler.model.prediction_drift import uncertainty
+from autoscaler.model.unmanaged_servers import is_uncounted
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
@@ -217,6 +218,8 @@ def _with_condition(
         if made.unmanaged is not None:
             verb = "runs" if made.unmanaged == 1 else "run"
             word += f"; {made.unmanaged} {verb} that Shoal did not start"
+        elif is_uncounted(service, state):
+            word += "; nothing yet, because its servers are not counted (shoal doctor)"
     elif starting > 0:
         word = f"{starting} starting"
     elif not made.wanted:

@@ -30,6 +30,7 @@ from streams.files.csv_rows import cause_of
 from streams.files.output_files import refuse_unwritable
 from streams.files.prometheus_section import PrometheusServer
 from streams.files.prometheus_section import url as server_url
+from streams.files.served_names import served_names
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError, without_login
 from streams.terminal_console import SafeConsole
@@ -38,7 +39,8 @@ from streams.tools.backtest.backtest_report import Backtest, Row, as_json, table
 from streams.tools.backtest.backtest_runs import BACKENDS, Outcome, Run, prepared, run_all
 from streams.tools.backtest.html_report import page
 from streams.tools.backtest.policy_tuning import chosen
-from streams.tools.backtest.prometheus_trace import ask_range, rebuild
+from streams.tools.backtest.prometheus_source import ask_range
+from streams.tools.backtest.prometheus_trace import rebuild
 from streams.tools.replay.traces import COLUMNS_HELP, parse_columns
 
 _FLOWS = tuple(name for name in DEFAULT if POLICIES[name].flows)
@@ -129,7 +131,8 @@ def _rebuilt(args: argparse.Namespace, folder: Path) -> Path:
     since_s = _seconds("--since", args.since, 7 * 86_400.0)
     finite("--since", since_s, 120.0, 31 * 86_400.0)
     config = load_config(args.config or DEFAULT_CONFIG)
-    names = {s.architecture.name: s.model for s in config.cluster.services}
+    served = served_names(config.cluster.services)
+    names = {name: model for model, its in served.items() for name in its}
     servers = {server.url: server for server in config.prometheus.values()}
     try:
         url = server_url(args.prometheus)
@@ -138,7 +141,8 @@ def _rebuilt(args: argparse.Namespace, folder: Path) -> Path:
     to_s = int(time.time()) // 60 * 60
     ask = ask_range(servers.get(url, PrometheusServer(url)))
     shown = without_login(args.prometheus)
-    found = rebuild(ask, shown, to_s, since_s, folder, args.seed, names)
+    declared = args.config is not None
+    found = rebuild(ask, shown, to_s, since_s, folder, args.seed, names, declared)
     for note in found.notes:
         print(f"note: {note}")
     return found.path

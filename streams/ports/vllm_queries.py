@@ -4,9 +4,9 @@ Names: vLLM exports `vllm:NAME`. Ray writes `ray_vllm_NAME`, and an OpenTelemetr
 `vllm_NAME`. A counter ends in `_total`, except where a collector leaves suffixes out; Ray exports
 both. `_created` series and recording rules have other names, so no query selects them.
 
-Copies: labels of `_COPIES` do not tell servers apart. Two replicas of one Prometheus, or two jobs
-that scrape one server, give copies of its series, and copies count once. All other labels, such as
-instance, pod, namespace, cluster and engine, tell servers apart.
+Copies: labels of `COPY_LABELS` do not tell servers apart. Two replicas of one Prometheus, or two
+jobs that scrape one server, give copies of its series, and copies count once. All other labels,
+such as instance, pod, namespace, cluster and engine, tell servers apart.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ RUNNING, WAITING = "num_requests_running", "num_requests_waiting"
 FINISHED, FINISHED_PLAIN = "request_success_total", "request_success"
 
 _PREFIX = "(ray_)?vllm[:_]"
-_COPIES = "job, service, endpoint, container, prometheus, prometheus_replica, replica, __replica__"
+COPY_LABELS = (
+    "job", "service", "endpoint", "container", "prometheus", "prometheus_replica", "replica",
+    "__replica__",
+)  # fmt: skip
+_COPIES = ", ".join(COPY_LABELS)
 _REASON = "finished_reason"
 _SHORT_S, _LONG_S = 60, 300
 
@@ -100,6 +104,21 @@ def model_names_query() -> str:
 def samples_query(name: str) -> str:
     """PromQL for the samples in five minutes of the server `name` that is scraped most often."""
     return f"max(count_over_time({selector(RUNNING, (name,))}[5m]))"
+
+
+def finished_query(names: Iterable[str], width_s: float) -> str:
+    """PromQL for the last value within `width_s` of each server's counter of finished requests."""
+    names = tuple(names)
+    finished, plain = (
+        f"sum without ({_REASON}) (last_over_time({selector(metric, names)}[{width_s:.0f}s]))"
+        for metric in (FINISHED, FINISHED_PLAIN)
+    )
+    return f"{finished} or {plain}"
+
+
+def lengths_query(metric: str, names: Iterable[str], width_s: float, by: str) -> str:
+    """PromQL for the growth of a histogram's series `metric` within `width_s`, by labels `by`."""
+    return f"sum by ({by}) ({once(f'increase({selector(metric, names)}[{width_s:.0f}s])')})"
 
 
 def _rate(counter: str) -> str:

@@ -1,6 +1,6 @@
-"""A trace rebuilt from a Prometheus that scrapes vLLM: counts per minute, lengths per hour.
+"""A trace rebuilt from a Prometheus that scrapes vLLM: requests per minute, lengths per hour.
 
-Prometheus has counters, not single requests. Answered requests are spread evenly inside each step.
+Prometheus has counters, not single requests. Finished requests are spread evenly inside each step.
 Prompt and answer lengths are drawn from the histograms of their hour and scaled to the hour's token
 sums. `notes` state how the rebuilt trace differs from the counters. The module sends only range
 queries. The trace does not depend on the policy.
@@ -9,39 +9,39 @@ queries. The trace does not depend on the policy.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from prometheus_api_client.exceptions import PrometheusApiClientException
 
-from streams.files.prometheus_section import PrometheusServer
 from streams.files.user_errors import UserError
-from streams.ports.promql import client_of
-
-Floats = npt.NDArray[np.float64]
-AskRange = Callable[[str, float, float, float], list[dict[str, Any]]]
-"""A range query: PromQL, from, to (s since the epoch), step in s -> the result matrix."""
+from streams.ports.vllm_queries import text_literal
+from streams.tools.backtest.prometheus_counters import (
+    AskRange,
+    Floats,
+    Grid,
+    ServedRequests,
+    trace_begin,
+)
+from streams.tools.backtest.prometheus_source import (
+    ANSWER,
+    PROMPT,
+    LengthHistogram,
+    PrometheusSource,
+)
 
 REQUESTS = "vllm:request_success_total"
-PROMPT, ANSWER = "vllm:request_prompt_tokens", "vllm:request_generation_tokens"
-MODEL = "model_name"
-STEP_S, LENGTHS_S = 60.0, 3600.0
+STEP_S = 60.0
 _MOST_POINTS = 10_000  # Prometheus refuses over 11,000 points per series
 _MOST = 5_000_000
-_TIMEOUT_S = 60
-_SYSTEM_SAID = re.compile(r"\[Errno -?\d+\] ([\w ,]+)")
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A rebuilt trace. path: a plain CSV trace with models. notes: one per model, on the trace's
-    accuracy."""
+    """A rebuilt trace. path: a plain CSV trace with models. notes: on the trace's accuracy."""
 
     path: Path
     notes: tuple[str, ...]
@@ -57,18 +57,6 @@ class _Law:
     tokens: float
 
 
-def ask_range(server: PrometheusServer) -> AskRange:
-    """A function that sends range queries to `server`."""
-    client = client_of(server, 2, _TIMEOUT_S)
-
-    def ask(query: str, from_s: float, to_s: float, step_s: float) -> list[dict[str, Any]]:
-        begin, end = datetime.fromtimestamp(from_s), datetime.fromtimestamp(to_s)
-        found: list[dict[str, Any]] = client.custom_query_range(query, begin, end, f"{step_s:.0f}s")
-        return found
-
-    return ask
-
-
 def rebuild(
     ask: AskRange,
     url: str,
@@ -77,67 +65,43 @@ def rebuild(
     folder: Path,
     seed: int,
     names: Mapping[str, str] | None = None,
+    declared_only: bool = False,
 ) -> Rebuilt:
     """The last `since_s` seconds (at least 120) before `to_s` as a trace in `folder`.
 
-    names: models of Prometheus whose names in the configuration differ -> those names. UserError:
-    Prometheus does not answer, has no data, or has more than 5 million requests.
+    names: `model_name` in Prometheus -> model of the configuration, if they differ. declared_only:
+    read only `names`. UserError: Prometheus does not answer, has no data, or has more than 5
+    million requests.
     """
+    names = names or {}
+    wanted = tuple(names) if declared_only else ()
     step_s = max(STEP_S, float(math.ceil(since_s / _MOST_POINTS)))
-    since_s = step_s * math.floor(since_s / step_s)
-    hour_s = since_s / math.ceil(since_s / LENGTHS_S)
-    from_s = to_s - since_s
-
-    def series(metric: str, every_s: float, by: str = MODEL) -> dict[tuple[str, ...], Floats]:
-        query = f"sum by ({by}) (increase({metric}[{every_s:.0f}s]))"
-        steps = max(1, round(since_s / every_s))
-        try:
-            answer = ask(query, from_s + every_s, to_s, every_s)
-            return {
-                tuple(
-                    str(one["metric"].get(label.strip(), "")) for label in by.split(",")
-                ): _values(one, from_s + every_s, every_s, steps)
-                for one in answer
-            }
-        except (OSError, PrometheusApiClientException, ValueError) as error:
-            raise UserError(f"--prometheus {url}: {_first_line(error)}") from None
-        except (LookupError, TypeError, AttributeError):
-            raise UserError(
-                f"--prometheus {url}: what it answers is no result of Prometheus"
-            ) from None
-
-    counted = {key[0]: values for key, values in series(REQUESTS, step_s).items() if values.any()}
-    if not counted:
-        raise UserError(f"--prometheus {url}: no {REQUESTS} in the last {since_s:.0f} s")
-    total = sum(float(values.sum()) for values in counted.values())
-    if total > _MOST:
-        raise UserError(
-            f"--prometheus {url}: about {total:.3g} requests; allowed: {_MOST:.0e}. Take a shorter "
-            "--since"
-        )
-    laws = {
-        metric: (
-            series(f"{metric}_bucket", hour_s, f"{MODEL}, le"),
-            series(f"{metric}_sum", hour_s),
-        )
-        for metric in (PROMPT, ANSWER)
-    }
+    steps = math.floor(since_s / step_s)
+    grid = Grid(to_s - steps * step_s, step_s, steps)
+    source = PrometheusSource(ask, url, wanted)
+    found, present = source.requests(grid), source.names_at(to_s)
+    _refuse_unusable(url, found, wanted, present, grid)
+    lengths = {metric: source.lengths(metric, grid) for metric in (PROMPT, ANSWER)}
     random = np.random.default_rng(seed)
+    begin_s = trace_begin(found) * step_s
     rows: list[tuple[float, str, int, int]] = []
-    notes: list[str] = []
-    for model in sorted(counted):
-        at_s = _times(counted[model], step_s, random)
+    notes = list(_notes_on_names(found, names, wanted, present))
+    if begin_s:
+        notes.append(f"the series begin {_span(begin_s)} after --since, and the trace with them")
+    for name in sorted(name for name, one in found.items() if one.counts.any()):
+        at_s = _times(found[name].counts, step_s, random)
         drawn = {}
-        for metric in (PROMPT, ANSWER):
-            found = _lengths(_laws(*laws[metric], model), at_s, hour_s, random)
-            if found is None:
-                raise UserError(f"--prometheus {url}: no {metric}_bucket of {model}")
-            drawn[metric] = found
-        prompts, answers = drawn[PROMPT], drawn[ANSWER]
-        ours = (names or {}).get(model, model)
-        lengths = zip(at_s.tolist(), prompts.tolist(), answers.tolist(), strict=True)
-        rows += [(at, ours, read, written) for at, read, written in lengths]
-        notes.append(_note(model, counted[model], at_s, step_s, laws, prompts, answers))
+        for metric, histogram in lengths.items():
+            tokens = _lengths(_laws(histogram, name), at_s, histogram.hour_s, random)
+            if tokens is None:
+                raise UserError(f"--prometheus {url}: no vllm:{metric}_bucket of {name}")
+            drawn[metric] = tokens
+        tokens_of = (drawn[metric].tolist() for metric in (PROMPT, ANSWER))
+        rows += [
+            (at, names.get(name, name), prompt, answer)
+            for at, prompt, answer in zip((at_s - begin_s).tolist(), *tokens_of, strict=True)
+        ]
+        notes.append(_note(name, found[name], at_s, grid, lengths, drawn))
     rows.sort()
     path = folder / "prometheus.csv"
     with path.open("w", encoding="utf-8") as out:
@@ -146,26 +110,90 @@ def rebuild(
     return Rebuilt(path, tuple(notes))
 
 
+def _refuse_unusable(
+    url: str,
+    found: Mapping[str, ServedRequests],
+    wanted: Collection[str],
+    present: Collection[str],
+    grid: Grid,
+) -> None:
+    """UserError if no series matches, if no request was finished, or if there are too many."""
+    span = f"in the last {grid.steps * grid.step_s:.0f} s"
+    if not found:
+        of = f" with model_name {_listed(wanted)}" if wanted else ""
+        there = f"; there are: {_listed(present)}" if present and wanted else ""
+        hint = ". Declare the right name under served_as of its model" if there else ""
+        raise UserError(f"--prometheus {url}: no {REQUESTS}{of} {span}{there}{hint}")
+    total = sum(float(one.counts.sum()) for one in found.values())
+    if not total:
+        raise UserError(
+            f"--prometheus {url}: the servers of {_listed(sorted(found))} finished no request "
+            f"{span}"
+        )
+    if total > _MOST:
+        raise UserError(
+            f"--prometheus {url}: about {total:.3g} requests; allowed: {_MOST:.0e}. Take a shorter "
+            "--since"
+        )
+
+
+def _notes_on_names(
+    found: Mapping[str, ServedRequests],
+    names: Mapping[str, str],
+    wanted: Collection[str],
+    present: Collection[str],
+) -> Iterator[str]:
+    """Notes on models without series, on idle servers, and on names that are not read."""
+    models: dict[str, list[str]] = {}
+    for name in wanted:
+        models.setdefault(names[name], []).append(name)
+    for model, its in models.items():
+        if found.keys().isdisjoint(its):
+            yield f"{model}: no series with model_name {_listed(its)}"
+    for name, one in sorted(found.items()):
+        if not one.counts.any():
+            yield f"{name}: its servers finished no request"
+    others = sorted(set(present) - set(wanted)) if wanted else []
+    if others:
+        yield f"not read, because no model is served under these names: {_listed(others)}"
+
+
+def _listed(names: Collection[str]) -> str:
+    """`names` in quotes; a long list is cut."""
+    shown = ", ".join(map(text_literal, list(names)[:_SHOWN]))
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 3600.0:.1f} h" if seconds >= 3600.0 else f"{seconds / 60.0:.0f} min"
+
+
 def _note(
-    model: str,
-    counts: Floats,
+    name: str,
+    served: ServedRequests,
     at_s: Floats,
-    step_s: float,
-    laws: Mapping[str, tuple[Mapping[tuple[str, ...], Floats], Mapping[tuple[str, ...], Floats]]],
-    prompts: npt.NDArray[np.int64],
-    answers: npt.NDArray[np.int64],
+    grid: Grid,
+    lengths: Mapping[str, LengthHistogram],
+    drawn: Mapping[str, npt.NDArray[np.int64]],
 ) -> str:
     """Text that compares the rebuilt requests with the counters."""
     parts = []
-    for what, metric, drawn in (("prompt", PROMPT, prompts), ("answer", ANSWER, answers)):
-        told = float(laws[metric][1].get((model,), np.zeros(1)).sum())
+    for what, metric in (("prompt", PROMPT), ("answer", ANSWER)):
+        told = float(lengths[metric].tokens.get(name, np.zeros(1)).sum())
         if told > 0.0:
-            parts.append(f"{what} tokens {100.0 * (drawn.sum() / told - 1.0):+.1f}%")
+            parts.append(f"{what} tokens {100.0 * (drawn[metric].sum() / told - 1.0):+.1f}%")
+    text = (
+        f"{name}: rebuilt {len(at_s)} requests (counters: {served.counts.sum():.0f}; "
+        f"{', '.join(parts) or 'no token sums'}); times are known to {grid.step_s:.0f} s, so "
+        "shorter bursts are lost; lengths to a bucket; requests that failed are not counted, and "
+        "queues show as later arrivals"
+    )
+    if not served.gaps.any():
+        return text
+    missing, whole = (_span(steps * grid.step_s) for steps in (served.gaps.sum(), grid.steps))
     return (
-        f"{model}: rebuilt {len(at_s)} requests (counters: {counts.sum():.0f}; "
-        f"{', '.join(parts) or 'no token sums'}); times are known to {step_s:.0f} s, so shorter "
-        "bursts are lost; lengths to a bucket; requests that failed are not counted, and queues "
-        "show as later arrivals"
+        f"{text}. In {missing} of {whole} a server had no samples; the counters tell how many "
+        "requests these gaps hold, and they are spread evenly"
     )
 
 
@@ -176,16 +204,14 @@ def _times(counts: Floats, step_s: float, random: np.random.Generator) -> Floats
     return np.sort(starts + step_s * random.random(len(starts)))
 
 
-def _laws(
-    buckets: Mapping[tuple[str, ...], Floats], sums: Mapping[tuple[str, ...], Floats], model: str
-) -> list[_Law]:
-    """One distribution of lengths for each hour that has data."""
-    mine = {float(key[1]): values for key, values in buckets.items() if key[0] == model}
+def _laws(histogram: LengthHistogram, name: str) -> list[_Law]:
+    """One distribution of lengths for each hour."""
+    mine = {edge: values for (its, edge), values in histogram.buckets.items() if its == name}
     if not mine:
         return []
     edges = np.array(sorted(mine))
     table = np.array([mine[edge] for edge in edges])
-    tokens = sums.get((model,), np.zeros(table.shape[1]))
+    tokens = histogram.tokens.get(name, np.zeros(table.shape[1]))
     counts = np.maximum(0.0, np.diff(table, axis=0, prepend=0.0))
     return [_Law(edges, counts[:, k], float(tokens[k])) for k in range(table.shape[1])]
 
@@ -212,21 +238,3 @@ def _lengths(
         mean = law.tokens / law.counts.sum()
         found[chosen] = values * (mean / values.mean() if mean > 0.0 else 1.0)
     return np.maximum(1, np.rint(found)).astype(np.int64)
-
-
-def _values(one: Mapping[str, Any], from_s: float, every_s: float, steps: int) -> Floats:
-    """The samples of a series on the grid. A missing or non-numeric sample counts as 0."""
-    found = np.zeros(steps)
-    for at_s, text in one.get("values", ()):
-        index = round((float(at_s) - from_s) / every_s)
-        value = float(text)
-        if 0 <= index < steps and math.isfinite(value) and value > 0.0:
-            found[index] = value
-    return found
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    if cause := _SYSTEM_SAID.search(text):  # urllib3's text on its retries contains the cause
-        return f"cannot be reached ({cause[1]})"
-    return text.splitlines()[0][:200]

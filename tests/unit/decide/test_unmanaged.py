@@ -157,3 +157,19 @@ def test_recommended_instances_cost_nothing_but_unmanaged_servers_do() -> None:
     w.run(300)
     assert now(w).wanted == 3
     assert now(w).usd_per_h == 2 * w.state.combos[THEIRS].usd_per_h > 0.0
+
+
+def test_nothing_is_recommended_until_they_are_counted() -> None:
+    """Prometheus knows no such server: a recommendation would start from zero although servers run.
+    A count of zero is known."""
+    w = beside(3, 20.0)
+    del w.unmanaged["chat"]
+    w.run(300)
+    assert recommended(w) == []
+    assert "its servers are not counted" in now(w).word
+    w.unmanaged["chat"] = 2
+    w.run(60)
+    assert [d.change for d in recommended(w)] == [((THEIRS, 1),)]
+    empty = beside(0, 20.0)
+    empty.run(120)
+    assert [d.change for d in recommended(empty)] == [((THEIRS, 3),)]

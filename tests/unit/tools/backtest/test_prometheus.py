@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ import pytest
 from streams.cli.main import main
 from streams.files.prometheus_section import PrometheusServer
 from streams.files.user_errors import UserError
-from streams.tools.backtest.prometheus_trace import ANSWER, PROMPT, REQUESTS, ask_range, rebuild
+from streams.tools.backtest.prometheus_source import ANSWER, PROMPT, ask_range
+from streams.tools.backtest.prometheus_trace import rebuild
 from streams.tools.replay.traces import load_trace
 
 END_S = 1_800_000_000
 SPAN_S = 3 * 3600
 EDGES = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, float("inf")]
-QUERY = re.compile(r"sum by \((.+)\) \(increase\((.+)\[(\d+)s\]\)\)")
+SELECTOR = re.compile(r"vllm\[:_\](\w+)\",model_name(=~|!=|=)\"(.*?)\"\}\[(\d+)s\]")
 
 
 class Truth:
@@ -31,6 +32,7 @@ class Truth:
     hour."""
 
     def __init__(self) -> None:
+        self.missing: Callable[[float], bool] = lambda _: False
         random = np.random.default_rng(7)
         self.at_s: dict[str, np.ndarray] = {}
         self.lengths: dict[tuple[str, str], np.ndarray] = {}
@@ -44,16 +46,22 @@ class Truth:
             self.lengths[model, ANSWER] = np.maximum(1, answer.astype(int))
 
     def answer(self, query: str, from_s: float, to_s: float, step_s: float) -> list[dict[str, Any]]:
-        match = QUERY.fullmatch(query)
+        if query.startswith("count by (model_name)"):
+            return [{"metric": {"model_name": m}, "values": [[to_s, "1"]]} for m in self.at_s]
+        match = SELECTOR.search(query)
         assert match is not None, query
-        labels, metric, width_s = match[1], match[2], int(match[3])
+        metric, width_s = match[1], int(match[4])
+        names = [name.replace("\\\\", "") for name in match[3].split("|")]
         moments = np.arange(from_s, to_s + 0.5, step_s)
         found = []
         for model, at_s in self.at_s.items():
+            if match[2] != "!=" and model not in names:
+                continue
             inside = [(at_s > t - width_s) & (at_s <= t) for t in moments]
             base = metric.removesuffix("_bucket").removesuffix("_sum")
-            if metric == REQUESTS:
-                series = {"": [mask.sum() for mask in inside]}
+            if metric == "request_success_total":
+                moments = moments[[not self.missing(t) for t in moments]]
+                series = {"": [(at_s <= t).sum() for t in moments]}
             elif metric.endswith("_sum"):
                 series = {"": [self.lengths[model, base][mask].sum() for mask in inside]}
             else:
@@ -65,7 +73,7 @@ class Truth:
                     for edge in EDGES
                 }
             for le, values in series.items():
-                name = {"model_name": model, **({"le": le} if "le" in labels else {})}
+                name = {"model_name": model, **({"le": le} if le else {})}
                 pairs = [[t, str(v)] for t, v in zip(moments.tolist(), values, strict=True)]
                 found.append({"metric": name, "values": pairs})
         return found
@@ -144,7 +152,7 @@ def test_the_same_seed_gives_the_same_trace(truth: Truth, tmp_path: Path) -> Non
 def test_nothing_there_and_no_answer_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match="no vllm:request_success_total in the last 3600 s"):
+    with pytest.raises(UserError, match=r"no vllm:request_success_total in the last 3600 s$"):
         rebuild(lambda *_: [], "http://x", END_S, 3600.0, tmp_path, 1)
     assert main(["backtest", "--prometheus", "http://127.0.0.1:9", "--since", "1h"]) == 2
     said = capsys.readouterr().err
@@ -169,3 +177,53 @@ def test_an_answer_of_another_form_is_one_line(answer: Any, tmp_path: Path) -> N
 def test_a_trace_or_a_prometheus_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backtest"]) == 2
     assert "either --trace FILE or --prometheus URL" in capsys.readouterr().err
+
+
+def test_a_minute_without_a_sample_is_not_a_minute_without_requests(tmp_path: Path) -> None:
+    """Every second minute is missing: the counters still tell all requests, and a note says where
+    they are only known on average."""
+    truth = Truth()
+    truth.missing = lambda at_s: at_s % 120 == 60
+    found = rebuild(truth.answer, "u", END_S, SPAN_S, tmp_path, 1)
+    trace = load_trace(found.path)
+    names = np.array(trace.models)
+    for model, at_s in truth.at_s.items():
+        assert abs((names == model).sum() - len(at_s)) <= 1
+    at_s = np.array(trace.arrivals_ms)[names == "a"] / 1000.0
+    even, odd = ((at_s // 60 % 2 == half).sum() for half in (0, 1))
+    assert even == pytest.approx(odd, rel=0.1)
+    assert all("In 3.0 h of 3.0 h a server had no samples" in note for note in found.notes)
+
+
+def test_the_trace_begins_with_the_series(tmp_path: Path) -> None:
+    """The retention of Prometheus is shorter than --since: nothing is known about the time before,
+    so it is no time without requests."""
+    truth = Truth()
+    truth.missing = lambda at_s: at_s < END_S - 3600
+    found = rebuild(truth.answer, "u", END_S, SPAN_S, tmp_path, 1)
+    trace = load_trace(found.path)
+    assert 3500.0 < max(trace.arrivals_ms) / 1000.0 < 3600.0
+    assert min(trace.arrivals_ms) / 1000.0 < 60.0
+    assert found.notes[0] == "the series begin 2.0 h after --since, and the trace with them"
+
+
+def test_only_names_of_declared_models_are_read(truth: Truth, tmp_path: Path) -> None:
+    names = {"org/b": "mine", "old": "mine", "c": "cold", "acme/c": "cold"}
+    found = rebuild(truth.answer, "u", END_S, SPAN_S, tmp_path, 1, names, declared_only=True)
+    trace = load_trace(found.path)
+    assert set(trace.models) == {"mine"}
+    assert abs(len(trace.models) - len(truth.at_s["org/b"])) <= 1
+    assert found.notes[:2] == (
+        'cold: no series with model_name "c", "acme/c"',
+        'not read, because no model is served under these names: "a"',
+    )
+    said = r'model_name "x" in the last 3600 s; there are: "a", "org/b". Declare the right name'
+    with pytest.raises(UserError, match=said):
+        rebuild(truth.answer, "u", END_S, 3600.0, tmp_path, 1, {"x": "x"}, declared_only=True)
+
+
+def test_servers_without_a_request_are_not_missing_servers(tmp_path: Path) -> None:
+    truth = Truth()
+    truth.at_s = {"a": np.zeros(0)}
+    with pytest.raises(UserError, match='servers of "a" finished no request in the last 3600 s'):
+        rebuild(truth.answer, "u", END_S, 3600.0, tmp_path, 1)
