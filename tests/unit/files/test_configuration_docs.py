@@ -16,6 +16,7 @@ from streams.cli.main import main
 from streams.files.defaults_section import DEFAULTS, read_defaults
 from streams.files.keys import Group, Key
 from streams.files.policy_section import POLICY, read_policy
+from streams.files.served_names import served_as
 from streams.files.shoal_yaml import load_config
 from streams.files.units import text
 from streams.files.user_errors import UserError
@@ -51,7 +52,8 @@ PLACES = {
     "model": ("models", "chat"),
     "engine": ("engines", "fp8"),
 }
-KEYS = [(group, key) for group in PLACES for key in GROUPS[group].keys if key.parser != text]
+FREE = (text, served_as)
+KEYS = [(group, key) for group in PLACES for key in GROUPS[group].keys if key.parser not in FREE]
 
 
 @pytest.mark.parametrize(("group", "key"), KEYS, ids=lambda one: getattr(one, "name", one))
