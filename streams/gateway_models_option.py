@@ -21,6 +21,7 @@ def declared_options(cluster: Cluster) -> list[str]:
     for service in cluster.services:
         other = service.hugging_face_name
         found.append(f"--declared={service.model}" + (f"={other}" if other else ""))
+        found += [f"--declared={service.model}={one.name}" for one in service.adapters]
     return found
 
 

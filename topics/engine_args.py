@@ -14,7 +14,7 @@ _RESERVED = (
     "--served-model-name", "--max-model-len", "--shutdown-timeout", "--kv-transfer-config",
     "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "-dp", "-n", "-r",
     "--max-num-seqs", "--nnodes", "--node-rank", "--master-addr", "--master-port",
-    "--enable-sleep-mode",
+    "--enable-sleep-mode", "--enable-lora", "--lora-modules", "--max-lora-rank",
 )  # fmt: skip
 _RESERVED_FAMILIES = ("--data-parallel", "--ssl")
 

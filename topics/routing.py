@@ -162,7 +162,8 @@ class Routes:
     model of components, whose groups have paths. split: set if this name stands for several models,
     which have the instances. feeds: load feeds of the model's executors (`executors.load_feed`),
     "host:port KEY". advised: the model is declared in mode recommend; existing instances keep their
-    routes, even after the declaration is withdrawn.
+    routes, even after the declaration is withdrawn. adapters: names of the model's LoRA adapters,
+    which clients may use like models; an instance has those that were declared when it started.
     """
 
     model: str
@@ -182,11 +183,14 @@ class Routes:
     feeds: tuple[str, ...] = ()
     kinds: tuple[RequestKind, ...] = ()
     advised: bool = False
+    adapters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         checks.name("model", self.model)
         for alias in self.aliases:
             checks.name("aliases", alias)
+        for adapter in self.adapters:
+            checks.name("adapters", adapter)
         for feed in self.feeds:
             checks.machine_text("feeds", feed, 300)
         for kind in self.types:

@@ -61,9 +61,9 @@ class Telemetry:
 
     sent: requests sent in the span by kind and destination, for requests that are routed by kind:
     the kind is a workload type, and the destination is the group that received the request. For
-    score splits: {"all": {model: requests}}. leaving: the gateway signs off, so its later silence
-    is no loss of observation. in_flight: at the end of the span. route_generation: generation of
-    the routes in force.
+    score splits: {"all": {model: requests}}. For LoRA adapters: {"adapter:NAME": {model: n}}.
+    leaving: the gateway signs off, so its later silence is no loss of observation. in_flight: at
+    the end of the span. route_generation: generation of the routes in force.
     """
 
     model: str

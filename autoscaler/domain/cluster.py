@@ -17,6 +17,7 @@ from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.validation import InvalidValue, finite, one_of, whole
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
+from topics.lora_adapters import Adapter
 
 
 class Market(StrEnum):
@@ -111,7 +112,8 @@ class Service:
     types: kinds of requests in the declared workload; empty = one kind. graph: set for a model of
     components, whose combos are cells. unmanaged: the combo that corresponds to one server of the
     model that Shoal does not manage ("" = none declared). served_as: declared names under which
-    engines serve the model, as their metrics label it; empty = none declared.
+    engines serve the model, as their metrics label it; empty = none declared. adapters: LoRA
+    adapters that each instance loads when it starts.
     """
 
     model: str
@@ -145,6 +147,7 @@ class Service:
     cautious: bool = False
     unmanaged: str = ""
     served_as: tuple[str, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
 
     def __post_init__(self) -> None:
         who = f"model {self.model}"

@@ -31,7 +31,8 @@ class ModelSpec:
     cannot divide the model; "" if it can. `integer_activations`: whether products are computed in
     INT8. `memory_share`: share of each GPU's memory that the engine may use for weights, KV cache
     and activations. `kv_bits`: bits of one number in the KV cache. `kv_cache_bytes`: limit of the
-    KV cache per GPU, 0 = all remaining memory.
+    KV cache per GPU, 0 = all remaining memory. `adapter_bytes`, `adapter_copied_bytes`: memory for
+    LoRA adapters, the part that tensor parallelism divides and the part that each GPU holds.
     """
 
     name: str
@@ -64,6 +65,8 @@ class ModelSpec:
     memory_share: float = 0.9
     kv_bits: float = 16.0
     kv_cache_bytes: float = 0.0
+    adapter_bytes: float = 0.0
+    adapter_copied_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         who = f"model {self.name}"
@@ -73,7 +76,7 @@ class ModelSpec:
             finite(f"{who}: {field}", getattr(self, field), 1.0, 1e15)
         for field in (
             "dense_bytes", "expert_bytes", "expert_params", "state_bytes", "tower_bytes",
-            "kv_cache_bytes",
+            "kv_cache_bytes", "adapter_bytes", "adapter_copied_bytes",
         ):  # fmt: skip
             finite(f"{who}: {field}", getattr(self, field), 0.0, 1e15)
         finite(f"{who}: memory_share", self.memory_share, 0.01, 1.0)

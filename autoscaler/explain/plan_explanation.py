@@ -21,7 +21,7 @@ from autoscaler.explain.rejected_gpus import impossible_pools
 from autoscaler.explain.spot_exposure import savings, spot_losses
 from autoscaler.explain.text import text, texts
 from autoscaler.performance.catalog import short_gpu_name
-from autoscaler.performance.memory import usable_gb
+from autoscaler.performance.memory import adapter_bytes, usable_gb
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.component_cells import saturated_deployments
 from autoscaler.planning.instances import LONGEST_REQUEST, NO_SPLIT, evaluate_instance
@@ -155,7 +155,7 @@ def _memory(service: Service, node: NodeSlice) -> str:
     """Text for KV memory as the limit, e.g. "KV memory (31 GB next to 141 GB of weights on
     4xL40S)"."""
     spec = service.architecture
-    weights_gb = spec.weight_bytes / 1e9
+    weights_gb = (spec.weight_bytes + adapter_bytes(spec, node.gpus)) / 1e9
     kv_gb = usable_gb(spec, node.gpu, node.gpus) - weights_gb
     where = f"{node.gpus}x{short_gpu_name(node.gpu.name)}"
     return (

@@ -1,5 +1,5 @@
-"""GPU memory: whether a model's layers fit a slice, and how many tokens of KV cache fit in the
-remaining memory."""
+"""GPU memory: whether a model's layers and adapters fit a slice, and how many tokens of KV cache
+fit in the remaining memory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,18 @@ def kv_capacity_tokens(model: ModelSpec, gpu: GpuSpec, tp: int, layers: int | No
     """
     held = model.layers if layers is None else layers
     share = held / model.layers
-    free = usable_gb(model, gpu, tp) * 1e9 - (model.weight_bytes + model.state_bytes) * share
+    held_bytes = (model.weight_bytes + model.state_bytes + adapter_bytes(model, tp)) * share
+    free = usable_gb(model, gpu, tp) * 1e9 - held_bytes
     if free <= 0.0:
         return 0.0
     if model.kv_cache_bytes:
         free = min(free, model.kv_cache_bytes * tp)
     return free / (model.kv_bytes_per_token * share * _copies(model, tp))
+
+
+def adapter_bytes(model: ModelSpec, tp: int) -> float:
+    """Memory for the LoRA adapters of `model` on all of `tp` GPUs."""
+    return model.adapter_bytes + model.adapter_copied_bytes * tp
 
 
 def sequence_tokens(model: ModelSpec, tp: int) -> float:

@@ -12,7 +12,7 @@ from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.performance.catalog import gpu, quantized
-from autoscaler.performance.memory import kv_capacity_tokens, usable_gb
+from autoscaler.performance.memory import adapter_bytes, kv_capacity_tokens, usable_gb
 from autoscaler.planning.candidate_combos import usable_pools
 from autoscaler.templates.engine_filter import VLLM
 from topics.reason_codes import ReasonCode
@@ -100,7 +100,7 @@ def misfit(cluster: Cluster, service: Service) -> Misfit | None:
         max_len_tokens=longest,
         where=where,
         slice=node,
-        weights_gb=spec.weight_bytes / 1e9,
+        weights_gb=(spec.weight_bytes + adapter_bytes(spec, node.gpus)) / 1e9,
         kv_gb=(longest * spec.kv_bytes_per_token * copies + spec.state_bytes) / 1e9,
         usable_gb=usable,
         longest_tokens=int(tokens) if tokens >= _LEAST_TOKENS else 0,

@@ -220,6 +220,7 @@ def changed_routes(
     # Two digits: smaller changes of a prediction do not matter to gateways.
     starts = float(f"{start_s:.2g}") or (published.start_s if published else 0.0)
     aliases = (service.hugging_face_name,) if service.hugging_face_name else ()
+    adapters = tuple(sorted(adapter.name for adapter in service.adapters))
     asked = service.graph.types if service.graph is not None else ()
     kinds = tuple(RequestKind(kind.name, tuple(sorted(kind.media))) for kind in asked)
     if (
@@ -229,6 +230,7 @@ def changed_routes(
         and not published.advised
         and (published.ttft_limit_ms, published.tpot_limit_ms) == (slo.ttft_ms, slo.tpot_ms)
         and (published.start_s, published.aliases) == (starts, aliases)
+        and published.adapters == adapters
         and (published.feeds, published.types, published.kinds) == (feeds, types, kinds)
     ):
         return None
@@ -245,6 +247,7 @@ def changed_routes(
         feeds=feeds,
         kinds=kinds,
         types=types,
+        adapters=adapters,
     )
 
 

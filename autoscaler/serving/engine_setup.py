@@ -14,6 +14,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
+from autoscaler.performance.adapter_memory import with_adapters
 from autoscaler.performance.engine_arguments import engine_memory
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
@@ -23,6 +24,7 @@ from autoscaler.performance.roofline import kv_transfer_ms
 from autoscaler.performance.startup import startup_s
 from autoscaler.performance.step_times import StepTimes, step_times
 from autoscaler.serving.engine_requests import Limits
+from topics.lora_adapters import Adapter, in_batch, rank_limit
 
 __all__ = [
     "EngineSetup", "InvalidValue", "Measurement", "ModelSpec", "engine_setup", "engine_startup_s",
@@ -85,11 +87,13 @@ def engine_setup(
     measurements: tuple[Measurement, ...] = (),
     stages: tuple[tuple[str, int, int], ...] = (),
     args: tuple[str, ...] = (),
+    adapters: tuple[Adapter, ...] = (),
 ) -> EngineSetup:
     """The engine of `source` on `gpus` GPUs of type `gpu` with tensor parallelism over all of them.
 
     stages: for an engine over several nodes, (GPU type, GPUs, layers) of each node. args: vLLM's
-    arguments; only those that change the memory have an effect.
+    arguments; only those that change the memory have an effect. adapters: LoRA adapters, which
+    take memory.
 
     Raises InvalidValue for an unknown model, GPU, phase or quantization, for weights that do not
     fit, and for a KV cache that is too small for a request of `max_len` tokens (a real engine would
@@ -98,6 +102,8 @@ def engine_setup(
     if phase not in tuple(Phase):
         raise InvalidValue("phase", phase, " or ".join(Phase))
     spec, node = _model_and_slice(source, gpu, gpus, quantization, args)
+    if adapters:
+        spec = with_adapters(spec, in_batch(args, len(adapters)), rank_limit(adapters))
     place: NodeSlice | PipelineSlices = node
     if stages:
         slices = tuple((NodeSlice(catalog.gpu(name), n), layers) for name, n, layers in stages)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from autoscaler.serving.adapter_affinity import AdapterAffinity
 from autoscaler.serving.component_paths import ComponentPath, ComponentPaths, kind_with
 from autoscaler.serving.ejections import Ejections
 from autoscaler.serving.instance_load import InstanceLoads
@@ -65,6 +66,7 @@ class Router:
     _ejections: Ejections = field(default_factory=Ejections)
     _occupancy: InstanceLoads = field(default_factory=InstanceLoads)
     _paths: ComponentPaths = field(default_factory=ComponentPaths)
+    _adapters: AdapterAffinity = field(default_factory=AdapterAffinity)
 
     def apply(self, routes: Routes) -> RouteUpdate:
         """Use `routes` from now on, unless they are older than the present ones.
@@ -89,6 +91,7 @@ class Router:
         self._ways = self._ways.with_routes(routes)
         live = self.endpoints()
         self._ejections.keep(live)
+        self._adapters.keep(live, routes.adapters)
         slots = {
             without_slots(end): end.slots
             for group in routes.groups
@@ -118,6 +121,8 @@ class Router:
         gone = self._ejections.out | exclude
         if self._paths:
             return self._pick_path(gone, want)
+        if want.adapter:
+            gone = gone.union(self._adapters.lacking(want.adapter))
         out = gone | self._occupancy.full
         way = self._lanes_for(want.kind, gone)
         usable = [lane for lane in way if self._has_room(lane, gone, out)]
@@ -126,6 +131,12 @@ class Router:
         allowed = usable
         if not want.single:
             allowed = [lane for lane in usable if lane.decode is None] or usable
+        home = self._adapters.home(want.adapter, allowed, out, self._occupancy.load)
+        if home is not None:
+            lane, endpoint = home
+            self._next_lane(allowed, want, lane)
+            self._occupancy.add(endpoint)
+            return Pick(lane.group, endpoint, False)
         if way is self._lanes:
             lane = self._next_lane(allowed, want)
         else:
@@ -133,8 +144,19 @@ class Router:
             group = self._ways.next_group(want.kind, serving, {lane.group for lane in allowed})
             lane = self._next_lane([lane for lane in allowed if lane.group == group], want)
         endpoint, prefill = self._choose(lane, gone, out, want)
+        if want.adapter and not prefill:
+            self._adapters.note_served(want.adapter, endpoint)
         self._occupancy.add(endpoint)
         return Pick(lane.group, endpoint, prefill)
+
+    def note_lacking(self, adapter: str, endpoint: Endpoint) -> None:
+        """Note that `endpoint` does not have `adapter`; it gets no further requests for it."""
+        self._adapters.note_lacking(adapter, without_slots(endpoint))
+
+    def all_lack(self, adapter: str) -> bool:
+        """Whether there are instances, and none of them has `adapter`."""
+        live = self.endpoints()
+        return bool(live) and live <= frozenset(self._adapters.lacking(adapter))
 
     def kind_of(
         self, input_tokens: float, output_tokens: float, media: frozenset[str] = frozenset()
@@ -175,7 +197,10 @@ class Router:
             self._occupancy.add(found)
         return found
 
-    def _next_lane(self, usable: list[Lane], want: RequestTraits) -> Lane:
+    def _next_lane(
+        self, usable: list[Lane], want: RequestTraits, chosen: Lane | None = None
+    ) -> Lane:
+        """The lane whose turn it is, or `chosen`; the turn is counted in either case."""
         equal = self.policy.between is AcrossCombos.EQUAL
         tokens = max(1, want.tokens) if self.policy.between is AcrossCombos.TOKENS else 1
         weighted = [lane for lane in usable if lane.weight > 0.0]
@@ -186,6 +211,7 @@ class Router:
             lane.current += gain
             if lane.current > best.current:
                 best = lane
+        best = chosen or best
         best.current -= total
         return best
 
@@ -261,10 +287,14 @@ class Router:
         out = gone | self._occupancy.full
         return any(self._has_room(lane, gone, out) for lane in self._lanes_for(kind, gone))
 
-    def is_open(self, exclude: frozenset[Endpoint] = frozenset(), kind: str = "") -> bool:
-        """Whether an instance outside `exclude` serves, full or not. `kind` has an effect only in a
-        model of components."""
+    def is_open(
+        self, exclude: frozenset[Endpoint] = frozenset(), kind: str = "", adapter: str = ""
+    ) -> bool:
+        """Whether an instance outside `exclude` serves, full or not, and has `adapter`. `kind` has
+        an effect only in a model of components."""
         out = self._ejections.out | exclude
+        if adapter:
+            out = out.union(self._adapters.lacking(adapter))
         return self._paths.is_open(out, kind) or any(lane.usable(out) for lane in self._lanes)
 
     def pick_decode(

@@ -137,8 +137,9 @@ class WaitQueue:
                 entry = heapq.heappop(entries)
                 ticket = entry[2]
                 pick = self.router.pick(ticket.tried, ticket.want)
-                if pick is None and not self.router.is_open(ticket.tried, ticket.want.kind):
-                    pick = self.router.pick(want=ticket.want)
+                want = ticket.want
+                if pick is None and not self.router.is_open(ticket.tried, want.kind, want.adapter):
+                    pick = self.router.pick(want=want)
                 if pick is None:
                     passed.append((entries, entry))
                     continue

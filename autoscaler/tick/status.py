@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
+from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.estimate.windows import NoData, Stats
 from autoscaler.explain import reasons
 from autoscaler.explain.event_texts import control_text
@@ -25,6 +25,7 @@ from autoscaler.rollout.fleet_snapshot import FleetSnapshot, snapshot
 from autoscaler.rollout.serving_group import Life, ServingGroup, ready_req_per_s
 from autoscaler.state.controller_state import ControllerState, ModelState, Observation
 from autoscaler.state.model_view import RATE_EPSILON
+from topics.lora_adapters import requests_by_adapter
 from topics.topic_table import STATUS
 
 Desired = tuple[str, str, str, int]
@@ -46,7 +47,8 @@ class ModelStatus:
     proposal: number of the decision that waits for approval, 0 for none. short: demand or the floor
     cannot be met. is_held: paused or released by an operator. planned: a plan was made since the
     start. word: the condition in one word. uncertain: measurements far from their prediction, "" if
-    none.
+    none. adapters_req_per_s: demand of the local window by LoRA adapter, for all declared adapters;
+    it is part of demand_req_per_s.
     """
 
     model: str
@@ -74,6 +76,7 @@ class ModelStatus:
     uncertain: str = ""
     short: bool = False
     is_held: bool = False
+    adapters_req_per_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +164,18 @@ def _model_status(
         word="",
         unmanaged=observation.unmanaged.get(service.model),
         uncertain=", ".join(texts(uncertainty(state))),
+        adapters_req_per_s=_adapters(service, demand),
     )
     # A schedule may set a floor above the declared minimum.
     return _with_condition(made, held, whole.services.get(service.model, service), state)
+
+
+def _adapters(service: Service, demand: ModelDemand) -> Mapping[str, float]:
+    """Requests/s of the local window by declared adapter; empty without data."""
+    if not service.adapters or not isinstance(demand.local, Stats):
+        return {}
+    counts = requests_by_adapter(demand.kinds)
+    return {one.name: counts.get(one.name, 0) / demand.local.covered_s for one in service.adapters}
 
 
 def _attained(long: object) -> float | None:

@@ -22,6 +22,7 @@ from typing import Protocol
 import aiohttp
 
 from topics.instance_ranks import GangRank
+from topics.lora_adapters import Adapter
 from topics.time_base import TimeBase
 
 
@@ -46,7 +47,8 @@ class LaunchSpec:
     shutdown_timeout_s: domain s for requests in flight after SIGTERM. api_key: required by the
     engine's /v1 paths, "" for none; passed in the environment, never in argv. For simulated
     engines: kv_gb_s, the rate at which KV moves to this node in 1e9 bytes/s (0 = default); node_s,
-    domain s until the machine is provisioned.
+    domain s until the machine is provisioned. adapters: LoRA adapters that the engine loads when it
+    starts.
     """
 
     model: str
@@ -66,6 +68,7 @@ class LaunchSpec:
     kv_gb_s: float = 0.0
     node_s: float = 0.0
     gang: GangRank | None = None
+    adapters: tuple[Adapter, ...] = ()
 
     @property
     def port(self) -> int:

@@ -7,7 +7,6 @@ other requests to engines.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import itertools
 import re
 import time
@@ -17,7 +16,7 @@ import orjson
 
 from executors.gateway.allowed_fields import BadRequest
 from executors.gateway.api_keys import AccessControl, AccessDenied
-from executors.gateway.api_paths import API_PATHS, Answers, answers_of
+from executors.gateway.api_paths import API_PATHS
 from executors.gateway.body_parsing import BodyParser, ParserProcessEnded
 from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.gateway_settings import Clock, GatewaySettings
@@ -28,17 +27,17 @@ from executors.gateway.model_selection import ModelSelector
 from executors.gateway.openai_format import ApiCall, error_body
 from executors.gateway.pending_routes import PendingArrival, count_once, pending_arrival
 from executors.gateway.proxy import Proxy
+from executors.gateway.request_headers import bearer_of, is_local, trace_headers
 from executors.gateway.route_table import RouteTable
 from executors.gateway.wire.body_memory import BodyMemory
 from executors.gateway.wire.client_exchange import Exchange
 from topics.http_origin import HostRule, is_cross_site
+from topics.lora_adapters import kind_of_adapter
 from topics.scoring import ALL_REQUESTS, FALLBACK
 
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 _MODELS = "/v1/models"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
-_TRACE_PARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
-_TRACE_STATE = re.compile(rb"[\x20-\x7e]{1,512}\Z")
 _RETRY_S = 1  # Retry-After for a shortage that lasts for milliseconds
 
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -135,11 +134,12 @@ class ApiApp:
                 self.refuse(exchange, 429, "too many large requests at once")
                 return
             try:
-                key = self._access.authenticate(_bearer(exchange), time.monotonic())
+                key = self._access.authenticate(bearer_of(exchange), time.monotonic())
                 names, scored = self._table.aliases, self._table.score_routed
                 call = await self.parser.parse(exchange.path, raw, names, scored)
                 del raw
-                self._access.authorize(key, call.model)
+                call.model, call.adapter = self._table.resolve(call.model)
+                self._access.authorize(key, call.model, call.adapter)
             except BadRequest as error:
                 self.refuse(exchange, 400, str(error), error.field)
                 return
@@ -207,7 +207,7 @@ class ApiApp:
                 routed = await self._table.wait_for_routes(call.model, until)
             finally:
                 self._waiting_for_routes -= 1
-        call.model = self._table.aliases.get(call.model, call.model)
+        call.model, call.adapter = self._table.resolve(call.model)
         if routed and call.model in self._table.routers:
             return True
         self._metrics.unknown_model.inc()
@@ -267,11 +267,14 @@ class ApiApp:
         name, client_id = self._request_ids(exchange)
         exchange.add_header(b"X-Request-Id", client_id)
         lengths = count_once(meter, call, pending)
+        if call.adapter and is_work:
+            meter.count_sent(kind_of_adapter(call.adapter), call.model)
+            self._metrics.adapter_requests.labels(call.model, call.adapter).inc()
         if selection is not None:
             count_once(selection[0], call, pending)
             selection[0].count_class(selection[1])
         kind = router.kind_of(*lengths, media)
-        trace = _trace_headers(exchange)
+        trace = trace_headers(exchange)
         request = InflightRequest(
             call, exchange, arrived_ns, name, spent_ns, trace, lengths[1], kind
         )
@@ -316,7 +319,7 @@ class ApiApp:
     async def models(self, exchange: Exchange) -> None:
         """List the models that have routes and that the key may use."""
         try:
-            key = self._access.authenticate(_bearer(exchange), None)
+            key = self._access.authenticate(bearer_of(exchange), None)
         except AccessDenied as error:
             self._refuse_denied(exchange, error)
             return
@@ -326,7 +329,7 @@ class ApiApp:
         """Describe one model, given by its name or an alias."""
         name = exchange.path[len(_MODELS) + 1 :].replace("%2F", "/").replace("%2f", "/")
         try:
-            key = self._access.authenticate(_bearer(exchange), None)
+            key = self._access.authenticate(bearer_of(exchange), None)
         except AccessDenied as error:
             self._refuse_denied(exchange, error)
             return
@@ -346,9 +349,9 @@ class ApiApp:
     async def metrics(self, exchange: Exchange) -> None:
         """Metrics in Prometheus' text format. If API keys are required, only for this host and for
         holders of a key."""
-        if self._access.requires_keys and not _is_local(exchange.peer):
+        if self._access.requires_keys and not is_local(exchange.peer):
             try:
-                self._access.authenticate(_bearer(exchange), None)
+                self._access.authenticate(bearer_of(exchange), None)
             except AccessDenied as error:
                 self._refuse_denied(exchange, error)
                 return
@@ -368,30 +371,3 @@ _ERROR_TYPES = {
     429: "overloaded",
     503: "no_instance",
 }
-
-
-def _bearer(exchange: Exchange) -> bytes:
-    """The value of the Authorization header. Clients of the Messages API send the key in a header
-    of its own."""
-    given = exchange.headers.get(b"authorization", b"")
-    if not given and answers_of(exchange.path) is Answers.MESSAGES:
-        key = exchange.headers.get(b"x-api-key", b"")
-        return b"Bearer " + key if key else b""
-    return given
-
-
-def _trace_headers(exchange: Exchange) -> bytes:
-    """The trace headers of the client as header lines for engines."""
-    parent = exchange.headers.get(b"traceparent", b"")
-    if not _TRACE_PARENT.match(parent):
-        return b""
-    state = exchange.headers.get(b"tracestate", b"")
-    lines = b"traceparent: %s\r\n" % parent
-    return lines + b"tracestate: %s\r\n" % state if _TRACE_STATE.match(state) else lines
-
-
-def _is_local(peer: str) -> bool:
-    try:
-        return ipaddress.ip_address(peer).is_loopback
-    except ValueError:
-        return False

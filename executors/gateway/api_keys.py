@@ -156,14 +156,17 @@ class AccessControl:
             raise AccessDenied(429, f"{key.name}: more than {limit}", math.ceil(wait_s))
         return key
 
-    def authorize(self, key: ApiKey | None, model: str) -> None:
-        """Raise AccessDenied unless `key` may use `model`."""
-        if not self.may_use(key, model):
-            raise AccessDenied(403, f"this key may not use the model {model[:200]!r}")
+    def authorize(self, key: ApiKey | None, model: str, adapter: str = "") -> None:
+        """Raise AccessDenied unless `key` may use `model`, or its `adapter` if one is given."""
+        if not self.may_use(key, model, adapter):
+            raise AccessDenied(403, f"this key may not use the model {(adapter or model)[:200]!r}")
 
-    def may_use(self, key: ApiKey | None, model: str) -> bool:
-        """Whether `key` may use `model`."""
-        return key is None or ALL_MODELS in key.models or model in key.models
+    def may_use(self, key: ApiKey | None, model: str, adapter: str = "") -> bool:
+        """Whether `key` may use `model`, or its `adapter` if one is given. A key for a model is
+        also one for its adapters."""
+        if key is None or ALL_MODELS in key.models or model in key.models:
+            return True
+        return bool(adapter) and adapter in key.models
 
 
 def parse_keys(text: str) -> dict[str, ApiKey]:

@@ -59,10 +59,10 @@ class EjectionProber:
         self._proxy.check_engines()
 
     async def _probe(self, model: str, endpoint: Endpoint) -> None:
-        generate = endpoint in self._proxy.need_token_probe
+        generate = endpoint in self._proxy.ejections.need_token_probe
         if not await self._engines.is_alive(endpoint, model, generate):
             return
-        self._proxy.need_token_probe.discard(endpoint)
+        self._proxy.ejections.need_token_probe.discard(endpoint)
         if self._table.routers[model].readmit(endpoint):
             log.info("%s: readmitted %s at %s", model, endpoint.instance, endpoint.address)
             self._metrics.readmissions.labels(model).inc()

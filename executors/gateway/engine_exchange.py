@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Collection
 from types import TracebackType
 
 import orjson
@@ -59,6 +60,14 @@ class EngineNotServing(EngineError):
 
     may_resend = True
     ejects = True
+
+
+class AdapterNotLoaded(EngineError):
+    """The engine serves the model, but not the LoRA adapter: it started before the adapter was
+    declared."""
+
+    may_resend = True
+    status = 503
 
 
 class EngineConnectionLost(EngineError):
@@ -127,12 +136,19 @@ class EngineClient:
         self._pool.close()
 
     async def post(
-        self, endpoint: Endpoint, model: str, path: str, body: Blocks, headers: bytes
+        self,
+        endpoint: Endpoint,
+        model: str,
+        path: str,
+        body: Blocks,
+        headers: bytes,
+        adapter: str = "",
     ) -> EngineResponse:
         """Send a request to `endpoint` and return its response if the status is 200; EngineError or
         RequestRejected otherwise.
 
-        headers: complete header lines. The caller closes the response.
+        headers: complete header lines. adapter: the LoRA adapter that the body names, "" = none.
+        The caller closes the response.
         """
         head = b"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s" % (
             path.encode(),
@@ -164,8 +180,12 @@ class EngineClient:
         reason = f"status {status}: {text[:200].decode(errors='replace')}"
         if status == 503:
             raise EngineNotServing(reason)
-        if status == 404 and not await self._serves(endpoint, model):
-            raise EngineNotServing(reason)
+        if status == 404:
+            names = await self._served_names(endpoint)
+            if model not in names:
+                raise EngineNotServing(reason)
+            if adapter and adapter not in names:
+                raise AdapterNotLoaded(f"{adapter} is not loaded")
         if status == 500:
             raise EngineFailedRequest(reason)
         if status in _NO_SUCH_PATH and not _is_error_object(text):
@@ -197,16 +217,16 @@ class EngineClient:
         except ValueError:
             return -1.0
 
-    async def _serves(self, endpoint: Endpoint, model: str) -> bool:
-        """Whether `endpoint` serves `model`. If it does, a 404 means that the path of the request
-        is wrong."""
+    async def _served_names(self, endpoint: Endpoint) -> Collection[str]:
+        """The models and adapters that `endpoint` serves; empty if it does not answer. If they
+        include the model of a request, a 404 means that its path is wrong."""
         status, text = await self._request(endpoint, "GET", "/v1/models", b"", 2.0)
         if status != 200:
-            return False
+            return ()
         try:
-            return any(entry["id"] == model for entry in orjson.loads(text)["data"])
+            return {str(entry["id"]) for entry in orjson.loads(text)["data"]}
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            return False
+            return ()
 
     async def _request(
         self, endpoint: Endpoint, method: str, path: str, body: bytes, limit_s: float

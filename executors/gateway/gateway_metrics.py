@@ -28,6 +28,15 @@ class GatewayMetrics:
         self.requests = counter("requests", "Requests ended, by ending", "model", "ending")
         self.unknown_model = counter("unknown_model", "Requests for a model without routes")
         self.bad_requests = counter("bad_requests", "Requests refused as invalid (4xx)")
+        self.adapter_requests = counter(
+            "adapter_requests",
+            "Requests for a LoRA adapter, counted at arrival",
+            "model",
+            "adapter",
+        )
+        self.adapters_not_loaded = counter(
+            "adapters_not_loaded", "Attempts at instances that lack the adapter", "model", "adapter"
+        )
         self.retries = counter("retries", "Requests sent to another instance", "model")
         self.recomputed = counter(
             "recomputed", "Prompts computed again where the KV could not be handed over", "model"

@@ -77,7 +77,9 @@ class InflightRequest:
         self.response_started = False
         self.tried_endpoints: frozenset[Endpoint] = frozenset()
         tokens = call.prompt_tokens_estimate + int(output_tokens)
-        self.traits = RequestTraits(tokens, call.is_single_sequence, call.prefix_hash, kind)
+        self.traits = RequestTraits(
+            tokens, call.is_single_sequence, call.prefix_hash, kind, call.adapter
+        )
         self.on_sent: Callable[[str, str], None] | None = None
         self.faulty_endpoints: tuple[Endpoint, ...] = ()
 

@@ -54,7 +54,8 @@ class ApiCall:
     client asked for a usage chunk. prompt_tokens_estimate: estimated from the text, without a
     tokenizer. max_output_tokens: 0 if the request sets no limit. prefix_hash: equal for prompts
     with equal beginnings. media: see `gateway.media_content`. prompt_end: the end of the prompt's
-    text, only for names that stand for several models.
+    text, only for names that stand for several models. adapter: the LoRA adapter of `model` that
+    the client asks for, "" = none.
     """
 
     path: str
@@ -69,6 +70,12 @@ class ApiCall:
     prefix_hash: int = 0
     media: tuple[str, ...] = ()
     prompt_end: str = ""
+    adapter: str = ""
+
+    @property
+    def served_name(self) -> str:
+        """The name under which engines serve the request."""
+        return self.adapter or self.model
 
 
 def parse_call(
@@ -195,7 +202,7 @@ def with_fields(call: ApiCall, fields: Mapping[str, Any]) -> Blocks:
     """The whole body: the core, the model's name, and `fields`."""
     *core, last = call.body_core
     comma = b"," if core or len(last) > 1 else b""
-    return (*core, last + comma + orjson.dumps({"model": call.model, **fields})[1:])
+    return (*core, last + comma + orjson.dumps({"model": call.served_name, **fields})[1:])
 
 
 def kv_transfer_params_of(raw: bytes) -> dict[str, Any] | None:

@@ -12,14 +12,16 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from autoscaler.serving.component_paths import ComponentPath
 from autoscaler.serving.wait_queue import Refusal
 from executors.gateway.admission import Admission, Slot
+from executors.gateway.engine_ejections import EngineEjections
 from executors.gateway.engine_exchange import (
+    AdapterNotLoaded,
     EngineClient,
     EngineError,
     EngineFailedRequest,
@@ -37,6 +39,7 @@ from executors.gateway.inflight_request import InflightRequest
 from executors.gateway.model_meter import Ending, Outcome
 from executors.gateway.named_event_stream import is_aborted_answer
 from executors.gateway.openai_format import (
+    ApiCall,
     engine_body,
     error_body,
     error_events,
@@ -51,7 +54,6 @@ from executors.gateway.wire.body_blocks import Blocks
 from executors.gateway.wire.engine_pool import TransportError
 from topics.records import Endpoint
 
-_FAULTS_TO_EJECT = 3
 _OVERLOAD_RETRY_S = 5.0
 _REFUSALS = {
     Refusal.NO_INSTANCE: (503, "no_instance", "no instance of {model} is ready"),
@@ -80,11 +82,10 @@ class Proxy:
         self._stall_real_s = max(1.0, clock.real_s(settings.stall_s))
         self.hang_detector = HangDetector(self._stall_real_s)
         self.admission = Admission(settings, clock, table)
-        self._consecutive_faults: dict[Endpoint, int] = {}
+        self.ejections = EngineEjections(clock, table, metrics)
         self._suspect_checks: dict[Endpoint, asyncio.Task[None]] = {}
         self._fault_checks = FaultChecks(engines, settings.verify_real_s)
         self._request_limit_real_s = max(1.0, clock.real_s(settings.request_s))
-        self.need_token_probe: set[Endpoint] = set()
 
     async def serve(self, request: InflightRequest) -> Outcome:
         """Answer the client, also if engines fail, and return how the request ended."""
@@ -93,7 +94,12 @@ class Proxy:
         problem = EngineError("no attempt")
         blamed: list[Endpoint] = []  # endpoints that answered this request with 500
         name = request.id
-        for attempt in range(self._settings.attempts):
+        attempt = 0
+        while attempt < self._settings.attempts:
+            if self._all_lack_adapter(request.call):
+                why = f"no instance of {model} has loaded the adapter {request.call.adapter} yet"
+                self.refuse(request, why, "no_instance", 503)
+                return Outcome(Ending.REFUSED)
             if attempt:
                 self._metrics.retries.labels(model).inc()
                 # An engine may still hold state under the id of the last attempt.
@@ -113,6 +119,7 @@ class Proxy:
                 return Outcome(Ending.REFUSED if refusal.status == 429 else Ending.WITHDRAWN)
             except EngineError as error:
                 problem = error
+                attempt += not isinstance(error, AdapterNotLoaded)
                 if request.response_started:
                     self._metrics.broken_streams.labels(model).inc()
                     why = f"the engine failed: {error}"
@@ -130,7 +137,7 @@ class Proxy:
                         self.refuse(request, why, "invalid_request_error", 400)
                         return Outcome(Ending.WITHDRAWN)
             else:
-                self._count_faults(model, request.faulty_endpoints)
+                self.ejections.count_faults(model, request.faulty_endpoints)
                 return outcome
             finally:
                 slot.release()
@@ -251,7 +258,7 @@ class Proxy:
         async with self._attempt_scope(request, endpoint):
             call = request.call
             answer = await self._engines.post(
-                endpoint, call.model, call.path, body, request.engine_headers()
+                endpoint, call.model, call.path, body, request.engine_headers(), call.adapter
             )
             try:
                 raw = await answer.read()
@@ -269,7 +276,7 @@ class Proxy:
         async with self._attempt_scope(request, endpoint) as scope:
             call = request.call
             answer = await self._engines.post(
-                endpoint, call.model, call.path, body, request.engine_headers()
+                endpoint, call.model, call.path, body, request.engine_headers(), call.adapter
             )
             del body  # free a long prompt as soon as the response has begun
             self._add_instance_headers(request, endpoint)
@@ -311,15 +318,27 @@ class Proxy:
         except EngineError as error:
             request.tried_endpoints |= {endpoint}
             if error.ejects:
-                self._eject(request.call.model, endpoint)
+                self.ejections.eject(request.call.model, endpoint)
+            elif isinstance(error, AdapterNotLoaded):
+                self._note_lacking_adapter(request.call, endpoint)
             elif isinstance(error, EngineFault) and not request.response_started:
                 request.faulty_endpoints += (endpoint,)
                 if not await self._fault_checks.survived_error(request.call.model, endpoint):
                     error.may_resend = False
-                    self._eject(request.call.model, endpoint)
+                    self.ejections.eject(request.call.model, endpoint)
             raise
         finally:
             request.start_timer()
+
+    def _all_lack_adapter(self, call: ApiCall) -> bool:
+        router = self._table.routers.get(call.model)
+        return bool(call.adapter) and router is not None and router.all_lack(call.adapter)
+
+    def _note_lacking_adapter(self, call: ApiCall, endpoint: Endpoint) -> None:
+        self._metrics.adapters_not_loaded.labels(call.model, call.adapter).inc()
+        router = self._table.routers.get(call.model)
+        if router is not None:
+            router.note_lacking(call.adapter, endpoint)
 
     def _add_instance_headers(self, request: InflightRequest, endpoint: Endpoint) -> None:
         request.client.add_header(b"X-Shoal-Model", request.call.model.encode())
@@ -327,25 +346,7 @@ class Proxy:
 
     def _record_success(self, endpoint: Endpoint) -> None:
         self.hang_detector.record_activity(endpoint)
-        self._consecutive_faults.pop(endpoint, None)
-
-    def _count_faults(self, model: str, faulty: Iterable[Endpoint]) -> None:
-        """Count a fault of each endpoint in `faulty`, because another instance answered the request
-        that failed there. An endpoint with several consecutive faults is ejected."""
-        for endpoint in faulty:
-            faults = self._consecutive_faults[endpoint] = (
-                self._consecutive_faults.get(endpoint, 0) + 1
-            )
-            if faults >= _FAULTS_TO_EJECT:
-                del self._consecutive_faults[endpoint]
-                self.need_token_probe.add(endpoint)  # its health check passes
-                self._eject(model, endpoint)
-
-    def _eject(self, model: str, endpoint: Endpoint) -> None:
-        router = self._table.routers.get(model)
-        if router is not None and router.eject(endpoint, self._clock.now_ms()):
-            self._metrics.ejections.labels(model).inc()
-            self._table.notify(model)  # waiting requests may go to tried instances again
+        self.ejections.forget_faults(endpoint)
 
     def check_engines(self) -> None:
         """Check engines that may hang, forget endpoints without routes, and refuse requests that
@@ -363,9 +364,7 @@ class Proxy:
                 self._suspect_checks[endpoint] = task
                 task.add_done_callback(lambda _, at=endpoint: self._suspect_checks.pop(at, None))  # type: ignore[misc]
         live = model_of.keys()
-        for endpoint in self._consecutive_faults.keys() - live:
-            del self._consecutive_faults[endpoint]
-        self.need_token_probe &= live
+        self.ejections.keep(live)
         self.hang_detector.forget(frozenset(live))
         self.admission.refuse_expired()
 
@@ -383,8 +382,8 @@ class Proxy:
         if endpoint not in self.hang_detector.suspects():
             return
         if model:
-            self.need_token_probe.add(endpoint)
-            self._eject(model, endpoint)
+            self.ejections.need_token_probe.add(endpoint)
+            self.ejections.eject(model, endpoint)
         self.hang_detector.cancel_attempts(endpoint)  # also if no route leads to it any more
 
     def close(self) -> None:

@@ -43,6 +43,7 @@ class RouteTable:
     ) -> None:
         self.routers: dict[str, Router] = {}
         self.aliases: dict[str, str] = {}  # alias -> model
+        self.adapters: dict[str, str] = {}  # LoRA adapter -> model
         self.score_routed: frozenset[str] = frozenset()  # names that stand for several models
         self._highest_token: int | None = None
         self._untrusted: dict[str, list[Routes]] = {}
@@ -121,8 +122,8 @@ class RouteTable:
         self._withdrawal_watchers.append(withdrawn)
 
     def _update_aliases(self) -> None:
-        """Rebuild `aliases` and `score_routed`. A name that several models share, or that is itself
-        a model's name, is no alias."""
+        """Rebuild `aliases`, `adapters` and `score_routed`. A name that several models share, or
+        that is itself a model's name, is no alias and no adapter."""
         pairs = [
             (alias, model)
             for model, router in self.routers.items()
@@ -132,12 +133,30 @@ class RouteTable:
         self.score_routed = frozenset(
             model for model, router in self.routers.items() if router.routes and router.routes.split
         )
-        shared = Counter(alias for alias, _ in pairs)
+        adapters = [
+            (adapter, model)
+            for model, router in self.routers.items()
+            if router.routes is not None
+            for adapter in router.routes.adapters
+        ]
+        shared = Counter(name for name, _ in (*pairs, *adapters))
+        self.adapters = {
+            adapter: model
+            for adapter, model in adapters
+            if shared[adapter] == 1 and adapter not in self.routers
+        }
         self.aliases = {
             alias: model
             for alias, model in pairs
             if shared[alias] == 1 and alias not in self.routers
         }
+
+    def resolve(self, name: str) -> tuple[str, str]:
+        """(Model, adapter) for the name, alias or adapter `name`; adapter "" if it is none. An
+        unknown name stays as it is."""
+        if name in self.adapters:
+            return self.adapters[name], name
+        return self.aliases.get(name, name), ""
 
     def notify(self, model: str) -> None:
         """Tell watchers that `model` may have gained capacity."""
@@ -147,7 +166,7 @@ class RouteTable:
     async def wait_for_routes(self, model: str, until: float) -> bool | None:
         """Whether `model` gets routes before `until` (monotonic s). None if no model has any routes
         by then."""
-        while model not in self.routers and model not in self.aliases:
+        while not (model in self.routers or model in self.aliases or model in self.adapters):
             limit = until if self._settled_s is None else min(until, self._settled_s)
             if not await self._wait(limit):
                 return None if self._settled_s is None else False

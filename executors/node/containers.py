@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,13 +40,13 @@ def container_line(
     image: str,
     launch: str,
     gpus: Collection[int],
-    weights: str,
+    weights: Iterable[str],
     variables: Collection[str],
 ) -> LaunchLine:
     """The launch line that runs `line` inside `image`.
 
     launch: the launch's id, which names the container. gpus: indices on the node; the engine sees
-    these GPUs as 0, 1, ... weights: an absolute path is mounted read-only. variables: names of the
+    these GPUs as 0, 1, ... weights: absolute paths are mounted read-only. variables: names of the
     environment variables to pass in; the runtime reads their values, so no value appears in an
     argument.
     """
@@ -56,8 +56,7 @@ def container_line(
         options += [f"--device=nvidia.com/gpu={gpu}" for gpu in gpus]
     else:
         options.append(f'--gpus="device={",".join(map(str, gpus))}"')
-    if Path(weights).is_absolute():
-        options.append(f"--volume={weights}:{weights}:ro")
+    options += [f"--volume={one}:{one}:ro" for one in weights if Path(one).is_absolute()]
     names = sorted({*variables, CONTAINER_VARIABLE} - _HOST_ONLY)
     options += [f"--env={variable}" for variable in names]
     options.append(f"--env=CUDA_VISIBLE_DEVICES={','.join(str(n) for n in range(len(gpus)))}")

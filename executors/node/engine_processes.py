@@ -193,6 +193,7 @@ class EngineProcesses:
                 model=desired.model,
                 source=model.source,
                 weights=model.weights,
+                adapters=model.adapters,
                 max_len=model.max_len,
                 phase=command.phase,
                 gpu=self._node.gpu,
@@ -215,7 +216,8 @@ class EngineProcesses:
             if kind.image and self._config.containers:
                 line = container_line(
                     line, self._config.containers, kind.image, tag.launch, desired.gpus,
-                    model.weights or model.source, environment,
+                    (model.weights or model.source, *(one.weights for one in model.adapters)),
+                    environment,
                 )  # fmt: skip
                 environment = engine_environment(line, tag, state_dir, passed)
             path = self._store.logs.open_new(desired.instance, now_ms)

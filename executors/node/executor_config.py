@@ -13,6 +13,7 @@ from executors.engines.engine_protocol import EngineKind
 from executors.engines.engine_registry import parse_engines
 from executors.node.containers import RUNTIMES
 from topics.checks import InvalidRecord, count, name, number, object_fields, one_of, text
+from topics.lora_adapters import DEFAULT_RANK, Adapter, check_adapters
 from topics.time_base import TimeBase
 
 _T = TypeVar("_T")
@@ -39,12 +40,14 @@ class NodeConfig:
 class ModelConfig:
     """A model by its name in the catalogue. max_len: most tokens of one request.
 
-    weights: path or repository that engines load, "" = source.
+    weights: path or repository that engines load, "" = source. adapters: LoRA adapters that they
+    load with it.
     """
 
     source: str
     max_len: int
     weights: str = ""
+    adapters: tuple[Adapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +158,24 @@ def _node(where: str, raw: Any) -> NodeConfig:
 
 
 def _model(where: str, raw: Any) -> ModelConfig:
-    item = object_fields(where, raw, ("source", "max_len"), {"weights": ""})
+    item = object_fields(where, raw, ("source", "max_len"), {"weights": "", "adapters": []})
     text(f"{where}.source", item["source"], 500)
     text(f"{where}.weights", item["weights"], 4000)
     count(f"{where}.max_len", item["max_len"], 10**8)
-    return ModelConfig(item["source"], item["max_len"], item["weights"])
+    adapters = tuple(
+        _adapter(f"{where}.adapters[{i}]", one)
+        for i, one in enumerate(_list(f"{where}.adapters", item["adapters"]))
+    )
+    check_adapters(adapters)
+    return ModelConfig(item["source"], item["max_len"], item["weights"], adapters)
+
+
+def _adapter(where: str, raw: Any) -> Adapter:
+    item = object_fields(where, raw, ("name", "weights"), {"rank": DEFAULT_RANK})
+    try:
+        return Adapter(**item)
+    except InvalidRecord as error:
+        raise InvalidRecord(f"{where}.{error.field}", error.value, error.allowed) from None
 
 
 def _list(where: str, raw: Any) -> list[Any]:

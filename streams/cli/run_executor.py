@@ -124,7 +124,9 @@ def _real(
             raise UserError(f"--weights {item}: MODEL=WEIGHTS, with MODEL one of {known}")
         weights[model] = found
     models = {m: {**about, "weights": weights.get(m, "")} for m, about in told["models"].items()}
-    allowed = sorted({about["weights"] or about["source"] for about in models.values()})
+    named = {about["weights"] or about["source"] for about in models.values()}
+    adapters = {one["weights"] for about in models.values() for one in about["adapters"]}
+    allowed = sorted(named | adapters)
     engines = {
         engine.name: {
             "kind": "vllm",

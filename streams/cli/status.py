@@ -10,6 +10,7 @@ from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
 from streams.plain_text import age_words
 
+_MOST_ADAPTERS = 10
 _COLUMNS = ("model", "ready/want", "req/s", "TTFT p95", "TPOT p95", "SLO", "USD/h", "state")
 
 
@@ -52,10 +53,21 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         yield "  ".join(cells).rstrip()
+    for model in found["models"]:
+        if model.get("adapters_req_per_s"):
+            yield adapters_line(model)
     for gang in found.get("gangs", ()):
         yield gang_line(gang)
     for service in found.get("services", ()):
         yield service_line(service)
+
+
+def adapters_line(model: Mapping[str, Any]) -> str:
+    """Text on the demand of a model by LoRA adapter, highest first."""
+    rates = sorted(model["adapters_req_per_s"].items(), key=lambda one: (-one[1], one[0]))
+    shown = ", ".join(f"{name} {rate:.1f}" for name, rate in rates[:_MOST_ADAPTERS])
+    rest = f", and {len(rates) - _MOST_ADAPTERS} more" if len(rates) > _MOST_ADAPTERS else ""
+    return f"{model['model']} by adapter, req/s: {shown}{rest}"
 
 
 def gang_line(gang: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.validation import InvalidValue
 from streams.files import model_keys as common
 from streams.files import units
+from streams.files.adapters_section import ADAPTERS, memory_of_adapters, read_adapters
 from streams.files.components_section import COMPONENTS_MODEL, is_graph, read_graph_service
 from streams.files.defaults_section import DEFAULTS, Defaults, over
 from streams.files.engines_section import EngineSpec
@@ -42,7 +43,7 @@ DISAGGREGATE = Key(
     "disaggregate",
     units.flag,
     "Whether prefill and decode may be separate instances.",
-    "true",
+    otherwise="`true`; `false` with `adapters`",
 )
 FREEZE = Key(
     "freeze",
@@ -80,6 +81,7 @@ MODEL = Group(
             {"keda": Named("Scale target by pool.", units.text)},
             required=("keda",),
         ),
+        "adapters": ADAPTERS,
         "unmanaged": UNMANAGED,
     },
     required=("slo",),
@@ -166,6 +168,8 @@ def _declared(name: str, model: Section, given: Surroundings) -> Service:
         allowed = f"at most {spec.max_position}, the context of {spec.name}"
         raise model.error("max_len", f"{own.max_len} is not allowed; allowed: {allowed}")
     refuse_longer(model, workload, own.max_len)
+    adapters = read_adapters(model.section("adapters"))
+    spec = memory_of_adapters(model, spec, adapters, engine.args)
     least = common.MIN.take(model)
     return Service(
         model=name,
@@ -193,10 +197,12 @@ def _declared(name: str, model: Section, given: Surroundings) -> Service:
         served_as=SERVED_AS.take_or(model, ()),
         scale_targets=_scale_targets(model.section("scale"), given.pools),
         cautious=own.cautious,
-        disaggregate=DISAGGREGATE.take(model),
+        # The hand-over of KV that an adapter computed is not tested with vLLM.
+        disaggregate=DISAGGREGATE.take_or(model, not adapters),
         floors=_floors(model.section("floors"), own.timezone),
         freezes=model.take(FREEZE.name, partial(_windows, own.timezone), ()),
         zero_after_s=common.ZERO_AFTER.take_or(model, 0.0),
+        adapters=adapters,
     )
 
 

@@ -16,6 +16,7 @@ from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.measurement import Measurement
 from autoscaler.planning.time_limits import window_violation
 from streams.files import units
+from streams.files.adapters_section import refuse_shared_names
 from streams.files.defaults_section import DEFAULTS, Defaults, read_defaults
 from streams.files.engines_section import ENGINES, EngineSpec, read_engines
 from streams.files.keys import Group, Key
@@ -122,6 +123,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     routes, services, scores = read_routes(models, services)
     SHOAL_YAML.finish(root)
     refuse_mixed(root.file, policy, services, routes)
+    refuse_shared_names(models, services)
     for service in services:
         violation = window_violation(service, policy)
         if violation:

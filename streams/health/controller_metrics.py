@@ -145,6 +145,14 @@ class Metrics(Collector):
             [((m.model,), m.demand_req_per_s) for m in models if m.demand_req_per_s is not None],
         )
         yield (
+            "shoal_adapter_requests_per_second",
+            [
+                ((m.model, adapter), rate)
+                for m in models
+                for adapter, rate in m.adapters_req_per_s.items()
+            ],
+        )
+        yield (
             "shoal_target_requests_per_second",
             [((m.model,), m.target_req_per_s) for m in models],
         )

@@ -30,6 +30,7 @@ Name = Literal[
     "shoal_alerts_total",
     "shoal_supply_age_seconds",
     "shoal_demand_requests_per_second",
+    "shoal_adapter_requests_per_second",
     "shoal_target_requests_per_second",
     "shoal_capacity_requests_per_second",
     "shoal_slo_attained_ratio",
@@ -98,6 +99,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("shoal_supply_age_seconds", "gauge", ("kind", "pool"), "since a feed observed it"),
     Metric("shoal_demand_requests_per_second", "gauge", ("model",), "arrivals, local window"),
+    Metric(
+        "shoal_adapter_requests_per_second",
+        "gauge",
+        ("model", "adapter"),
+        "of these, requests for a LoRA adapter",
+    ),
     Metric("shoal_target_requests_per_second", "gauge", ("model",), "demand planned for"),
     Metric(
         "shoal_capacity_requests_per_second",

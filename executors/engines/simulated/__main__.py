@@ -27,6 +27,7 @@ from topics.checks import InvalidRecord
 from topics.codec import read_value
 from topics.fleet import PHASES
 from topics.instance_ranks import GangRank
+from topics.lora_adapters import Adapter
 from topics.time_base import TimeBase
 
 
@@ -56,6 +57,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         default=None,
         help="rate of KV transfers to it, 1e9 bytes/s",
     )
+    add("--adapters", default="[]", help="JSON: LoRA adapters under whose names it serves")
     add("--measurements", default="[]", help="JSON: measurements of the user")
     add("--gang", default="", help="JSON: its rank in an instance over several nodes")
     add("--kv-lease", type=float, default=30.0, help="domain s for which KV is held")
@@ -75,7 +77,11 @@ def parse_gang(text: str) -> GangRank | None:
 
 
 async def _serve(
-    arguments: argparse.Namespace, setup: EngineSetup, gang: GangRank | None, time_base: TimeBase
+    arguments: argparse.Namespace,
+    setup: EngineSetup,
+    gang: GangRank | None,
+    time_base: TimeBase,
+    adapters: tuple[str, ...],
 ) -> int:
     stop, gone = watch_end(asyncio.get_running_loop())
     now_ms = time_base.now_ms(time.monotonic_ns())
@@ -109,6 +115,7 @@ async def _serve(
         dev_mode=os.environ.get("VLLM_SERVER_DEV_MODE") == "1",
         api_key=os.environ.get(API_KEY, ""),
         has_tools="--tool-call-parser" in arguments.engine_args,
+        adapters=adapters,
     )
     if gang is None:
         await Server(engine, serving).run(stop, gone)
@@ -145,6 +152,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         time_base = TimeBase.parse(arguments.time_base)
         gang = parse_gang(arguments.gang)
+        adapters = read_value(tuple[Adapter, ...], orjson.loads(arguments.adapters))
         setup = engine_setup(
             architecture(arguments.source),
             arguments.gpu,
@@ -157,12 +165,14 @@ def main(argv: list[str] | None = None) -> int:
             parse_measurements(arguments.measurements),
             tuple((one.gpu, one.gpus, one.layers) for one in gang.stages) if gang else (),
             read_value(tuple[str, ...], orjson.loads(arguments.engine_args)),
+            adapters,
         )
     except (InvalidValue, InvalidRecord) as error:
         print(f"simulated engine: {error}", file=sys.stderr)
         return 2
     try:
-        return asyncio.run(_serve(arguments, setup, gang, time_base))
+        names = tuple(one.name for one in adapters)
+        return asyncio.run(_serve(arguments, setup, gang, time_base, names))
     except OSError as error:
         address = f"{arguments.host}:{arguments.port}"
         print(f"simulated engine: cannot listen on {address}: {error}", file=sys.stderr)

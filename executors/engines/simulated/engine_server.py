@@ -60,8 +60,8 @@ _VERSION = orjson.dumps({"version": "simulated"})
 class Serving:
     """Settings of the server. max_len: most tokens of one request. Times in domain s.
 
-    dev_mode: enables pause and sleep. api_key: required by /v1, "" for no key. has_tools: accept
-    tools, as with vLLM's --tool-call-parser.
+    adapters: further names under which the engine serves. dev_mode: enables pause and sleep.
+    api_key: required by /v1, "" for no key. has_tools: accept tools, as with --tool-call-parser.
     """
 
     identity: Identity
@@ -71,6 +71,7 @@ class Serving:
     dev_mode: bool = False
     api_key: str = ""
     has_tools: bool = False
+    adapters: tuple[str, ...] = ()
 
 
 class Server:
@@ -173,7 +174,8 @@ class Server:
         try:
             raw = read(parse_object(request.body))
             about = self._serving
-            job = job_of(raw, chat, identity.model, about.max_len, about.has_tools)
+            model = self._asked_model(raw)
+            job = job_of(raw, chat, model, about.max_len, about.has_tools)
         except FatalRequest:
             self._dead.set()
             raise ApiError(500, "EngineCore encountered an issue.") from None
@@ -186,12 +188,18 @@ class Server:
         kind = form.prefix or ("chatcmpl" if chat else "cmpl")
         name = f"{kind}-{identity.engine_id}-{self._answers}"
         created = (self._serving.time_base.origin_ms + int(self._engine.now_ms())) // 1000
-        self._engine.submit(job, form(job, responder, identity.model, name, created))
+        self._engine.submit(job, form(job, responder, model, name, created))
+
+    def _asked_model(self, raw: Mapping[str, Any]) -> str:
+        """The adapter that `raw` asks for, if this engine serves it; otherwise the model."""
+        asked = raw.get("model")
+        found = isinstance(asked, str) and asked in self._serving.adapters
+        return str(asked) if found else self._serving.identity.model
 
     def _tokenize(self, path: str, body: bytes) -> bytes:
         """Count tokens, which are words, or turn tokens into words."""
         raw = parse_object(body)
-        check_model(raw, self._serving.identity.model)
+        check_model(raw, self._asked_model(raw))
         if path == "/detokenize":
             tokens = raw.get("tokens")
             if not isinstance(tokens, list) or not all(type(one) is int for one in tokens):
@@ -215,13 +223,11 @@ class Server:
         responder.respond(200, b"{}")
 
     def _models(self) -> bytes:
-        card = {
-            "id": self._serving.identity.model,
-            "object": "model",
-            "owned_by": "shoal",
-            "max_model_len": self._serving.max_len,
-        }
-        return orjson.dumps({"object": "list", "data": [card]})
+        model, adapters = self._serving.identity.model, self._serving.adapters
+        card = {"object": "model", "owned_by": "shoal", "max_model_len": self._serving.max_len}
+        cards = [{"id": model, "root": model, "parent": None, **card}]
+        cards += [{"id": name, "root": name, "parent": model, **card} for name in adapters]
+        return orjson.dumps({"object": "list", "data": cards})
 
 
 async def fetch_kv(remote: RemoteKv, transfer_ms: float) -> bool:

@@ -50,6 +50,8 @@ class SimulatedKind(SimulatedProcess):
             options["--kv-gb-s"] = repr(spec.kv_gb_s)
         if spec.gang is not None:
             options["--gang"] = write_value(spec.gang).decode()
+        if spec.adapters:
+            options["--adapters"] = write_value(spec.adapters).decode()
         if self.measurements:
             options["--measurements"] = write_value(self.measurements).decode()
         env = {API_KEY: spec.api_key} if spec.api_key else {}

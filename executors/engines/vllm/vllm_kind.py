@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from executors.engines.engine_protocol import API_KEY, LaunchLine, LaunchSpec, R
 from executors.engines.http_api import HttpApi
 from executors.engines.model_source import architecture
 from topics.instance_ranks import GangRank
+from topics.lora_adapters import declared_in_batch, in_batch, rank_limit
 
 _INTERNAL_PORTS = 2  # vLLM searches upwards from VLLM_PORT for torch.distributed
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z", re.ASCII)
@@ -129,8 +131,32 @@ class VllmKind(HttpApi):
             words.append("--headless")  # this rank serves no HTTP
         if self.sleeps and gang is None:
             words.append("--enable-sleep-mode")
+        loaded = [allowed_weights(one.weights, self.weights) for one in spec.adapters]
+        words += self._adapter_words(spec, loaded)
+        local = all(Path(one).is_absolute() for one in (weights, *loaded))
         argv = (self.executable, "serve", weights, *words, *self.args)
-        return LaunchLine(argv, self._environment(spec, Path(weights).is_absolute()))
+        return LaunchLine(argv, self._environment(spec, local))
+
+    def _adapter_words(self, spec: LaunchSpec, loaded: Sequence[str]) -> list[str]:
+        """Arguments for LoRA adapters, whose weights are `loaded`. All of them stay in the host's
+        memory, and a batch may use as many as the GPU has slots for."""
+        if not spec.adapters:
+            return []
+        count = len(spec.adapters)
+        slots = in_batch(self.args, count)
+        words = ["--enable-lora", f"--max-lora-rank={rank_limit(spec.adapters)}"]
+        if declared_in_batch(self.args) is None:
+            words.append(f"--max-loras={slots}")
+        if not any(arg.replace("_", "-").startswith("--max-cpu-loras") for arg in self.args):
+            words.append(f"--max-cpu-loras={max(slots, count)}")
+        if spec.gang is None or spec.gang.leads:  # other ranks serve no names
+            modules = zip(spec.adapters, loaded, strict=True)
+            words.append("--lora-modules")
+            words += [
+                json.dumps({"name": one.name, "path": path, "base_model_name": spec.model})
+                for one, path in modules
+            ]
+        return words
 
     def _parallel_options(self, gpus: int) -> dict[str, str]:
         if gpus % self.pipeline_parallel:

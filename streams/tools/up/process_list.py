@@ -176,6 +176,7 @@ def node_file(
                 "source": service.architecture.name,
                 "max_len": service.max_len_tokens,
                 "weights": str(run.real.weights) if run.real else "",
+                "adapters": [asdict(one) for one in service.adapters],
             }
             for service in run.config.cluster.services
         },

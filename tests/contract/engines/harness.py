@@ -35,6 +35,7 @@ from executors.node.engine_ports import EnginePorts
 from executors.node.os_processes import EngineProcess, start_engine, tagged_processes
 from topics.fleet import DesiredInstance
 from topics.instance_ranks import GangRank, GangStage
+from topics.lora_adapters import Adapter
 from topics.time_base import TimeBase
 
 HOST, MODEL = "127.0.0.1", "tiny"
@@ -55,6 +56,7 @@ class EngineOptions:
     policy: str = "fail"
     dev: bool = False
     key: str = ""
+    adapters: tuple[str, ...] = ()
 
 
 def _lasts(real_s: float) -> float:
@@ -71,6 +73,7 @@ ENGINES: Mapping[str, EngineOptions] = {
     "spare": EngineOptions(shutdown_s=_lasts(1.0 if REAL else 0.1), policy="recompute"),
     "cut": EngineOptions(),
     "coreless": EngineOptions(),
+    "adapted": EngineOptions(adapters=("legal", "sql")),
 }
 
 
@@ -149,7 +152,8 @@ class Pool:
         self._ports.close()
 
     def _launch(self, name: str, wanted: EngineOptions, gang: GangRank | None = None) -> Launched:
-        kind = _vllm(wanted, self._tiny, gang) if REAL else _simulated()
+        kind = _vllm(wanted, self._folder, gang) if REAL else _simulated()
+        adapters = [write_adapter(self._folder / name) for name in wanted.adapters]
         ports = self._ports.take(self._used, kind.ports + bool(gang and gang.leads))
         self._used.update(ports)
         if gang is not None and gang.leads:
@@ -170,6 +174,7 @@ class Pool:
             shutdown_timeout_s=wanted.shutdown_s,
             api_key=wanted.key,
             gang=gang,
+            adapters=tuple(Adapter(path.name, str(path), 8) for path in adapters),
         )
         line = kind.launch_line(spec)
         extra = () if REAL else _extra(wanted)
@@ -182,16 +187,38 @@ class Pool:
         return Launched(started, ports[0], log, gang.rendezvous if gang else "")
 
 
-def _vllm(wanted: EngineOptions, model: Path, gang: GangRank | None) -> VllmKind:
+def _vllm(wanted: EngineOptions, weights: Path, gang: GangRank | None) -> VllmKind:
     return VllmKind(
         executable=str(executable(Path(REAL))),
-        weights=(str(model),),
+        weights=(str(weights),),
         args=tiny_model.ARGS if gang is None else tiny_model.PIPELINE_ARGS,
         pipelines="same-slice",
         max_num_seqs=wanted.slots,
         kv_transfer=KvTransfer("cpu", wanted.policy, wanted.lease_s),
         cpu=True,
     )
+
+
+def write_adapter(folder: Path) -> Path:
+    """Write a LoRA adapter of the tiny model in PEFT's format: rank 8 on the queries of layer 0."""
+    folder.mkdir(exist_ok=True)
+    config = {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 8, "lora_alpha": 16,
+        "target_modules": ["q_proj"], "bias": "none", "base_model_name_or_path": MODEL,
+    }  # fmt: skip
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    prefix = "base_model.model.model.layers.0.self_attn.q_proj"
+    size = 8 * 256 * 4
+    tensors = {
+        f"{prefix}.lora_{side}.weight": {
+            "dtype": "F32", "shape": shape, "data_offsets": [at * size, (at + 1) * size],
+        }
+        for at, (side, shape) in enumerate((("A", [8, 256]), ("B", [256, 8])))
+    }  # fmt: skip
+    head = json.dumps(tensors).encode()
+    data = len(head).to_bytes(8, "little") + head + bytes(2 * size)
+    (folder / "adapter_model.safetensors").write_bytes(data)
+    return folder
 
 
 def _simulated() -> SimulatedKind:

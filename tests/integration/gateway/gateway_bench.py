@@ -30,6 +30,7 @@ class FakeEngine:
         self.name, self.model, self.tokens = name, model, tokens
         self.mode = "ok"
         self.only_for = ""  # the mode applies only to prompts that contain this text
+        self.adapters: tuple[str, ...] | None = None  # None: it serves every name
         self.healthy = True
         self.progresses = False
         self._tokens_made = 0
@@ -46,6 +47,8 @@ class FakeEngine:
         app.router.add_post("/v1/completions", self.generate)
         app.router.add_post("/v1/chat/completions", self.generate)
         app.router.add_post("/v1/embeddings", self.generate)
+        app.router.add_post("/tokenize", self.generate)
+        app.router.add_get("/v1/models", self.models)
         app.router.add_get("/health", self.health)
         app.router.add_get("/metrics", self.metrics)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
@@ -66,6 +69,10 @@ class FakeEngine:
     async def health(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self.healthy else 503)
 
+    async def models(self, request: web.Request) -> web.Response:
+        names = (self.model, *(self.adapters or ()))
+        return web.json_response({"data": [{"id": name} for name in names]})
+
     async def metrics(self, request: web.Request) -> web.Response:
         self._tokens_made += self.progresses
         return web.Response(text=f'vllm:generation_tokens_total{{a="b"}} {self._tokens_made}.0\n')
@@ -76,6 +83,9 @@ class FakeEngine:
         body = json.loads(await request.read())
         self.seen.append(body)
         self.headers.append(request.headers.copy())
+        if self.adapters is not None and body["model"] not in (self.model, *self.adapters):
+            error = {"message": f"The model `{body['model']}` does not exist.", "code": 404}
+            return web.json_response({"error": error}, status=404)
         mode = self.mode if self.only_for in str(body.get("prompt")) else "ok"
         kind, _, number = mode.partition(":")
         if kind == "status":
@@ -175,8 +185,15 @@ class Bench:
         self.stack.push_async_callback(made.stop)
         return made
 
-    def route(self, *groups: RouteGroup, model: str = "chat", generation: int = 1) -> None:
-        self.gateway.table.apply(Routes(model, generation, 1, 0, 2000.0, 60.0, groups))
+    def route(
+        self,
+        *groups: RouteGroup,
+        model: str = "chat",
+        generation: int = 1,
+        adapters: tuple[str, ...] = (),
+    ) -> None:
+        routes = Routes(model, generation, 1, 0, 2000.0, 60.0, groups, adapters=adapters)
+        self.gateway.table.apply(routes)
 
     def body(self, **changes: Any) -> dict[str, Any]:
         made = {"model": "chat", "prompt": "a a a", "stream": True, "max_tokens": 5, **changes}

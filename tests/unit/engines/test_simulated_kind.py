@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from autoscaler.performance import catalog
+from autoscaler.performance.memory import adapter_bytes
 from autoscaler.performance.profile import architecture_key
 from autoscaler.serving.engine_setup import Measurement, engine_setup
 from executors.engines.engine_protocol import LaunchSpec
@@ -13,6 +14,8 @@ from executors.engines.engine_registry import parse_engine
 from executors.engines.simulated.__main__ import parse_measurements
 from executors.engines.simulated.simulated_kind import SimulatedKind
 from topics.checks import InvalidRecord
+from topics.codec import read_value
+from topics.lora_adapters import Adapter
 from topics.time_base import TimeBase
 
 SOURCE = "meta-llama/Llama-3.1-8B"
@@ -58,3 +61,17 @@ def test_the_provisioning_time_of_a_node_is_part_of_the_start() -> None:
 def test_a_damaged_measurement_is_refused() -> None:
     with pytest.raises(InvalidRecord):
         parse_engine("e", {"kind": "simulated", "measurements": [{"gpu": "L4"}]})
+
+
+def test_adapters_reach_the_simulated_engine_and_its_memory() -> None:
+    adapters = (Adapter("legal", "acme/legal", 64), Adapter("sql", "/srv/sql"))
+    line = SimulatedKind().launch_line(spec(adapters=adapters))  # type: ignore[arg-type]
+    options = dict(word.split("=", 1) for word in line.argv[3:])
+    read = read_value(tuple[Adapter, ...], orjson.loads(options["--adapters"]))
+    assert read == adapters
+    plain, loaded = (
+        engine_setup(SOURCE, "H100-SXM", 1, "aggregated", 8192, adapters=found)
+        for found in ((), adapters)
+    )
+    lost = plain.limits.kv_tokens - loaded.limits.kv_tokens
+    assert lost * SPEC.kv_bytes_per_token == pytest.approx(adapter_bytes(loaded.model, 1), rel=1e-4)

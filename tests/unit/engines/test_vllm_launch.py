@@ -13,6 +13,7 @@ from executors.engines.engine_registry import parse_engine
 from executors.engines.vllm.vllm_kind import KvTransfer, VllmKind, allowed_weights
 from topics.checks import InvalidRecord
 from topics.instance_ranks import GangRank, GangStage
+from topics.lora_adapters import Adapter
 from topics.time_base import TimeBase
 
 
@@ -206,3 +207,59 @@ def test_a_gang_that_vllm_cannot_run_is_refused(
         replace(kind, weights=(str(weights),)).launch_line(
             replace(spec, phase=phase, gang=gang(0, *stages))
         )
+
+
+SQL = Adapter("sql", "acme/sql-lora", 40)
+
+
+def test_adapters_are_loaded_under_their_names(weights: Path, spec: LaunchSpec) -> None:
+    """All stay in the host's memory; the GPU has slots for at most eight."""
+    own = Adapter("legal", str(weights / "legal"))
+    many = tuple(Adapter(f"a{n}", "acme/sql-lora") for n in range(10))
+    allowed = (str(weights), "acme/sql-lora")
+    kind = VllmKind(weights=allowed, kv_transfer=KvTransfer())
+    argv = kind.launch_line(replace(spec, adapters=(own, SQL))).argv
+    options = {word.partition("=")[0]: word.partition("=")[2] for word in argv[3:]}
+    assert options["--max-lora-rank"] == "64"
+    assert (options["--max-loras"], options["--max-cpu-loras"]) == ("2", "2")
+    at = argv.index("--lora-modules")
+    assert [json.loads(word) for word in argv[at + 1 : at + 3]] == [
+        {"name": "legal", "path": str(weights / "legal"), "base_model_name": "chat"},
+        {"name": "sql", "path": "acme/sql-lora", "base_model_name": "chat"},
+    ]
+    assert "--enable-lora" in argv
+    argv = kind.launch_line(replace(spec, adapters=many)).argv
+    assert {"--max-loras=8", "--max-cpu-loras=10"} <= set(argv)
+    assert not any("lora" in word for word in kind.launch_line(spec).argv)
+
+
+def test_the_operator_decides_how_many_adapters_are_in_a_batch(
+    weights: Path, spec: LaunchSpec
+) -> None:
+    args = ("--max-loras=3", "--max-cpu-loras=9")
+    kind = VllmKind(weights=(str(weights), "acme/sql-lora"), args=args, kv_transfer=KvTransfer())
+    argv = kind.launch_line(replace(spec, adapters=(SQL,))).argv
+    assert [word for word in argv if word.startswith(("--max-loras", "--max-cpu"))] == [*args]
+
+
+def test_an_adapter_comes_only_from_the_allow_list(weights: Path, spec: LaunchSpec) -> None:
+    kind = VllmKind(weights=(str(weights),), kv_transfer=KvTransfer())
+    with pytest.raises(ValueError, match="acme/sql-lora"):
+        kind.launch_line(replace(spec, adapters=(SQL,)))
+
+
+def test_an_adapter_from_a_repository_may_be_downloaded(weights: Path, spec: LaunchSpec) -> None:
+    kind = VllmKind(weights=(str(weights), "acme/sql-lora"), kv_transfer=KvTransfer())
+    assert "HF_HUB_OFFLINE" not in dict(kind.launch_line(replace(spec, adapters=(SQL,))).env)
+
+
+def test_only_the_rank_that_serves_http_names_the_adapters(weights: Path, spec: LaunchSpec) -> None:
+    stage = GangStage("H100-SXM", 4, 16)
+    leader = GangRank("g", 0, (stage, stage), "10.0.0.5:9000")
+    kind = VllmKind(weights=(str(weights), "acme/sql-lora"), pipelines="same-slice")
+    wanted = replace(spec, phase="aggregated", adapters=(SQL,))
+    argv = kind.launch_line(replace(wanted, gang=leader)).argv
+    other = kind.launch_line(replace(wanted, gang=replace(leader, rank=1))).argv
+    assert "--lora-modules" in argv
+    assert "--lora-modules" not in other
+    assert "--enable-lora" in other

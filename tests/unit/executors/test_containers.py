@@ -13,13 +13,14 @@ LINE = LaunchLine(("vllm", "serve", "/srv/m", "--port=8000"), (("VLLM_API_KEY", 
 def words(runtime: str, weights: str = "/srv/m") -> tuple[str, ...]:
     names = ("VLLM_API_KEY", "SHOAL_LAUNCH", "PATH", "CUDA_VISIBLE_DEVICES")
     return container_line(
-        LINE, runtime, "vllm/vllm-openai:v0.33.0", "1f0c", (2, 5), weights, names
+        LINE, runtime, "vllm/vllm-openai:v0.33.0", "1f0c", (2, 5), weights.split(), names
     ).argv
 
 
 def test_an_engine_sees_its_gpus_its_weights_and_no_path_of_the_host() -> None:
-    found = words("docker")
+    found = words("docker", "/srv/m /srv/adapter org/adapter")
     assert found[:2] == ("docker", "run")
+    assert "--volume=/srv/adapter:/srv/adapter:ro" in found
     assert '--gpus="device=2,5"' in found
     assert "--volume=/srv/m:/srv/m:ro" in found
     assert {w for w in found if w.startswith("--env=")} == {
