@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streams.cli.status import lines
+from streams.cli.status import adapters_line, lines
 
 FACTS: dict[str, Any] = {
     "controller": "ctl-2",
@@ -37,3 +37,10 @@ def test_a_new_leader_shows_no_decision_before_its_first_one() -> None:
 def test_a_refused_declaration_is_shown() -> None:
     facts = {**FACTS, "leads": True, "refused": {"mini": "service mini:1: no"}}
     assert any("mini" in line and "service mini:1: no" in line for line in lines(facts))
+
+
+def test_adapters_are_shown_by_demand_and_only_the_busiest() -> None:
+    rates = {f"a{n:02}": float(n) for n in range(14)}
+    line = adapters_line({"model": "chat", "adapters_req_per_s": rates})
+    assert line.startswith("chat by adapter, req/s: a13 13.0, a12 12.0")
+    assert line.endswith("a04 4.0, and 4 more")
