@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_THOUSAND = 999.5
 _FIGURE = re.compile(r"(?:[(~+-]*\d[\d.,/]*|of|to|at|)\Z")
 
 
@@ -30,3 +31,10 @@ def age_words(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds / unit_s:.0f} {unit}"
     return f"{seconds / 86_400.0:.0f} d"
+
+
+def quantity(value: float) -> str:
+    """A number with three significant digits, without an exponent: "3.14", "0.025", "2,000"."""
+    if abs(value) >= _THOUSAND:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

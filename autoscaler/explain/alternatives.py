@@ -55,13 +55,13 @@ def best_alternative(
     rest = tuple(c for c in problem.candidates[model] if set(c.gpus_by_pool()) != pools)
     names = " with ".join(sorted(_pool_name(problem.cluster.pool(pool)) for pool in pools))
     if not rest:
-        return Rejected(f"not on {names}", "no other pool can serve it")
+        return Rejected(f"without {names}", "no other node can serve the model")
     other = strategy.solve(changed(problem, plan, (model,), candidates={model: rest}))
     if other.limits_hit:
         return None
     if other.status is PlanStatus.FAILED or other.shortfall_req_per_s:
         missing = other.shortfall_req_per_s.get(model, 0.0)
-        return Rejected(f"not on {names}", f"{missing:.3g} req/s short, with what others leave")
+        return Rejected(f"without {names}", f"{missing:.3g} req/s of demand unserved")
     by_id = problem.pools()
     kinds = ", ".join(several(t.count, t.combo, by_id) for t in other.targets_of(model) if t.count)
     broken = [promise(b) for b in violated_constraints(problem, other) if b.subject in (model, "*")]
@@ -92,8 +92,8 @@ def one_fewer(problem: PlanningProblem, plan: Plan, model: str) -> Rejected | No
         if sum(target.count for target in targets) > service.min_instances:
             return None  # a constraint requires the instance, or its node is paid for in any case
         why = f"floor of {service.min_instances}"
-        return Rejected(f"one less {name}", why)
-    return Rejected(f"one less {name}", f"{left:.3g} < {needed:.3g} req/s needed")
+        return Rejected(f"one instance fewer of {name}", why)
+    return Rejected(f"one instance fewer of {name}", f"{left:.3g} of {needed:.3g} req/s needed")
 
 
 def slo_reliefs(
@@ -108,16 +108,16 @@ def slo_reliefs(
     tpot = round_up(max(service.slo.tpot_ms, nearest.tpot_ms if nearest else 0.0) * _TPOT_STRETCH)
     ttft = round_up(max(service.slo.ttft_ms, nearest.ttft_ms if nearest else 0.0) * _TTFT_STRETCH)
     trials = [
-        ("tpot", f"TPOT {tpot:g} ms", replace(service, slo=Slo(service.slo.ttft_ms, tpot))),
-        ("ttft", f"TTFT {ttft:g} ms", replace(service, slo=Slo(ttft, service.slo.tpot_ms))),
+        ("tpot", f"TPOT limit {tpot:g} ms", replace(service, slo=Slo(service.slo.ttft_ms, tpot))),
+        ("ttft", f"TTFT limit {ttft:g} ms", replace(service, slo=Slo(ttft, service.slo.tpot_ms))),
     ]
     if nearest is not None:
         both = replace(service, slo=Slo(ttft, tpot))
-        trials.append(("slo", f"TPOT {tpot:g} ms and TTFT {ttft:g} ms", both))
+        trials.append(("slo", f"TPOT limit {tpot:g} ms and TTFT limit {ttft:g} ms", both))
     spot_pools = any(pool.market is Market.SPOT for pool in problem.cluster.pools)
     if spot_pools and service.spot_share < 1.0:
         more = min(1.0, service.spot_share + 0.25)
-        trials.append(("spot", f"spot <= {more:.0%}", replace(service, spot_share=more)))
+        trials.append(("spot", f"spot up to {more:.0%}", replace(service, spot_share=more)))
 
     def offered(cluster: Cluster) -> tuple[Combo, ...]:
         demand, own = problem.demands[model], cluster.service(model)

@@ -48,8 +48,11 @@ def change_words(change: Iterable[tuple[str, int]]) -> str:
 
 
 def several(count: int, combo: Combo, pools: Mapping[str, Pool]) -> str:
-    """Label of `count` instances of `combo`: "3 of 4xL40S us-east spot". pools: by pool id."""
-    return f"{count} of {short_name(combo, pools)}"
+    """Label of `count` combos: "3 instances of 4xL40S us-east spot". A combo of several instances
+    is a group. pools: by pool id."""
+    single = sum(member.count for member in combo.members) == 1
+    noun = "instance" if single else "group"
+    return f"{count} {noun}{'' if count == 1 else 's'} of {short_name(combo, pools)}"
 
 
 def short_name(combo: Combo, pools: Mapping[str, Pool]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autoscaler.domain.cluster import Market
+from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.validation import finite
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import several
@@ -22,12 +22,16 @@ from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan, PlannedCount
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions
 from autoscaler.planning.strategies.registry import strategy_for
+from streams.cli import text_layout
 from streams.cli.json_output import encoded
-from streams.cli.plan import UNSERVED, default_demand, planned
+from streams.cli.plan import DECLARED_DEMAND, UNSERVED, default_demand, planned
+from streams.cli.plan_view import usd_change
 from streams.cli.run_part import bootstrap
 from streams.cli.running_fleet import read_running
+from streams.cli.text_layout import Line, columns, section, wrapped
 from streams.files.plan_inputs import load_demand, load_fleet
 from streams.files.shoal_yaml import load_config
+from streams.plain_text import quantity
 from streams.terminal import show_json_bytes
 from topics.topic_table import PREFIX
 
@@ -73,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args.config)
     cluster = config.cluster
     strangers: tuple[str, ...] = ()
-    demands, whence = default_demand(cluster), "the declared workloads"
+    demands, whence = default_demand(cluster), DECLARED_DEMAND
     if args.fleet:
         fleet = load_fleet(args.fleet, cluster)
     else:
@@ -92,14 +96,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json_bytes(_json(made, strangers))
     else:
-        print(f"from the current fleet to the plan for {whence}")
-        for line in lines(problem, made, strangers):
-            print(line)
+        text_layout.show([], lines(problem, made, whence, strangers))
     return UNSERVED if made.shortfall_req_per_s else 0
 
 
-def lines(problem: PlanningProblem, plan: Plan, strangers: tuple[str, ...] = ()) -> Iterator[str]:
-    """One block per model that changes, then the nodes and their cost."""
+def lines(
+    problem: PlanningProblem, plan: Plan, whence: str, strangers: tuple[str, ...] = ()
+) -> Iterator[Line]:
+    """One block per model that changes, then the nodes and their cost. whence: where the planned
+    demand comes from."""
+    yield from wrapped(f"Changes from the running fleet to the plan for {whence}")
     pools = problem.pools()
     before, after = _bills(problem, plan)
     same = []
@@ -107,40 +113,49 @@ def lines(problem: PlanningProblem, plan: Plan, strangers: tuple[str, ...] = ())
         model = service.model
         targets = plan.targets_of(model)
         if all(target.now == target.count for target in targets):
-            same.append(f"{model} ({_now(targets, problem)})")
+            same.append(f"{model}: {_now(targets, problem)}")
             continue
-        usd = before.get(model, 0.0), after.get(model, 0.0)
-        yield ""
-        yield f"{model}  {_money(*usd)}, {_capacity(problem, plan, model)}"
-        for sign, wanted in (("-", -1), ("+", 1)):
-            for target in targets:
-                change = target.count - target.now
-                if change * wanted > 0:
-                    left = f"  ({target.now} -> {target.count})" if target.now else ""
-                    starts = f", ready in ~{target.combo.start_s:.0f} s" if wanted > 0 else ""
-                    yield f"  {sign} {several(abs(change), target.combo, pools)}{starts}{left}"
-        kept = [t for t in targets if t.now and t.now == t.count]
-        if kept:
-            yield "    " + ", ".join(several(t.count, t.combo, pools) for t in kept) + " stay"
-    yield ""
-    if same:
-        yield "unchanged: " + ", ".join(same)
-    moves = [
-        f"{pool.region}/{pool.name} {pool.market} {node.now} -> {node.count}"
-        for node in plan.nodes
-        for pool in (pools[node.pool],)
-        if pool.market is not Market.OWNED and node.now != node.count
-    ]
-    if moves:
-        yield "nodes  " + "; ".join(moves)
-    yield f"total  {_money(plan.now_usd_per_h, plan.cost_usd_per_h)} of billed nodes"
-    for model, missing in plan.shortfall_req_per_s.items():
-        demand = problem.demands[model].req_per_s
-        yield f"{model}: {missing:.3g} of {demand:.3g} req/s cannot be served"
-    yield from map(text_with_subject, plan.notes)
+        usd = usd_change(before.get(model, 0.0), after.get(model, 0.0))
+        title = f"{model}: {_capacity(problem, plan, model)}, {usd}"
+        yield from section(title, _changes(targets, pools))
+    yield from section("Unchanged", (line for one in same for line in wrapped(one)))
+    yield from section(
+        "Rented nodes",
+        columns(
+            (f"{pool.region}/{pool.name} {pool.market}", f"{node.now} -> {node.count}")
+            for node in plan.nodes
+            for pool in (pools[node.pool],)
+            if pool.market is not Market.OWNED and node.now != node.count
+        ),
+    )
+    yield from section("Cost", [f"  {usd_change(plan.now_usd_per_h, plan.cost_usd_per_h)}"])
+    yield from section("Demand that is not served", _unserved(problem, plan))
+    notes = [text_with_subject(note) for note in plan.notes]
     if strangers:
-        yield f"runs, but is not of this file: {', '.join(strangers)}"
+        notes.append(f"running, but not declared in this file: {', '.join(strangers)}")
+    yield from section("Notes", (line for note in notes for line in wrapped(note)))
+    yield ""
     yield "Nothing was changed."
+
+
+def _changes(targets: tuple[PlannedCount, ...], pools: Mapping[str, Pool]) -> Iterator[str]:
+    """Combos that leave (-), that start (+), and that stay."""
+    for sign, direction in (("-", -1), ("+", 1)):
+        for target in targets:
+            change = target.count - target.now
+            if change * direction > 0:
+                ready = f", ready in about {target.combo.start_s:.0f} s" if direction > 0 else ""
+                counts = f" ({target.now} -> {target.count})" if target.now else ""
+                yield f"  {sign} {several(abs(change), target.combo, pools)}{ready}{counts}"
+    for target in targets:
+        if target.now and target.now == target.count:
+            yield f"    {several(target.count, target.combo, pools)}, unchanged"
+
+
+def _unserved(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
+    for model, missing in plan.shortfall_req_per_s.items():
+        demand = quantity(problem.demands[model].req_per_s)
+        yield f"  {model}: {quantity(missing)} of {demand} req/s cannot be served"
 
 
 def _json(plan: Plan, strangers: tuple[str, ...]) -> bytes:
@@ -189,19 +204,13 @@ def _capacity(problem: PlanningProblem, plan: Plan, model: str) -> str:
     now = sum(t.now * t.combo.req_per_s for t in plan.targets_of(model))
     then = plan.capacity_req_per_s.get(model, now)
     demand = problem.demands.get(model)
-    wanted = f" for a demand of {demand.req_per_s:.3g}" if demand else ""
-    return f"capacity {now:.3g} -> {then:.3g} req/s{wanted}"
+    needed = f" for {quantity(demand.req_per_s)} req/s" if demand else ""
+    return f"capacity {quantity(now)} -> {quantity(then)} req/s{needed}"
 
 
 def _now(targets: tuple[PlannedCount, ...], problem: PlanningProblem) -> str:
     pools = problem.pools()
-    return ", ".join(several(t.now, t.combo, pools) for t in targets if t.now) or "nothing runs"
-
-
-def _money(before: float, after: float) -> str:
-    if abs(before - after) < 0.005:
-        return f"{after:.2f} USD/h"
-    return f"{before:.2f} -> {after:.2f} USD/h ({after - before:+.2f})"
+    return ", ".join(several(t.now, t.combo, pools) for t in targets if t.now) or "no instance"
 
 
 def _with_rates(demands: Mapping[str, Demand], rates: Mapping[str, float]) -> dict[str, Demand]:

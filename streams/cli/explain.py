@@ -1,6 +1,6 @@
 """`shoal explain MODEL`: the last decision on a model, its reasons, the limits and their remedies.
 
-The output has at most twelve lines. For further reasons, this process solves the controller's last
+For further reasons, this process solves the controller's last
 planning request again; the controller is not involved.
 """
 
@@ -11,16 +11,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoscaler.explain.combo_labels import change_words
-from autoscaler.explain.explanation import ModelReasons
+from autoscaler.explain.explanation import ModelReasons, Relief
+from streams.cli import text_layout
 from streams.cli.controller_client import add_url, explained
 from streams.cli.json_output import show_json
 from streams.cli.measure import measuring_words
+from streams.cli.text_layout import Line, labelled, section, wrapped
 from streams.cli.time_arguments import clock_words
-from streams.plain_text import clipped
+from streams.plain_text import quantity
 from streams.solver.plan_reasons import planned_again
 from topics.reason_codes import ReasonCode
 
-_LINES, _WIDTH = 12, 100
 _QUIET = ("hold", "rebuilt")
 _ENDS = {
     ReasonCode.PROPOSAL_EXPIRED,
@@ -61,53 +62,56 @@ def run(args: argparse.Namespace) -> int:
         value["reasons"] = reasons
         show_json(value)
         return 0
-    for line in lines(found, reasons):
-        print(line)
+    text_layout.show([], lines(found, reasons))
     return 0
 
 
-def lines(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str]:
-    """The decision as text: at most twelve lines of at most 100 columns."""
-    for number, line in enumerate(_all(found, reasons)):
-        if number == _LINES:
-            return
-        yield clipped(line, _WIDTH)
+def lines(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[Line]:
+    """The last decision, the present state, the reasons for the capacity, and the guards."""
+    now = found["standing"]
+    yield from _last_decision(found)
+    state = [("demand", _demand(found)), ("fleet", _capacity(now)), ("latency", _latency(now))]
+    if now.get("uncertain"):  # older controllers do not report it
+        state.append(("uncertain", now["uncertain"]))
+    yield from section("Now", (line for label, text in state for line in labelled(label, [text])))
+    if reasons is not None:
+        yield from section("Capacity", _reasons(reasons))
+    guards = (line for guard in found["guards"] for line in wrapped(guard))
+    yield from section("Limits on changes", guards)
+    if now["proposal"]:
+        yield ""
+        yield f"Proposal #{now['proposal']} waits: shoal approve {now['proposal']}"
 
 
-def _all(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[str]:
+def _last_decision(found: Mapping[str, Any]) -> Iterator[Line]:
+    """The last decision that changed something or says why not, and the answer to a proposal."""
     now = found["standing"]
     own = [one for one in found["decisions"] if one["model"] == now["model"]]
     telling = [one for one in own if one["kind"] not in _QUIET] or own
-    if telling:
-        last = telling[-1]
-        yield _decision(last, now["proposal"])
-        yield f"why       {last['reason']}"
-        later = (one for one in own if one["number"] > last["number"])
-        yield from (f"answer    {one['reason']}" for one in later if _ENDS & {*_codes(one)})
-    else:
-        yield f"{now['model']}: nothing was decided yet"
-    yield f"demand    {_demand(found)}"
-    yield f"runs      {_capacity(now)}"
-    yield f"latency   {_latency(now)}"
-    if now.get("uncertain"):  # older controllers do not report it
-        yield f"uncertain {now['uncertain']}"
-    if reasons is not None:
-        yield "bound by  " + "; ".join(reasons.bound_by)
-        rejected = "; ".join(f"{one.what} ({one.why})" for one in reasons.rejected[:3])
-        if rejected:
-            yield f"rejected  {rejected}"
-        for relief in reasons.relief[:2]:
-            worth = f"{-relief.saves_usd_per_h:+.2f} USD/h"
-            if relief.serves_req_per_s > 0.0:
-                worth = f"{relief.serves_req_per_s:.3g} req/s more served"
-            yield f"relief    {relief.what} -> {worth}"
-        for one in reasons.measuring[:1]:
-            yield f"measuring {measuring_words(one)}: shoal profile measure"
-        if reasons.uncertain:
-            yield "uncertain capacity estimated, not measured on these GPUs"
-    yield "guard     " + "; ".join(found["guards"])
-    if now["proposal"]:
-        yield f"proposal  #{now['proposal']} waits: shoal approve {now['proposal']}"
+    if not telling:
+        yield f"{now['model']}: no decision yet"
+        return
+    last = telling[-1]
+    yield from wrapped(_decision(last, now["proposal"]))
+    yield from labelled("why", [last["reason"]])
+    later = [one for one in own if one["number"] > last["number"] and _ENDS & {*_codes(one)}]
+    yield from labelled("answer", [one["reason"] for one in later])
+
+
+def _reasons(reasons: ModelReasons) -> Iterator[str]:
+    yield from labelled("limited by", [", ".join(reasons.bound_by)] if reasons.bound_by else [])
+    yield from labelled("rejected", [f"{one.what}: {one.why}" for one in reasons.rejected[:3]])
+    yield from labelled("would help", [_relief(relief) for relief in reasons.relief[:2]])
+    measuring = [f"{measuring_words(one)}: shoal profile measure" for one in reasons.measuring[:1]]
+    yield from labelled("measuring", measuring)
+    if reasons.uncertain:
+        yield from labelled("uncertain", ["capacity is estimated, not measured on these GPUs"])
+
+
+def _relief(relief: Relief) -> str:
+    if relief.serves_req_per_s > 0.0:
+        return f"{relief.what}: serves {quantity(relief.serves_req_per_s)} req/s more"
+    return f"{relief.what}: {-relief.saves_usd_per_h:+.2f} USD/h"
 
 
 def _codes(decision: Mapping[str, Any]) -> tuple[str, ...]:
@@ -119,31 +123,35 @@ def _show_route(found: Mapping[str, Any], as_json: bool) -> int:
     if as_json:
         show_json(found)
         return 0
-    for line in route_lines(found):
-        print(clipped(line, _WIDTH))
+    text_layout.show([], route_lines(found))
     return 0
 
 
-def route_lines(found: Mapping[str, Any]) -> Iterator[str]:
+def route_lines(found: Mapping[str, Any]) -> Iterator[Line]:
     """Lines on a service that stands for several models."""
     now, present = found["route"], found["present"]
     if found["decisions"]:
         last = found["decisions"][-1]
-        yield f"#{last['number']} {clock_words(last['at_ms'])} {now['name']}: {last['reason']}"
+        title = f"#{last['number']} {clock_words(last['at_ms'])} {now['name']}: {last['reason']}"
+        yield from wrapped(title)
     if not now["thresholds"]:
         yield f"{now['name']}: no thresholds yet; the first full plan chooses them"
         return
-    yield f"in force  thresholds {now['thresholds']}: " + ", ".join(
+    shares = ", ".join(
         f"{model} {share:.1%}" for model, share in zip(now["models"], now["shares"], strict=True)
     )
+    yield from labelled("in force", [f"thresholds {now['thresholds']}: {shares}"])
     if now["planned_thresholds"] != now["thresholds"]:
-        yield f"planned   thresholds {now['planned_thresholds']}, once the fleet for them is ready"
+        planned = f"thresholds {now['planned_thresholds']}, once the fleet for them is ready"
+        yield from labelled("planned", [planned])
     seen = f"{now['requests']} requests" if now["requests"] else "the declared sample"
-    yield f"quality   {now['quality']:.4g} by {seen}, at least {now['at_least']:g} is asked for"
+    quality = f"{now['quality']:.4g} by {seen}; required: at least {now['at_least']:g}"
+    yield from labelled("quality", [quality])
     if present is not None:
-        yield f"demand    {present['req_per_s']:.3g} req/s; {now['unscored']:.1%} without a score"
+        rate = f"{quantity(present['req_per_s'])} req/s; {now['unscored']:.1%} without a score"
+        yield from labelled("demand", [rate])
     if now["bound_by"]:
-        yield f"bound by  {now['bound_by']}"
+        yield from labelled("limited by", [now["bound_by"]])
 
 
 def _decision(one: Mapping[str, Any], waits: int) -> str:
@@ -159,13 +167,11 @@ def _decision(one: Mapping[str, Any], waits: int) -> str:
 
 def _demand(found: Mapping[str, Any]) -> str:
     now, present = found["standing"], found["present"]
-    parts = [f"planned for {now['target_req_per_s']:.3g} req/s"]
+    parts = [f"planned for {quantity(now['target_req_per_s'])} req/s"]
     if present is not None:
-        parts.insert(
-            0,
-            f"{present['req_per_s']:.3g} req/s ({present['low']:.3g} to {present['high']:.3g}, "
-            f"over {present['s']:.0f} s)",
-        )
+        low, high = quantity(present["low"]), quantity(present["high"])
+        rate = f"{quantity(present['req_per_s'])} req/s over {present['s']:.0f} s"
+        parts.insert(0, f"{rate} (interval {low} to {high})")
     if now["telemetry_age_s"] is not None:
         parts.append(f"telemetry {now['telemetry_age_s']:.0f} s old")
     else:
@@ -178,19 +184,19 @@ def _capacity(now: Mapping[str, Any]) -> str:
         f"{count} in {region}/{pool}" + ("" if role == "aggregated" else f" {role}")
         for region, pool, role, count in now["desired"]
     )
+    ready, wanted = quantity(now["ready_req_per_s"]), quantity(now["wanted_req_per_s"])
     return (
-        f"{now['ready']} of {now['wanted']} ready ({kinds or 'nothing'}); holds "
-        f"{now['ready_req_per_s']:.3g} of {now['wanted_req_per_s']:.3g} req/s; "
-        f"{now['usd_per_h']:.2f} USD/h"
+        f"{now['ready']} of {now['wanted']} combos ready ({kinds or 'none'}); "
+        f"capacity {ready} of {wanted} req/s; {now['usd_per_h']:.2f} USD/h"
     )
 
 
 def _latency(now: Mapping[str, Any]) -> str:
     met = "" if now["attained"] is None else f"; {now['attained']:.1%} met the SLO"
     if now["ttft_p95_ms"] is None:
-        return f"no completions lately{met}"
-    tpot = "-" if now["tpot_p95_ms"] is None else f"{now['tpot_p95_ms']:.0f}"
+        return f"no completed request lately{met}"
+    tpot = "-" if now["tpot_p95_ms"] is None else f"{now['tpot_p95_ms']:.0f} ms"
     return (
-        f"TTFT p95 {now['ttft_p95_ms'] / 1000:.2f} of {now['ttft_limit_ms'] / 1000:.2g} s, "
-        f"TPOT p95 {tpot} of {now['tpot_limit_ms']:.0f} ms{met}"
+        f"TTFT p95 {now['ttft_p95_ms'] / 1000:.2f} s (limit {now['ttft_limit_ms'] / 1000:.2g} s), "
+        f"TPOT p95 {tpot} (limit {now['tpot_limit_ms']:.0f} ms){met}"
     )

@@ -32,6 +32,7 @@ from streams.terminal import show_json_bytes
 from streams.warm_up import warm_plans
 
 DEFAULT_REQ_PER_S = 1.0
+DECLARED_DEMAND = f"the declared workloads ({DEFAULT_REQ_PER_S:g} req/s for a model without a rate)"
 UNSERVED = 3
 """Exit code of a plan that leaves demand unserved."""
 
@@ -106,9 +107,8 @@ def run(args: argparse.Namespace) -> int:
         encoded = plan_json.encode(problem, made, reasons, config.mode, wall_s, profile, steps)
         show_json_bytes(encoded)
         return UNSERVED if made.shortfall_req_per_s else 0
-    if not args.demand:
-        print(f"no --demand: declared workloads, {DEFAULT_REQ_PER_S:g} req/s where none is named")
-    plan_view.show(problem, made, reasons, config.mode, profile)
+    demand = str(args.demand) if args.demand else DECLARED_DEMAND
+    plan_view.show(problem, made, reasons, config.mode, profile, demand)
     if args.stats:
         print("\n".join(["", *stats.lines()]))
     for wrong in contradictions(cluster):

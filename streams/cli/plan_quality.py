@@ -98,7 +98,7 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
         return 0
     print(_sentence(route, chosen.split))
     print(f"bound by  {text(binding_reason(route, chosen, options))}")
-    plan_view.show(problem, made, reasons, config.mode, profile)
+    plan_view.show(problem, made, reasons, config.mode, profile, "the cheapest split")
     print()
     print("quality   USD/h  " + "  ".join(f"{m:>8}" for m in route.models))
     for option in _few(pareto_front(options)):

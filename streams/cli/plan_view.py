@@ -1,31 +1,29 @@
-"""A plan on a terminal, at most 100 columns wide."""
+"""A plan on a terminal: a block for each model, then cost, limits, risks and confidence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
-from autoscaler.domain.cluster import Market, Mode, Pool
-from autoscaler.domain.combo import Combo
+from autoscaler.domain.cluster import Market, Mode
 from autoscaler.domain.workload import Phase
 from autoscaler.explain.combo_labels import several
-from autoscaler.explain.explanation import Explanation, Relief
+from autoscaler.explain.explanation import Explanation, Measuring, ModelReasons, Relief
 from autoscaler.explain.text import text_with_subject, texts
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.capacity_provenance import capacities, measurements_in
 from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.links import assumed_links
-from autoscaler.planning.plan import Plan, PlannedCount, PlanStatus
+from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem
 from streams.cli import text_layout
 from streams.cli.measure import measure_command, measuring_words
+from streams.cli.text_layout import Line, columns, labelled, section, wrapped
 from streams.files.model_source import facts_taken, facts_words, uncertain_facts
+from streams.plain_text import quantity
 
 _MOST_LINES = 3
+_CENT = 0.005
 
 
 def show(
@@ -34,39 +32,10 @@ def show(
     reasons: Explanation | None,
     mode: Mode,
     profile: Profile,
+    demand: str,
 ) -> None:
-    """Print the table of models, the total cost with the proof of optimality, and the notes."""
-    text_layout.show([table(problem, plan)], lines(problem, plan, reasons, mode, profile))
-
-
-def table(problem: PlanningProblem, plan: Plan) -> Table:
-    """One row per model: demand, current and planned instances, load, share of the cost in
-    USD/h."""
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
-    made.add_column("model", no_wrap=True)
-    made.add_column("req/s", justify="right", no_wrap=True)
-    made.add_column("now", overflow="fold")
-    made.add_column("proposed", overflow="fold")
-    made.add_column("load", justify="right", no_wrap=True)
-    made.add_column("USD/h", justify="right", no_wrap=True)
-    pools = problem.pools()
-    before = _usd(problem, plan, now=True)
-    after = _usd(problem, plan, now=False)
-    for service in problem.cluster.services:
-        targets = plan.targets_of(service.model)
-        demand = problem.demands.get(service.model)
-        now = [(target.combo, target.now) for target in targets if target.now]
-        then = [(target.combo, target.count) for target in targets if target.count]
-        usd = before.get(service.model, 0.0), after.get(service.model, 0.0)
-        made.add_row(
-            service.model,
-            f"{demand.req_per_s:.3g}" if demand else "-",
-            Text(_kinds(now, pools)),
-            Text("unchanged" if now and _same(targets) else _kinds(then, pools)),
-            _load(plan, service.model, demand.req_per_s) if demand else "-",
-            f"{usd[1]:.2f}" if abs(usd[0] - usd[1]) < 0.005 else f"{usd[0]:.2f} -> {usd[1]:.2f}",
-        )
-    return made
+    """Print the plan. demand: where the planned demand comes from."""
+    text_layout.show([], lines(problem, plan, reasons, mode, profile, demand))
 
 
 def lines(
@@ -75,75 +44,27 @@ def lines(
     reasons: Explanation | None,
     mode: Mode,
     profile: Profile,
-) -> Iterator[str]:
-    """The lines below the table."""
-    yield _total(plan, reasons)
-    yield from _nodes(problem, plan)
-    for model, missing in plan.shortfall_req_per_s.items():
-        demand = problem.demands[model].req_per_s
-        yield f"{model}: {missing:.3g} of {demand:.3g} req/s cannot be served"
-    least, share = _served(problem, plan), plan.served_fraction_bound
-    if plan.status is PlanStatus.BEST_EFFORT and plan.gap >= 0.0 and least < 1.0 and share < 0.9995:
-        yield f"proven: no plan serves more than {share:.1%} of the demand of every model"
-    yield from (
-        *map(text_with_subject, plan.notes),
-        *(f"limit hit: {limit}" for limit in plan.limits_hit),
-    )
-    if plan.binding:
-        yield "bound by  " + "; ".join(texts(plan.binding))
+    demand: str,
+) -> Iterator[Line]:
+    """All lines of the plan."""
+    yield from wrapped(f"Plan for {demand}")
+    for service in problem.cluster.services:
+        own = reasons.of(service.model) if reasons else None
+        yield from section(*_model(problem, plan, service.model, own))
+    yield from section("Cost", _cost(plan, reasons))
+    yield from section("Rented nodes", _nodes(problem, plan))
+    yield from section("Demand that is not served", _shortfalls(problem, plan))
+    limits = [*texts(plan.binding), *(f"search limit reached: {one}" for one in plan.limits_hit)]
+    yield from section("What limits this plan", _wrapped(limits))
     if reasons is not None:
-        yield from _reasons(reasons)
-    yield from _networks(problem, plan)
-    yield from _facts(problem)
-    yield from _capacities(problem, plan, profile)
-    yield from measured(problem, plan, profile)
-    if reasons is not None:
-        yield from _measuring(problem, reasons)
-    uncertain = [r.model for r in reasons.models if r.uncertain] if reasons else []
-    if uncertain:
-        yield f"{', '.join(uncertain)}: capacity estimated, not measured on these GPUs"
-    yield f"Nothing was changed: mode {mode}."
-
-
-def _total(plan: Plan, reasons: Explanation | None) -> str:
-    """USD/h of rented nodes now and planned, the parts of the difference, and the proof of
-    optimality."""
-    text = f"total {plan.now_usd_per_h:.2f} -> {plan.cost_usd_per_h:.2f} USD/h of billed nodes"
-    if reasons is not None and reasons.savings and plan.now_usd_per_h > 0.0:
-        parts = ", ".join(f"{part.what} {part.usd_per_h:+.2f}" for part in reasons.savings)
-        text = f"{text} ({parts})"
-    if plan.gap < 0.0:
-        return f"{text} ({plan.strategy}, no bound)"
-    starts = plan.objective_usd_per_h - plan.cost_usd_per_h
-    bound = plan.lower_bound_usd_per_h
-    if starts < 0.005:
-        return f"{text}; lower bound {bound:.2f}, gap {plan.gap:.1%}"
-    return (
-        f"{text}; with starts {plan.objective_usd_per_h:.2f}, "
-        f"lower bound {bound:.2f}, gap {plan.gap:.1%}"
+        yield from section("What would help", _reliefs(reasons))
+        yield from section("If all spot nodes are lost", _spot_loss(reasons))
+    yield from section(
+        "Capacity in req/s, with its 90% interval", _capacities(problem, plan, profile)
     )
-
-
-def _nodes(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
-    changes = []
-    for node in plan.nodes:
-        pool = problem.cluster.pool(node.pool)
-        if pool.market is not Market.OWNED and node.count != node.now:
-            name = f"{pool.region}/{pool.name} {pool.market}"
-            changes.append(f"{name} {node.now} -> {node.count}")
-    if changes:
-        yield "nodes  " + "; ".join(changes)
-
-
-def _capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator[str]:
-    """The capacity of the plan in requests/s, with its 90% interval."""
-    said = []
-    for model, found in capacities(problem, plan, profile).items():
-        one = f"{model} {found.predicted:.3g} req/s, {found.low:.3g}-{found.high:.3g}"
-        cautious = found.planned < found.predicted * (1.0 - 1e-9)
-        said.append(f"{one}, planned for {found.planned:.3g}" if cautious else one)
-    if said:
-        yield "capacity (90%)  " + "; ".join(said)
+    yield from section("Notes", _wrapped(_notes(problem, plan, reasons, profile)))
+    yield ""
+    yield f"Nothing was changed (mode {mode})."
 
 
 def measured(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator[str]:
@@ -154,22 +75,143 @@ def measured(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator
         yield f"{model} on {gpu}: measured {found.day}, error {found.error:.0%}"
 
 
-def _measuring(problem: PlanningProblem, reasons: Explanation) -> Iterator[str]:
-    """How much measurements could save, each with the command that measures."""
-    found = [(one, model.model) for model in reasons.models for one in model.measuring]
-    for one, model in sorted(found, key=lambda f: -f[0].saves_usd_per_h)[:_MOST_LINES]:
-        spec = problem.cluster.service(model).architecture
-        yield f"measuring {model} on {measuring_words(one)}: {measure_command(spec, one.gpu)}"
+def usd_change(before: float, after: float) -> str:
+    """A cost in USD/h, with the cost before if it differs."""
+    if abs(before - after) < _CENT:
+        return f"{after:.2f} USD/h"
+    return f"{before:.2f} -> {after:.2f} USD/h"
 
 
-def _facts(problem: PlanningProblem) -> Iterator[str]:
-    """Models whose facts come from a catalogue entry of another name."""
+def _model(
+    problem: PlanningProblem, plan: Plan, model: str, reasons: ModelReasons | None
+) -> tuple[str, Iterable[str]]:
+    """Title and lines of one model's block."""
+    pools = problem.pools()
+    targets = plan.targets_of(model)
+    now = [several(t.now, t.combo, pools) for t in targets if t.now]
+    proposed = [several(t.count, t.combo, pools) for t in targets if t.count]
+    same = bool(now) and all(target.now == target.count for target in targets)
+    before, after = _usd(problem, plan, now=True), _usd(problem, plan, now=False)
+    usd = usd_change(before.get(model, 0.0), after.get(model, 0.0))
+    demand = problem.demands.get(model)
+    load = _load(plan, model, demand.req_per_s) if demand else ""
+    rate = f"{quantity(demand.req_per_s)} req/s{load}" if demand else "no demand"
+    body = [
+        *labelled("now", now or ["nothing"]),
+        *labelled("proposed", ["unchanged"] if same else proposed or ["nothing"]),
+    ]
+    if reasons is not None:
+        body += labelled("limited by", [", ".join(reasons.bound_by)] if reasons.bound_by else [])
+        body += labelled(
+            "rejected", [f"{one.what}: {one.why}" for one in reasons.rejected[:_MOST_LINES]]
+        )
+    return f"{model}: {rate}, {usd}", body
+
+
+def _cost(plan: Plan, reasons: Explanation | None) -> Iterator[str]:
+    """The cost of rented nodes now and planned, and the proof of optimality."""
+    rows = [("rented nodes", usd_change(plan.now_usd_per_h, plan.cost_usd_per_h))]
+    if reasons is not None and plan.now_usd_per_h > 0.0:
+        rows += [(f"  by {one.what}", f"{one.usd_per_h:+.2f} USD/h") for one in reasons.savings]
+    if plan.gap < 0.0:
+        rows.append(("proof", f"none: strategy {plan.strategy} has no lower bound"))
+    else:
+        objective, bound = plan.objective_usd_per_h, plan.lower_bound_usd_per_h
+        if objective - plan.cost_usd_per_h >= _CENT:
+            rows.append(("with start costs", f"{objective:.2f} USD/h"))
+        rows.append(("lower bound", f"{bound:.2f} USD/h, gap {plan.gap:.1%}"))
+    yield from columns(rows)
+
+
+def _nodes(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
+    rows = []
+    for node in plan.nodes:
+        pool = problem.cluster.pool(node.pool)
+        if pool.market is not Market.OWNED and node.count != node.now:
+            name = f"{pool.region}/{pool.name} {pool.market}"
+            rows.append((name, f"{node.now} -> {node.count}"))
+    yield from columns(rows)
+
+
+def _shortfalls(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
+    """Unserved demand, and whether another plan could serve more."""
+    for model, missing in plan.shortfall_req_per_s.items():
+        demand = problem.demands[model].req_per_s
+        yield from wrapped(
+            f"{model}: {quantity(missing)} of {quantity(demand)} req/s cannot be served"
+        )
+    least, share = _served(problem, plan), plan.served_fraction_bound
+    if plan.status is PlanStatus.BEST_EFFORT and plan.gap >= 0.0 and least < 1.0 and share < 0.9995:
+        proven = f"proven: no plan serves more than {share:.1%} of the demand of every model"
+        yield from wrapped(proven)
+
+
+def _reliefs(reasons: Explanation) -> Iterator[str]:
+    rows = [
+        (f"{model.model}: {relief.what}", _relief_text(relief))
+        for model in reasons.models
+        for relief in model.relief[:1]
+    ]
+    rows += [(relief.what, _relief_text(relief)) for relief in reasons.relief[:_MOST_LINES]]
+    for what, benefit in rows:
+        yield from wrapped(f"{what}: {benefit}")
+    for measuring, name in _measurings(reasons)[:_MOST_LINES]:
+        yield from wrapped(f"measuring {name} on {measuring_words(measuring)}")
+
+
+def _measurings(reasons: Explanation) -> list[tuple[Measuring, str]]:
+    """Measurements with their models, the largest saving first."""
+    every = [(one, model.model) for model in reasons.models for one in model.measuring]
+    return sorted(every, key=lambda one: -one[0].saves_usd_per_h)
+
+
+def _spot_loss(reasons: Explanation) -> Iterator[str]:
+    yield from columns(
+        (
+            loss.model,
+            f"{loss.served_fraction:.0%} of demand served",
+            f"for about {_duration(loss.recovery_s)}",
+        )
+        for loss in reasons.spot_loss
+    )
+
+
+def _capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator[str]:
+    """The capacity of the plan, with its interval and the rate that the plan counts on."""
+    rows = [
+        (
+            model,
+            quantity(one.predicted),
+            quantity(one.low),
+            quantity(one.high),
+            quantity(one.planned),
+        )
+        for model, one in capacities(problem, plan, profile).items()
+    ]
+    if rows:
+        yield from columns([("model", "predicted", "low", "high", "planned"), *rows], 4)
+
+
+def _notes(
+    problem: PlanningProblem, plan: Plan, reasons: Explanation | None, profile: Profile
+) -> Iterator[str]:
+    yield from map(text_with_subject, plan.notes)
+    yield from _networks(problem, plan)
     unsure = tuple(uncertain_facts(problem.cluster))
     for model, name, entry in unsure:
         yield f"{model}: {facts_words(name, entry)}"
-    sure = [one for one in facts_taken(problem.cluster) if one not in unsure]
-    if sure:
-        yield "model facts: " + ", ".join(f"{model} as {entry}" for model, _, entry in sure)
+    for model, _, entry in facts_taken(problem.cluster):
+        if model not in {one[0] for one in unsure}:
+            yield f"{model}: planned with the facts of {entry}"
+    yield from measured(problem, plan, profile)
+    if reasons is None:
+        return
+    for one, name in _measurings(reasons)[:_MOST_LINES]:
+        spec = problem.cluster.service(name).architecture
+        yield f"to measure {name}: {measure_command(spec, one.gpu)}"
+    uncertain = [r.model for r in reasons.models if r.uncertain]
+    if uncertain:
+        yield f"{', '.join(uncertain)}: capacity is estimated, not measured on these GPUs"
 
 
 def _networks(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
@@ -183,30 +225,14 @@ def _networks(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
     ]
     if names:
         where = ", ".join(dict.fromkeys(names))
-        yield f"{where}: no network declared; prefill and decode stand apart on 200 Gbit/s assumed"
-
-
-def _reasons(reasons: Explanation) -> Iterator[str]:
-    for model in reasons.models:
-        if model.rejected:
-            said = "; ".join(f"{r.what} ({r.why})" for r in model.rejected[:_MOST_LINES])
-            yield f"{model.model}: bound by {', '.join(model.bound_by)}; rejected {said}"
-    for model in reasons.models:
-        for relief in model.relief[:1]:
-            yield f"relief  {model.model} {relief.what} -> {_relief_text(relief)}"
-    for relief in reasons.relief[:_MOST_LINES]:
-        yield f"relief  {relief.what} -> {_relief_text(relief)}"
-    if reasons.spot_loss:
-        lost = ", ".join(f"{loss.model} {loss.served_fraction:.0%}" for loss in reasons.spot_loss)
-        longest = max(loss.recovery_s for loss in reasons.spot_loss)
-        yield f"if all spot is lost: {lost} of demand for ~{_duration(longest)}"
+        yield f"{where}: no network declared; prefill and decode are apart on assumed 200 Gbit/s"
 
 
 def _relief_text(relief: Relief) -> str:
     parts = []
     if relief.serves_req_per_s > 0.0:
-        parts.append(f"{relief.serves_req_per_s:.3g} req/s more served")
-    if abs(relief.saves_usd_per_h) >= 0.005:
+        parts.append(f"serves {quantity(relief.serves_req_per_s)} req/s more")
+    if abs(relief.saves_usd_per_h) >= _CENT:
         parts.append(f"{-relief.saves_usd_per_h:+.2f} USD/h")
     return ", ".join(parts)
 
@@ -223,15 +249,7 @@ def _served(problem: PlanningProblem, plan: Plan) -> float:
 
 def _load(plan: Plan, model: str, req_per_s: float) -> str:
     capacity = plan.capacity_req_per_s[model]
-    return f"{req_per_s / capacity:.0%}" if capacity > 1e-3 * req_per_s else "-"
-
-
-def _kinds(parts: list[tuple[Combo, int]], pools: Mapping[str, Pool]) -> str:
-    return ", ".join(several(count, combo, pools) for combo, count in parts) or "nothing"
-
-
-def _same(targets: tuple[PlannedCount, ...]) -> bool:
-    return all(target.now == target.count for target in targets)
+    return f" at {req_per_s / capacity:.0%} load" if capacity > 1e-3 * req_per_s else ""
 
 
 def _usd(problem: PlanningProblem, plan: Plan, now: bool) -> dict[str, float]:
@@ -244,6 +262,11 @@ def _usd(problem: PlanningProblem, plan: Plan, now: bool) -> dict[str, float]:
     if not now:
         bill = {node.pool: node.usd_per_h for node in plan.nodes}
     return usd_per_h_by_model(counted, bill, problem.taken_gpus)
+
+
+def _wrapped(texts: Iterable[str]) -> Iterator[str]:
+    for one in texts:
+        yield from wrapped(one)
 
 
 def _duration(seconds: float) -> str:

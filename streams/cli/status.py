@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from streams.cli import text_layout
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
+from streams.cli.text_layout import Line, columns, labelled, section, wrapped
 from streams.plain_text import age_words
 
 _MOST_ADAPTERS = 10
-_COLUMNS = ("model", "ready/want", "req/s", "TTFT p95", "TPOT p95", "SLO", "USD/h", "state")
+_COLUMNS = ("model", "ready", "req/s", "TTFT p95", "TPOT p95", "SLO", "USD/h")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -32,34 +35,51 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json(found)
     else:
-        for line in lines(found):
-            print(line)
+        text_layout.show([], lines(found))
     return 1 if found.get("unhealthy") else 0
 
 
-def lines(found: Mapping[str, Any]) -> Iterator[str]:
+def lines(found: Mapping[str, Any]) -> Iterator[Line]:
     """The lines of the status. A standby controller reports only itself."""
-    yield " | ".join(_head(found))
+    yield from labelled("controller", [_controller(found)])
+    if found.get("unhealthy"):
+        yield from labelled("NOT WELL", [found["unhealthy"]])
     if not found["leads"]:
         return
-    yield " | ".join(_data(found))
-    for name, words in found["held"].items():
-        yield f"{name.rsplit('/', 1)[0]}: {words}"
-    for model, why in found.get("refused", {}).items():
-        yield f"{model}: its last declaration cannot be used, the one before stands: {why}"
-    rows: list[tuple[str, ...]] = [_COLUMNS]
-    rows += [_row(model) for model in found["models"]]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        yield "  ".join(cells).rstrip()
-    for model in found["models"]:
-        if model.get("adapters_req_per_s"):
-            yield adapters_line(model)
-    for gang in found.get("gangs", ()):
-        yield gang_line(gang)
-    for service in found.get("services", ()):
-        yield service_line(service)
+    yield from labelled("data", ["; ".join(_data(found))])
+    if found["usd_per_h"] is not None:
+        yield from labelled("cost", [f"{found['usd_per_h']:.2f} USD/h"])
+    held = [f"{name.rsplit('/', 1)[0]}: {words}" for name, words in found["held"].items()]
+    held += [
+        f"{model}: the last declaration is refused, the one before holds: {why}"
+        for model, why in found.get("refused", {}).items()
+    ]
+    yield from section("Held", (line for one in held for line in wrapped(one)))
+    yield from section("Models", _models(found["models"]))
+    adapters = [adapters_line(one) for one in found["models"] if one.get("adapters_req_per_s")]
+    yield from section("LoRA adapters", (line for one in adapters for line in wrapped(one)))
+    spanning = [gang_line(gang) for gang in found.get("gangs", ())]
+    yield from section("Over several nodes", (line for one in spanning for line in wrapped(one)))
+    services = [service_line(service) for service in found.get("services", ())]
+    yield from section("Routes", (line for one in services for line in wrapped(one)))
+
+
+def _models(models: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """One row per model; a long state stands in a line of its own."""
+    if not models:
+        return
+    rows = [_COLUMNS, *map(_row, models)]
+    table = list(columns(rows, 6))
+    states = ["state", *(model["word"] for model in models)]
+    width = max(map(len, table))
+    for line, state in zip(table, states, strict=True):
+        if width + 2 + len(state) <= text_layout.WIDTH:
+            yield f"{line.ljust(width)}  {state}"
+        else:
+            yield line
+            yield from textwrap.wrap(
+                state, text_layout.WIDTH, initial_indent="    ", subsequent_indent="    "
+            )
 
 
 def adapters_line(model: Mapping[str, Any]) -> str:
@@ -103,29 +123,24 @@ def service_line(service: Mapping[str, Any]) -> str:
     return f"{name}{'' if rate is None else f' {rate:.1f} req/s'}: " + "; ".join(parts)
 
 
-def _head(found: Mapping[str, Any]) -> Iterator[str]:
-    if found["leads"]:
-        yield "/".join(found["modes"]) or "no decision yet"
-        yield f"leader {found['controller']}"
-        if found["modes"]:
-            yield f"decided {age_words(found['tick_age_s'])} ago"
-        yield f"config {found['config'] or '-'}"
-    else:
-        yield f"{found['controller']} stands by; leader {found['leader'] or 'not known'}"
-    if found.get("unhealthy"):
-        yield f"NOT WELL: {found['unhealthy']}"
+def _controller(found: Mapping[str, Any]) -> str:
+    if not found["leads"]:
+        return f"{found['controller']} stands by; leader: {found['leader'] or 'not known'}"
+    config = f"config {found['config'] or 'not known'}"
+    if not found["modes"]:
+        return f"{found['controller']} leads, no decision yet; {config}"
+    decided = f"last decision {age_words(found['tick_age_s'])} ago"
+    return f"{found['controller']} leads, {decided}; mode {'/'.join(found['modes'])}; {config}"
 
 
 def _data(found: Mapping[str, Any]) -> Iterator[str]:
     ages = [m["telemetry_age_s"] for m in found["models"] if m["telemetry_age_s"] is not None]
-    yield f"telemetry {age_words(max(ages))}" if ages else "telemetry: none yet"
+    yield f"telemetry {age_words(max(ages))} old" if ages else "no telemetry yet"
     for kind, pools in found["supply_age_s"].items():
-        yield f"{kind} {age_words(max(pools.values()))}" if pools else f"{kind} as declared"
+        yield f"{kind} {age_words(max(pools.values()))} old" if pools else f"{kind} as declared"
     for topic, lag_ms in found.get("lag_ms", {}).items():
         yield f"{topic} read {age_words(lag_ms / 1000.0)} late"
-    yield f"writes so far: {found['writes']}"
-    if found["usd_per_h"] is not None:
-        yield f"{found['usd_per_h']:.2f} USD/h"
+    yield f"{found['writes']} records written"
 
 
 def _row(model: Mapping[str, Any]) -> tuple[str, ...]:
@@ -138,7 +153,6 @@ def _row(model: Mapping[str, Any]) -> tuple[str, ...]:
         f"{_ms(model['tpot_p95_ms'])}/{_ms(model['tpot_limit_ms'])} ms",
         "-" if met is None else f"{met:.1%}",
         f"{model['usd_per_h']:.2f}",
-        model["word"],
     )
 
 

@@ -1,8 +1,9 @@
-"""Terminal output of commands: tables and lines, at most 100 columns wide."""
+"""Terminal output of commands: tables, headings and labelled lines, 80 columns wide."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator
 
 from rich import box
 from rich.console import Console
@@ -11,17 +12,21 @@ from rich.text import Text
 
 from streams.terminal_console import SafeConsole
 
-WIDTH = 100
+WIDTH = 80
+LABEL = 12
+"""Columns of a label and the space behind it."""
+
+Line = str | Text
 
 
 def console() -> Console:
-    """Standard output, as wide as the terminal up to 100 columns; 100 without a terminal."""
-    made = SafeConsole(highlight=False)
-    width = min(WIDTH, made.width) if made.is_terminal else WIDTH
+    """Standard output, as wide as the terminal up to 80 columns; 80 without a terminal."""
+    out = SafeConsole(highlight=False)
+    width = min(WIDTH, out.width) if out.is_terminal else WIDTH
     return SafeConsole(width=width, highlight=False)
 
 
-def show(tables: Iterable[Table], lines: Iterable[str]) -> None:
+def show(tables: Iterable[Table], lines: Iterable[Line]) -> None:
     """Print the tables with an empty line between them, then the lines."""
     out = console()
     for number, one in enumerate(tables):
@@ -29,13 +34,55 @@ def show(tables: Iterable[Table], lines: Iterable[str]) -> None:
             out.print()
         out.print(one)
     for line in lines:
-        out.print(Text(line))
+        out.print(Text(line) if isinstance(line, str) else line)
 
 
 def plain_table(*names: str, numbers: Iterable[str] = ()) -> Table:
     """An empty table; the columns in `numbers` are right-aligned."""
     right = set(numbers)
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     for name in names:
-        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    return made
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table
+
+
+def section(title: str, lines: Iterable[Line]) -> Iterator[Line]:
+    """An empty line, the title and its lines; nothing if there are no lines."""
+    body = list(lines)
+    if body:
+        yield ""
+        yield Text(title, style="bold")
+        yield from body
+
+
+def labelled(label: str, items: Iterable[str]) -> Iterator[str]:
+    """Items under each other with a label before the first. Long items are wrapped."""
+    for number, item in enumerate(items):
+        first = f"  {label}".ljust(LABEL + 2) if number == 0 else " " * (LABEL + 2)
+        yield from textwrap.wrap(
+            item, WIDTH, initial_indent=first, subsequent_indent=" " * (LABEL + 4),
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+
+
+def wrapped(text: str) -> Iterator[str]:
+    """`text` as indented lines with a hanging indent."""
+    yield from textwrap.wrap(
+        text, WIDTH, initial_indent="  ", subsequent_indent="    ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def columns(rows: Iterable[tuple[str, ...]], numbers: int = 0) -> Iterator[str]:
+    """Aligned rows. numbers: the last so many columns are right-aligned."""
+    cells = list(rows)
+    if not cells:
+        return
+    count = len(cells[0])
+    widths = [max(len(row[i]) for row in cells) for i in range(count)]
+    for row in cells:
+        parts = [
+            cell.rjust(width) if i >= count - numbers else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield ("  " + "  ".join(parts)).rstrip()

@@ -66,9 +66,9 @@ def test_the_fleet_and_the_demand_of_a_running_controller_are_compared_with_the_
     assert main(["diff", *options]) == 0
     out = capsys.readouterr().out
     assert "the demand of the controller's last decisions" in out
-    assert "  - 4 of 1xL40S eu on-demand  (5 -> 1)" in out
-    assert "eu/l40s on-demand 5 -> 1" in out
-    assert "runs, but is not of this file: gone:a1@eu/l40s/on-demand" in out
+    assert "  - 4 instances of 1xL40S eu on-demand (5 -> 1)" in out
+    assert "eu/l40s on-demand  5 -> 1" in out
+    assert "running, but not declared in this file: gone:a1@eu/l40s/on-demand" in out
     assert main(["diff", *options, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(c["combo"], c["now"], c["proposed"]) for c in found["changes"]] == [(COMBO, 5, 1)]

@@ -83,7 +83,7 @@ def test_a_published_variant_is_a_known_name(
     path = write(tmp_path, "meta-llama/Llama-3.1-8B-Instruct")
     assert main(["plan", "--config", path, "--no-explain"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "model facts: mine as meta-llama/Llama-3.1-8B" in said
+    assert "mine: planned with the facts of meta-llama/Llama-3.1-8B" in said
     assert "not in the catalogue" not in said
 
 

@@ -40,9 +40,9 @@ def test_additions_and_removals_add_up_to_the_plan(
     fleet.write_text("mini:a4@us/l40s/on-demand: 5\n")
     assert main(["diff", "--config", config, "--fleet", str(fleet)]) == 0
     out = capsys.readouterr().out
-    assert "- 5 of 4xL40S us on-demand  (5 -> 0)" in out
-    assert "  + " in out and "ready in ~" in out
-    assert "total  36.00 -> " in out
+    assert "- 5 instances of 4xL40S us on-demand (5 -> 0)" in out
+    assert "  + " in out and "ready in about " in out
+    assert "Cost\n  36.00 -> " in out
     assert "Nothing was changed." in out
     assert main(["diff", "--config", config, "--fleet", str(fleet), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -54,7 +54,7 @@ def test_additions_and_removals_add_up_to_the_plan(
     assert main(["diff", "--config", config, "--fleet", str(fleet)]) == 0
     out = capsys.readouterr().out
     assert "  - " not in out and "  + " not in out
-    assert "unchanged: mini (" in out
+    assert "Unchanged\n  mini: " in out
 
 
 def test_unserved_demand_is_printed_and_gives_exit_code_3(
@@ -66,4 +66,4 @@ def test_unserved_demand_is_printed_and_gives_exit_code_3(
     demand.write_text("mini: {req_per_s: 2000}\n")
     options = ["--config", config, "--fleet", str(fleet), "--demand", str(demand)]
     assert main(["diff", *options]) == 3
-    assert "of 2e+03 req/s cannot be served" in capsys.readouterr().out
+    assert "of 2,000 req/s cannot be served" in capsys.readouterr().out

@@ -25,7 +25,7 @@ REJECTED = {**PROPOSED, "number": 5, "kind": "hold", "expires_ms": 0, "change": 
 def explain_lines(waits: int, *decisions: dict[str, Any]) -> list[str]:
     standing = {**NOW, "proposal": waits}
     found = {"standing": standing, "decisions": decisions, "present": None, "guards": ["none"]}
-    return list(lines(found, None))
+    return list(map(str, lines(found, None)))
 
 
 @pytest.mark.parametrize("waits", [4, 0])
@@ -38,10 +38,10 @@ def test_a_proposal_waits_only_while_it_is_open(waits: int) -> None:
 def test_an_answer_without_uncertain_predictions_is_accepted() -> None:
     known = {name: value for name, value in NOW.items() if name != "uncertain"}
     found = {"standing": known, "decisions": (), "present": None, "guards": ["none"]}
-    assert not any(line.startswith("uncertain") for line in lines(found, None))
+    assert not any("uncertain" in str(line) for line in lines(found, None))
 
 
 def test_the_person_who_answered_and_the_reason_are_shown() -> None:
     told = explain_lines(0, PROPOSED, REJECTED)
     assert told[0].endswith("proposed, not open any more")
-    assert "answer    proposal #4 was rejected by ann: not today" in told
+    assert any("answer" in line and "rejected by ann: not today" in line for line in told)

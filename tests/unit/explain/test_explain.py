@@ -194,7 +194,7 @@ def test_one_instance_fewer_is_rejected_with_a_reason() -> None:
     made = ShoalStrategy().solve(problem)
     fewer = one_fewer(problem, made, "mini")
     assert fewer is not None
-    held, needed = (float(part.split()[0]) for part in fewer.why.split(" < "))
+    held, needed = (float(part.split()[0]) for part in fewer.why.split(" of "))
     assert held < needed == pytest.approx(112.5, abs=0.6)
 
 

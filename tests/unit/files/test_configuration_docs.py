@@ -40,7 +40,7 @@ def test_the_example_in_the_page_equals_the_file_and_has_four_models_on_40_gpus(
 def test_the_example_is_planned_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--config", str(EXAMPLE)]) == 0
     out = capsys.readouterr().out
-    for words in ("chat", "code", "mini", "batch", "total", "bound by", "rejected"):
+    for words in ("chat", "code", "mini", "batch", "Cost", "limited by", "rejected"):
         assert words in out
 
 
