@@ -1,4 +1,4 @@
-"""Billing: whole nodes, from the first launch until the first status without instances."""
+"""Node hours: a node counts from its first launch until its first status without instances."""
 
 import pytest
 
@@ -31,34 +31,35 @@ def usd(bill: Bill, at_h: float) -> float:
     return sum(span.usd for span in bill.until(3600.0 * at_h))
 
 
-def test_a_node_is_paid_whole_from_its_first_launch_to_its_release() -> None:
-    """The node is launched at 1 h, reported at 1.5 h and empty at 3 h: two hours are billed, for
-    any number of instances."""
+def test_a_node_is_billed_from_its_first_launch_to_its_release() -> None:
+    """The node is launched at 1 h, reported at 1.5 h and empty at 3 h. Two hours are billed for any
+    number of instances.
+    """
     bill = billed(status(0.5), status(1.5, 1.0), status(2.0, 1.0, 1.8), status(3.0), status(9.0))
     assert usd(bill, 20.0) == pytest.approx(4.0)
     assert [(span.from_s, span.to_s) for span in bill.spans] == [(3600.0, 10800.0)]
 
 
 def test_an_open_node_is_billed_until_now_and_again_after_a_release() -> None:
-    """Two spans add up; the open span grows with the clock, and a query changes nothing."""
+    """Two spans add up. The open span grows with the clock, and a query changes nothing."""
     bill = billed(status(1.0, 1.0), status(2.0), status(5.0, 4.0))
     assert [usd(bill, at_h) for at_h in (5.0, 6.0, 5.0)] == pytest.approx([4.0, 6.0, 4.0])
     assert usd(bill, 1.5) == pytest.approx(1.0)
 
 
 def test_nothing_is_billed_before_a_launch() -> None:
-    """An instance that still waits for its GPUs has no launch time and costs nothing."""
+    """An instance that waits for its GPUs has no launch time and costs nothing."""
     assert billed(status(1.0, -1.0)).until(9 * 3600.0) == []
 
 
-def test_copies_change_nothing() -> None:
+def test_duplicate_statuses_change_nothing() -> None:
     records = [status(1.0, 1.0), status(2.0, 1.0), status(3.0), status(4.0, 3.5)]
     often = billed(*(copy for record in records for copy in (record, record, record)))
     assert often.until(18_000.0) == billed(*records).until(18_000.0)
 
 
-def test_a_late_copy_of_an_older_status_bills_nothing_again() -> None:
-    """The node is launched at 1 h and empty at 3 h; then the status of 2 h arrives again."""
+def test_a_late_duplicate_of_an_older_status_bills_nothing() -> None:
+    """The node is launched at 1 h and empty at 3 h. Then the status of 2 h arrives again."""
     bill = billed(status(1.5, 1.0), status(3.0), status(2.0, 1.0))
     assert usd(bill, 20.0) == pytest.approx(4.0)
 

@@ -1,4 +1,4 @@
-"""Several batches at once: each request leaves the lane that it entered."""
+"""Several batches at once: each request stays in its lane until it ends."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def lanes(count: int) -> PipelinedEngine:
 
 
 def test_two_lanes_serve_two_requests_at_a_time() -> None:
-    """Each lane has one slot: four requests of ten tokens take 200 ms in two lanes, 400 ms in one
-    lane."""
+    """Each lane has one slot. Four requests of ten tokens take 200 ms in two
+    lanes, 400 ms in one.
+    """
     for count, ms in ((1, 400.0), (2, 200.0)):
         machine = lanes(count)
         for number in range(4):
@@ -51,7 +52,7 @@ def test_an_aborted_request_leaves_its_lane() -> None:
     assert machine.running == 2
 
 
-def test_kv_is_held_and_given_back_in_the_lane_that_made_it() -> None:
+def test_kv_is_kept_and_freed_in_its_own_lane() -> None:
     """The KV cache of a finished prefill stays until a decode instance fetches it or its lease
     ends."""
     machine = lanes(2)

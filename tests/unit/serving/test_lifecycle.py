@@ -1,4 +1,4 @@
-"""The table of transitions, and the diagram that is drawn from the table."""
+"""The transition table of the instance life cycle, and its diagram."""
 
 from pathlib import Path
 
@@ -16,9 +16,10 @@ from autoscaler.serving.lifecycle import (
 
 @pytest.mark.parametrize("state", InstanceState)
 @pytest.mark.parametrize("event", LifecycleEvent)
-def test_an_event_is_in_the_table_or_raises(state: InstanceState, event: LifecycleEvent) -> None:
-    """The table decides every pair of state and event; the error for an illegal pair names the
-    legal events."""
+def test_every_event_outside_of_the_table_raises(
+    state: InstanceState, event: LifecycleEvent
+) -> None:
+    """The error for an illegal pair of state and event names the legal events."""
     if (state, event) in TRANSITIONS:
         assert after(state, event) is TRANSITIONS[(state, event)]
         return
@@ -29,8 +30,8 @@ def test_an_event_is_in_the_table_or_raises(state: InstanceState, event: Lifecyc
         assert legal in str(caught.value)
 
 
-def test_every_state_can_be_reached_and_left_or_ends() -> None:
-    """Every state is reachable from starting; only a stopped or failed instance may be dropped."""
+def test_every_state_is_reachable_and_only_final_states_have_no_exit() -> None:
+    """Every state is reachable from starting. Only a stopped or failed instance may be dropped."""
     reached = {InstanceState.STARTING}
     while True:
         more = {to for (state, _), to in TRANSITIONS.items() if state in reached} | reached
@@ -41,7 +42,7 @@ def test_every_state_can_be_reached_and_left_or_ends() -> None:
 
 
 def test_a_stopped_instance_was_draining_or_failed() -> None:
-    """No transition leads from serving to stopped: a drain comes between, also before a sleep."""
+    """No transition leads from serving to stopped or asleep without a drain."""
     before = {state for (state, _), to in TRANSITIONS.items() if to is InstanceState.STOPPED}
     asleep = InstanceState.ASLEEP
     assert before == {InstanceState.DRAINING, InstanceState.STOPPING, asleep, InstanceState.FAILED}

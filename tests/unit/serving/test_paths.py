@@ -1,5 +1,6 @@
-"""Request-static routing: planned shares are kept, no queue length is used, and no request goes to
-a path without instances."""
+"""Static path routing: planned shares are kept, queue lengths are ignored, and a path without
+instances gets no request.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ A, B, C = (Endpoint(name, f"{name}:1") for name in "abc")
 
 
 def _cell(name: str, rates: tuple[float, float], ends: tuple[Endpoint, ...]) -> RouteGroup:
-    """A group in which a photo takes one of two paths: `image` and then `llm`, or `all`."""
+    """A group in which a photo takes one of two paths: first `image` and then
+    `llm`, or only `all`.
+    """
     return RouteGroup(
         name,
         sum(rates),
@@ -31,7 +34,7 @@ def _cell(name: str, rates: tuple[float, float], ends: tuple[Endpoint, ...]) -> 
 
 
 @given(st.floats(0.01, 100.0), st.floats(0.01, 100.0), st.integers(1, 400))
-def test_after_any_number_of_requests_each_path_has_its_share_give_or_take_one(
+def test_each_path_has_its_share_within_one_request(
     one: float, other: float, requests: int
 ) -> None:
     group = _cell("g", (one, other), (A, B))
@@ -43,7 +46,7 @@ def test_after_any_number_of_requests_each_path_has_its_share_give_or_take_one(
         assert abs(taken[name] - requests * share) <= 1.0 + 1e-6
 
 
-def test_a_path_with_a_hop_that_serves_nobody_is_not_taken() -> None:
+def test_a_path_with_an_empty_hop_is_not_taken() -> None:
     paths = ComponentPaths()
     paths.apply([_cell("g", (3.0, 1.0), (A, B))])
     names = {way.name for _ in range(8) if (way := paths.sample("photo", {A})) is not None}
@@ -52,7 +55,7 @@ def test_a_path_with_a_hop_that_serves_nobody_is_not_taken() -> None:
     assert paths.sample("voice") is None
 
 
-def test_a_hop_goes_on_in_another_group_when_its_own_has_left_the_routes() -> None:
+def test_a_hop_continues_in_another_group_if_its_own_has_left_the_routes() -> None:
     paths = ComponentPaths()
     paths.apply([_cell("g", (1.0, 0.0), (A, B))])
     way = paths.sample("photo")
@@ -61,9 +64,8 @@ def test_a_hop_goes_on_in_another_group_when_its_own_has_left_the_routes() -> No
     assert paths.endpoint(way, 1) == C
 
 
-def test_shares_are_owed_across_changes_of_routes() -> None:
-    """If shares started again with each change of routes, every request would take the first
-    path."""
+def test_shares_are_kept_across_route_changes() -> None:
+    """If counting restarted with each change, every request would take the first path."""
     group = _cell("g", (1.0, 1.0), (A, B))
     paths = ComponentPaths()
     taken = Counter[str]()
@@ -74,7 +76,7 @@ def test_shares_are_owed_across_changes_of_routes() -> None:
     assert taken == {"image/llm": 5, "all": 5}
 
 
-def test_kinds_are_told_by_media_the_narrowest_first() -> None:
+def test_the_kind_of_a_request_is_the_narrowest_that_has_its_media() -> None:
     kinds = (RequestKind("text"), RequestKind("photo", ("image",)),
              RequestKind("film", ("image", "video")))  # fmt: skip
     assert kind_with(kinds, frozenset()) == "text"
@@ -98,4 +100,4 @@ def test_a_router_with_paths_picks_the_first_hop_and_counts_each() -> None:
     router.release(A)
     assert router.in_flight(A) == 0
     router.eject(A, 0)
-    assert not router.has_room("photo")  # no request is planned for the other path
+    assert not router.has_room("photo")  # The plan has no request for the other path.

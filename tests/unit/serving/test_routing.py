@@ -1,4 +1,4 @@
-"""Routing of one model: routes applied and refused, endpoints ejected and readmitted."""
+"""Routing of one model: accepted and refused routes, ejected and readmitted endpoints."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_no_routes_is_no_pick() -> None:
     assert Router("chat").pick() is None
 
 
-def test_lower_leader_or_generation_is_refused() -> None:
-    """A replaced leader cannot bring its routes back, whatever generation they have."""
+def test_routes_of_a_lower_leader_or_generation_are_refused() -> None:
+    """A former leader cannot bring its routes back, whatever generation they have."""
     here = router()
     assert here.apply(routes(generation=5, token=3)) is RouteUpdate.CHANGED
     assert here.apply(routes(generation=4, token=3)) is RouteUpdate.STALE
@@ -56,7 +56,7 @@ def test_stale_routes_leave_the_choice_unchanged() -> None:
 
 
 def test_weights_two_to_one_interleave() -> None:
-    """The order is smooth: a, b, a and not a, a, b."""
+    """The order is smooth: a, b, a instead of a, a, b."""
     here = router(RouteGroup("g", 2.0, (A,)), RouteGroup("h", 1.0, (B,)))
     picked = [pick.endpoint for _ in range(6) if (pick := here.pick())]
     assert picked == [A, B, A, A, B, A]
@@ -73,7 +73,7 @@ def test_prefill_first_then_decode_of_the_same_group() -> None:
     assert [here.pick_decode("g") for _ in range(3)] == [B, C, B]
 
 
-def test_decode_that_left_the_routes_during_the_prefill_gets_nothing() -> None:
+def test_a_decode_instance_that_left_the_routes_gets_no_request() -> None:
     here = router(RouteGroup("g", 1.0, prefill=(A,), decode=(B, C)))
     here.pick()
     here.apply(routes(RouteGroup("g", 1.0, prefill=(A,), decode=(C,)), generation=2))
@@ -82,7 +82,7 @@ def test_decode_that_left_the_routes_during_the_prefill_gets_nothing() -> None:
     assert here.pick_decode("g") is None
 
 
-def test_a_pair_without_a_decode_instance_is_passed_over() -> None:
+def test_a_pair_without_a_decode_instance_is_skipped() -> None:
     here = router(RouteGroup("g", 9.0, prefill=(A,), decode=(B,)), RouteGroup("h", 1.0, (C,)))
     here.eject(B, 0)
     assert {pick.endpoint for _ in range(5) if (pick := here.pick())} == {C}
@@ -101,7 +101,7 @@ def test_excluded_instances_are_not_tried_again() -> None:
     assert here.pick(frozenset({A, B})) is None
 
 
-def test_probes_come_later_and_later_and_readmission_ends_them() -> None:
+def test_probe_intervals_grow_until_readmission() -> None:
     here = router(RouteGroup("g", 1.0, (A, B)))
     assert here.eject(A, 0)
     assert not here.eject(A, 0)
@@ -138,9 +138,8 @@ def test_ejection_survives_routes_that_still_name_the_instance() -> None:
     assert {pick.endpoint for _ in range(4) if (pick := here.pick())} == {B}
 
 
-def test_tokens_are_shared_by_weight_when_they_are_what_counts() -> None:
-    """If one endpoint got all long requests, the other gets more requests until the token shares
-    agree."""
+def test_tokens_are_shared_by_weight_if_the_policy_counts_tokens() -> None:
+    """An endpoint that got all long requests gets fewer requests until the token shares agree."""
     here = Router("chat", policy=RoutingPolicy(AcrossCombos.TOKENS))
     here.apply(routes(RouteGroup("g", 1.0, (A,)), RouteGroup("h", 1.0, (B,))))
     sums = {A: 0, B: 0}
@@ -158,7 +157,7 @@ def test_equal_shares_ignore_weights() -> None:
     assert [pick.endpoint for _ in range(4) if (pick := here.pick())] == [A, B, A, B]
 
 
-def test_prompts_that_begin_alike_meet_at_one_instance_until_it_is_loaded() -> None:
+def test_prompts_with_a_common_prefix_go_to_one_instance_until_it_is_loaded() -> None:
     here = Router("chat", policy=RoutingPolicy(inside=WithinCombo.PREFIX))
     here.apply(routes(RouteGroup("g", 1.0, (A, B, C))))
     first = here.pick(want=RequestTraits(prefix=7))
@@ -181,22 +180,24 @@ def test_prompts_that_begin_alike_meet_at_one_instance_until_it_is_loaded() -> N
     assert homes == {A, B, C}
 
 
-def test_a_busy_side_of_a_combo_leaves_the_request_to_an_idle_instance_of_the_other() -> None:
-    """As in Cauchy, figure 5b: the first request is handed over, the next requests are served whole
-    by one instance."""
+def test_an_idle_instance_serves_a_request_if_the_other_phase_is_busy() -> None:
+    """As in Cauchy, figure 5b: the first request is handed over from prefill to decode. One
+    instance serves each later request whole.
+    """
     here = router(RouteGroup("g", 1.0, prefill=(A,), decode=(B, C)))
     assert here.pick() == Pick("g", A, True)
     assert here.pick() == Pick("g", B, False)
     assert here.pick() == Pick("g", C, False)
-    assert here.pick() == Pick("g", A, True)  # none is idle: the default applies
+    assert here.pick() == Pick("g", A, True)  # None is idle, so the default applies.
     here.release(A)
     here.release(A)
     assert here.pick() == Pick("g", A, False)  # decode is busy, prefill is idle
 
 
-def test_requests_are_handed_over_while_decode_holds_less_than_it_can() -> None:
-    """Whole requests would slow down the decode of the others, so an idle prefill instance serves a
-    whole request only if decode has no room for it."""
+def test_requests_are_handed_over_while_decode_has_free_slots() -> None:
+    """A whole request would slow down the decode of others. So an idle prefill instance serves one
+    only if decode has no free slot.
+    """
     roomy = replace(B, slots=2)
     here = router(RouteGroup("g", 1.0, prefill=(A,), decode=(roomy,)))
     for _ in range(2):
@@ -215,7 +216,7 @@ def test_round_robin_hands_every_request_over() -> None:
     assert {pick for _ in range(5) if (pick := here.pick())} == {Pick("g", A, True)}
 
 
-def test_several_prompts_at_once_are_never_prefilled_for_somebody_else() -> None:
+def test_several_prompts_in_one_request_are_not_handed_over() -> None:
     here = router(RouteGroup("g", 1.0, prefill=(A,), decode=(B, C)))
     many = RequestTraits(single=False)
     assert [here.pick(want=many) for _ in range(3)] == [
@@ -233,7 +234,7 @@ def test_several_prompts_at_once_are_never_prefilled_for_somebody_else() -> None
     assert here.pick(want=many) == Pick("h", D, False)
 
 
-def test_routes_of_an_invented_leader_give_way_to_any_true_ones() -> None:
+def test_routes_of_an_invented_leader_are_replaced_by_genuine_ones() -> None:
     here = router(RouteGroup("g", 1.0, (A,)))
     here.apply(routes(RouteGroup("g", 1.0, (B,)), token=10**12, generation=99))
     here.distrust()
@@ -242,9 +243,10 @@ def test_routes_of_an_invented_leader_give_way_to_any_true_ones() -> None:
     assert here.pick() == Pick("g", C, False)
 
 
-def test_what_other_gateways_sent_takes_slots_and_turns_the_choice() -> None:
+def test_requests_of_other_gateways_take_slots_and_change_the_choice() -> None:
     """The router chooses the instance with the lowest reported load and counts that load against
-    its slots; without reports it uses round robin again."""
+    its slots. Without reports it uses round robin again.
+    """
     ends = tuple(Endpoint(end.instance, end.address, 4) for end in (A, B))
     here = router(RouteGroup("g", 1.0, ends))
     here.report_load(A, 3, 0)
@@ -259,7 +261,7 @@ def test_what_other_gateways_sent_takes_slots_and_turns_the_choice() -> None:
     assert [pick.endpoint for _ in range(4) if (pick := here.pick())] == [B, A, A, A]
 
 
-def test_kv_that_waits_to_be_fetched_makes_an_instance_less_wanted() -> None:
+def test_unfetched_kv_lowers_the_preference_for_an_instance() -> None:
     here = router(RouteGroup("g", 1.0, (A, B)))
     here.report_load(A, 0, 2)
     here.report_load(B, 0, 0)

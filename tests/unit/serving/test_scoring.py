@@ -1,4 +1,4 @@
-"""The choice of a model by score, and the score from a prompt, a header or a scorer."""
+"""Choice of a model by score, and scores from a prompt, a header or a scorer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPLIT = ScoreSplit(("small", "middle", "large"), (0.2, 0.4, 0.6), (1, 3), "middl
     [
         (-5.0, 0, "small"),
         (0.19999, 0, "small"),
-        (0.2, 1, "middle"),  # a threshold is the first score of the next model
+        (0.2, 1, "middle"),  # A threshold is the first score of the next model.
         (0.59, 2, "middle"),
         (0.6, 3, "large"),
         (9.0, 3, "large"),
@@ -41,7 +41,7 @@ def test_thresholds_split_by_score(score: float | None, number: int, model: str)
     assert model_of(SPLIT, number) == model
 
 
-def test_a_model_may_get_nothing_or_everything() -> None:
+def test_a_model_may_get_no_or_all_requests() -> None:
     everything = ScoreSplit(("a", "b"), (0.5,), (2,), "a")
     nothing = ScoreSplit(("a", "b"), (0.5,), (0,), "a")
     assert {model_of(everything, k) for k in (0, 1)} == {"a"}
@@ -59,7 +59,7 @@ def test_the_nearest_model_takes_over_if_that_is_declared() -> None:
     "value",
     [math.nan, math.inf, -math.inf, 1e9, "0.5", None, True, [0.5], {"score": 0.5}, 10**400, -3],
 )
-def test_what_is_no_score_is_not_believed(value: object) -> None:
+def test_an_invalid_score_is_ignored(value: object) -> None:
     assert valid_score(ScoreSource(low=-1.0, high=2.0), value) is None
 
 
@@ -70,7 +70,7 @@ def test_a_header_is_a_number_within_bounds() -> None:
         assert header_score(source, text) is None
 
 
-def test_the_first_rule_that_holds_gives_the_score() -> None:
+def test_the_first_matching_rule_gives_the_score() -> None:
     rules = (
         PromptRule(0.9, longer_than=1000),
         PromptRule(0.8, code=True),
@@ -86,12 +86,12 @@ def test_the_first_rule_that_holds_gives_the_score() -> None:
     "text",
     ["def f(x):\n    return x", "#include <stdio.h>", "SELECT a FROM b;", "x\n```\ny\n```"],
 )
-def test_program_text_is_seen(text: str) -> None:
+def test_program_text_is_detected(text: str) -> None:
     assert has_code(text)
 
 
 @pytest.mark.parametrize("text", ["", "I import goods from India", "Let us function as a class"])
-def test_prose_is_no_program_text(text: str) -> None:
+def test_prose_is_not_detected_as_program_text(text: str) -> None:
     assert not has_code(text)
 
 
@@ -112,12 +112,12 @@ def test_prose_is_no_program_text(text: str) -> None:
         ("xyzzy", ""),
     ],
 )
-def test_the_language_of_a_sentence_is_told(text: str, language: str) -> None:
+def test_the_language_of_a_sentence_is_detected(text: str, language: str) -> None:
     assert language_of(text) == language
     assert not language or language in LANGUAGES
 
 
-def test_a_long_prompt_costs_no_more_than_its_beginning() -> None:
+def test_only_the_beginning_of_a_long_prompt_is_examined() -> None:
     assert language_of("the of and " * 200_000) == "en"
 
 
@@ -132,7 +132,7 @@ def test_a_long_prompt_costs_no_more_than_its_beginning() -> None:
         ({"cuts": ()}, "cuts"),
     ],
 )
-def test_a_split_that_makes_no_sense_is_refused(change: dict[str, object], said: str) -> None:
+def test_an_invalid_split_is_refused(change: dict[str, object], said: str) -> None:
     good = {"models": ("a", "b"), "edges": (0.5,), "cuts": (1,), "unscored": "b"}
     with pytest.raises(InvalidRecord, match=said):
         ScoreSplit(**(good | change))  # type: ignore[arg-type]
@@ -150,12 +150,12 @@ def test_a_split_that_makes_no_sense_is_refused(change: dict[str, object], said:
         {"low": 1.0, "high": 0.0},
     ],
 )
-def test_a_source_that_makes_no_sense_is_refused(change: dict[str, object]) -> None:
+def test_an_invalid_score_source_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(InvalidRecord):
         ScoreSource(**change)  # type: ignore[arg-type]
 
 
-def test_a_split_rides_on_routes() -> None:
+def test_a_split_is_published_with_the_routes() -> None:
     source = ScoreSource("X-Score", (PromptRule(0.5, 10, True, ("de",)),), "http://h:1/s", 50.0)
     split = ScoreSplit(("a", "b"), (0.1, 0.5), (2,), "b", True, source, (0.7, 0.3))
     routes = Routes("auto", 1, 1, 0, 0.0, 0.0, split=split)

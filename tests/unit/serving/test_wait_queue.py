@@ -26,7 +26,7 @@ def apply(here: WaitQueue, *groups: RouteGroup) -> None:
     here.router.apply(Routes("m", 2, 1, 0, 1.0, 1.0, groups))
 
 
-def test_a_freed_slot_goes_to_who_came_first() -> None:
+def test_a_free_slot_goes_to_the_oldest_request() -> None:
     here = line(group("g", (A, 1)))
     tickets = [here.join(order, NONE, 0) for order in (1, 2, 3)]
     assert [ticket for ticket, _ in here.dispatch(0)] == tickets[:1]
@@ -36,7 +36,7 @@ def test_a_freed_slot_goes_to_who_came_first() -> None:
     assert len(here) == 1
 
 
-def test_a_new_instance_takes_what_waits_up_to_its_slots() -> None:
+def test_a_new_instance_takes_waiting_requests_up_to_its_slots() -> None:
     here = line(group("g", (A, 1)))
     for order in range(6):
         here.join(order, NONE, 0)
@@ -46,8 +46,8 @@ def test_a_new_instance_takes_what_waits_up_to_its_slots() -> None:
     assert len(here) == 2
 
 
-def test_weights_share_among_those_with_room() -> None:
-    """Requests are shared one to three, until the instance of weight three is full."""
+def test_requests_are_shared_by_weight_among_instances_with_free_slots() -> None:
+    """The ratio is one to three until the instance of weight three is full."""
     here = line(group("g", (A, 10)), group("h", (B, 6), weight=3.0))
     for order in range(8):
         here.join(order, NONE, 0)
@@ -57,7 +57,7 @@ def test_weights_share_among_those_with_room() -> None:
     assert {pick.endpoint for _, pick in here.dispatch(0)} == {A}
 
 
-def test_fewer_slots_than_in_flight_only_stop_what_is_new() -> None:
+def test_fewer_slots_than_requests_in_flight_stop_only_new_requests() -> None:
     here = line(group("g", (A, 3)))
     for order in range(4):
         here.join(order, NONE, 0)
@@ -70,7 +70,7 @@ def test_fewer_slots_than_in_flight_only_stop_what_is_new() -> None:
     assert len(here.dispatch(0)) == 1
 
 
-def test_slots_that_move_leave_ejection_and_counts_as_they_are() -> None:
+def test_a_change_of_slots_keeps_ejection_and_counts() -> None:
     here = line(group("g", (A, 2), (B, 2)))
     here.join(1, NONE, 0)
     here.dispatch(0)
@@ -81,9 +81,10 @@ def test_slots_that_move_leave_ejection_and_counts_as_they_are() -> None:
     assert here.router.readmit(replace(B, slots=5))
 
 
-def test_one_that_is_tried_again_keeps_its_turn_and_waits_for_another_instance() -> None:
-    """The request was tried at A, and B is full: later requests may go to A, and the next slot of B
-    goes to this request."""
+def test_a_retried_request_keeps_its_position_and_waits_for_another_instance() -> None:
+    """A already failed for the request, and B is full. Later requests may go to A. The next slot of
+    B goes to this request.
+    """
     here = line(group("g", (A, 1), (B, 1)))
     for order in (1, 2, 3, 4):
         here.join(order, NONE, 0)
@@ -96,14 +97,14 @@ def test_one_that_is_tried_again_keeps_its_turn_and_waits_for_another_instance()
     assert (ticket, pick.endpoint) == (again, B)
 
 
-def test_what_was_tried_gets_another_chance_when_nothing_else_serves() -> None:
+def test_a_failed_instance_is_tried_again_if_no_other_serves() -> None:
     here = line(group("g", (A, 1), (B, 1)))
     here.router.eject(B, 0)
     here.join(1, frozenset({A}), 0)
     assert [pick.endpoint for _, pick in here.dispatch(0)] == [A]
 
 
-def test_a_wait_without_any_instance_is_shorter_than_one_for_room() -> None:
+def test_the_limit_of_a_wait_without_instances_is_shorter_than_that_for_a_free_slot() -> None:
     here = line(group("g", (A, 1)))
     first, second = here.join(1, NONE, 0), here.join(2, NONE, 0)
     assert [ticket for ticket, _ in here.dispatch(0)] == [first]
@@ -111,14 +112,14 @@ def test_a_wait_without_any_instance_is_shorter_than_one_for_room() -> None:
     assert here.expired(5_000) == [(second, Refusal.NO_ROOM)]
     third = here.join(3, NONE, 5_000)
     here.router.eject(A, 5_500)
-    assert here.expired(5_600) == []  # nothing serves from here on
+    assert here.expired(5_600) == []  # No instance serves from here on.
     assert here.expired(6_599) == []
     assert here.expired(6_600) == [(third, Refusal.NO_INSTANCE)]
     assert len(here) == 0
 
 
-def test_those_who_leave_are_forgotten() -> None:
-    """Ten thousand requests come and leave while no instance serves: none stays in memory."""
+def test_requests_that_leave_use_no_memory() -> None:
+    """Ten thousand requests come and leave while no instance serves."""
     here = line()
     stays = here.join(0, NONE, 0)
     for order in range(1, 10_001):
@@ -130,12 +131,13 @@ def test_those_who_leave_are_forgotten() -> None:
 
 
 def test_requests_that_can_no_longer_meet_the_ttft_limit_come_after_those_that_can() -> None:
-    """Three requests waited through a minute of overload: a new request is served first, then the
-    oldest."""
+    """Three requests waited through a minute of overload. A new request is served first, then the
+    oldest one.
+    """
     here = line(group("g", (A, 1)))
     here.router.apply(Routes("m", 3, 1, 0, 2_000.0, 60.0, (group("g", (A, 1)),)))
     old = [here.join(order, NONE, 0) for order in (1, 2, 3)]
-    assert [ticket for ticket, _ in here.dispatch(1_500)] == old[:1]  # 0.75 of the limit: in time
+    assert [ticket for ticket, _ in here.dispatch(1_500)] == old[:1]  # in time: 0.75 of the limit
     fresh = here.join(4, NONE, 60_000)
     served = []
     for _ in range(3):
@@ -144,8 +146,9 @@ def test_requests_that_can_no_longer_meet_the_ttft_limit_come_after_those_that_c
     assert served == [fresh, old[1], old[2]]
 
 
-def test_who_waits_for_a_cold_start_may_wait_for_all_of_it() -> None:
-    """A node takes 12 minutes to start; the default limit of ten minutes would refuse waiting
-    requests."""
+def test_the_wait_limit_covers_a_whole_cold_start() -> None:
+    """A node takes 12 minutes to start. The default limit of ten minutes would refuse the waiting
+    requests.
+    """
     assert wait_limits_ms(30_000.0, 600_000.0, 720.0) == (1_440_000.0, 1_440_000.0)
     assert wait_limits_ms(30_000.0, 600_000.0, 0.0) == (30_000.0, 600_000.0)

@@ -1,4 +1,4 @@
-"""Kinds of requests with different traffic shares."""
+"""Kinds of requests with separate traffic shares."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sent(made: Router, want: RequestTraits, count: int, done: bool = True) -> Co
     return found
 
 
-def test_a_request_is_of_the_kind_with_the_nearest_lengths() -> None:
+def test_the_kind_of_a_request_has_the_nearest_lengths() -> None:
     made = router((1.0, 0.0), (0.0, 1.0))
     assert made.kind_of(3000, 100) == "long"
     assert made.kind_of(200, 500) == "short"
@@ -75,13 +75,13 @@ def test_a_group_without_a_share_gets_the_kind_only_while_no_other_serves() -> N
     assert sent(made, LONG, 4) == {"a": 4}
 
 
-def test_shares_of_a_group_that_is_out_go_to_the_others_by_theirs() -> None:
+def test_the_share_of_a_missing_group_is_divided_in_proportion() -> None:
     made = router((0.5, 0.3, 0.2), (1.0, 0.0, 0.0))
     made.eject(A, 0)
     assert sent(made, LONG, 50) == {"b": 30, "c": 20}
 
 
-def test_a_full_group_gets_what_it_is_owed_once_it_has_room() -> None:
+def test_a_full_group_catches_up_once_it_has_free_slots() -> None:
     made = router((0.5, 0.5), (0.0, 1.0), slots=4)
     held = sent(made, LONG, 8, done=False)
     assert held == {"a": 4, "b": 4}
@@ -101,12 +101,12 @@ def test_new_shares_take_effect_at_once_and_the_same_ones_change_nothing() -> No
     assert sent(made, LONG, 3) == {"b": 3}
 
 
-def test_a_kind_that_the_routes_no_longer_know_goes_by_weights() -> None:
+def test_a_kind_that_left_the_routes_is_shared_by_weights() -> None:
     made = router((1.0, 0.0), (0.0, 1.0))
     assert sent(made, RequestTraits(kind="gone"), 4) == {"a": 2, "b": 2}
 
 
-def test_nobody_waits_behind_a_kind_for_which_there_is_no_room() -> None:
+def test_a_kind_without_free_slots_does_not_delay_others() -> None:
     here = WaitQueue(router((1.0, 0.0), (0.0, 1.0), slots=1), hold_ms=1_000, queue_ms=5_000)
     long = [here.join(order, NONE, 0, LONG) for order in range(3)]
     short = [here.join(order, NONE, 0, SHORT) for order in range(3, 5)]

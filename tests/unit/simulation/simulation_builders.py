@@ -1,4 +1,4 @@
-"""Small clusters and fleets for tests of the simulation."""
+"""Builders of small clusters and fleets for tests of the simulation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cluster(*services: Service, nodes: int = 4, per_node: int = 1) -> Cluster:
 
 
 def evenly(count: int, every_s: float, model: str = "mini", first_s: float = 0.0) -> list[Arrival]:
-    """Equal requests of 1000 input and 100 output tokens."""
+    """Evenly spaced requests of 1000 input and 100 output tokens."""
     return [Arrival(first_s + i * every_s, model, 1000, 100) for i in range(count)]
 
 
@@ -66,5 +66,5 @@ def simulator(
 
 
 def run(*args: object, **kwargs: object) -> Timeline:
-    """The timeline of a full run; arguments as for `simulator`."""
+    """The timeline of a whole run. Arguments are as for `simulator`."""
     return simulator(*args, **kwargs).run()  # type: ignore[arg-type]

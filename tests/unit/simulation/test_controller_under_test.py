@@ -50,7 +50,7 @@ def test_a_declared_workload_is_served_from_its_first_request_on() -> None:
 
 
 def test_an_urgent_answer_comes_within_a_tick_and_is_ordered_at_once() -> None:
-    """The first tick requests the first plan."""
+    """The first tick requests the first plan. The order follows the answer at once."""
     timeline = live(declared(8.0), [])
     assert timeline.plan_requests[0][0] == 0.0
     first = next(at_s for at_s, found in timeline.plan_answers if found.urgency is Urgency.URGENT)
@@ -69,7 +69,7 @@ def test_a_lost_node_is_replaced_while_the_others_serve() -> None:
 
 
 def test_a_tenfold_price_leads_to_a_full_plan_request() -> None:
-    """The full plan request has the new price."""
+    """The request has the new price."""
     where = declared(8.0)
     timeline = live(where, evenly(1900, 0.125), PriceChanged(200.0, OD, 20.0))
     asked = [

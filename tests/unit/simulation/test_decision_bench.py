@@ -1,4 +1,6 @@
-"""decision_bench: scenarios, figures that can be recomputed, and the search for fixed fleets."""
+"""The decision benchmark: scenarios, figures that can be recomputed, and the search for fixed
+fleets.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,9 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others() -> None:
 
 
 def test_cost_and_attainment_can_be_recomputed_from_the_timeline(tmp_path: Path) -> None:
-    """The file alone is sufficient; it contains a price change and requests that missed their
-    SLO."""
+    """The timeline file alone is sufficient. It contains a price change and requests that missed
+    their SLO.
+    """
     where = cluster()
     arrivals = evenly(40, 1.0) + evenly(860, 1 / 20, first_s=40.0)
     scenario = Scenario(where, arrivals, 85.0, 120.0, (PriceChanged(150.0, OD, 7.7),))
@@ -77,11 +80,11 @@ def test_cost_and_attainment_can_be_recomputed_from_the_timeline(tmp_path: Path)
     model = figures["models"]["mini"]
     assert (figures["cost_usd"], model["slo_attainment"]) == (usd, hits / asked)
     assert model["requests"] == asked == 900
-    assert 0 < hits < asked  # some requests attain and some miss
+    assert 0 < hits < asked  # Some requests meet the SLO and some miss it.
     assert late > 0
 
 
-def test_a_step_changes_the_rate_when_it_says() -> None:
+def test_a_step_changes_the_rate_at_its_time() -> None:
     prepared = prepare(STEP, 3)
     assert prepared.step_s == 180.0
     arrivals = prepared.scenario.arrivals
@@ -108,7 +111,7 @@ def test_gamma_arrivals_come_in_bursts() -> None:
     mean = sum(counts) / len(counts)
     spread = sum((count - mean) ** 2 for count in counts) / len(counts) / mean
     assert mean == pytest.approx(500.0, rel=0.1)
-    assert 8.0 < spread < 17.0  # 12.25 for long spans
+    assert 8.0 < spread < 17.0  # 12.25 in long spans
 
 
 def test_a_swing_goes_from_lowest_to_highest_and_back() -> None:
@@ -120,11 +123,11 @@ def test_a_swing_goes_from_lowest_to_highest_and_back() -> None:
     for arrival in prepared.scenario.arrivals:
         counts[int(arrival.at_s // 1000.0)] += 1
     assert sum(counts) == pytest.approx(40_000, rel=0.03)
-    assert counts[3] == pytest.approx(7700, rel=0.05)  # the mean rate of that eighth of the period
+    assert counts[3] == pytest.approx(7700, rel=0.05)  # mean rate of that eighth of the period
     assert counts[7] == pytest.approx(2300, rel=0.05)
 
 
-def test_percentiles_count_what_never_came_as_infinite() -> None:
+def test_percentiles_count_missing_tokens_as_infinite() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile([1.0] * 19 + [None], 0.95) == 1.0
     assert percentile([1.0, None], 0.95) == float("inf")
@@ -165,8 +168,9 @@ def test_a_wrong_option_is_named_with_what_is_allowed(
 
 
 def test_a_run_with_rates_has_all_figures_except_the_peak() -> None:
-    """A run with rates and a run with requests have equal cost, capacity and moves; figures that
-    rates cannot give are null."""
+    """Both kinds of run have equal cost, capacity and moves. Figures that rates cannot give are
+    null.
+    """
     enough = {"mini:a1@eu-west/l4/on-demand": 12}
     steady = replace(STEP, kind="steady", rates=(5.0,))
     one, flow = (
@@ -238,7 +242,7 @@ def prepared_at(req_per_s: float) -> Prepared:
 
 
 def test_fleet_search_finds_the_cheapest_fleet_with_its_spot_share() -> None:
-    """The result is compared with every count of the only instance kind."""
+    """The reference is every count of the only instance kind."""
     prepared = prepared_at(20.0)
     found = search_fleets(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).cheapest[0.97]
     search = _Search(prepared.scenario, prepared.truth.lengths, "mini", 0.97)
@@ -289,8 +293,9 @@ def test_shoal_is_dominated_by_a_cheaper_fleet_with_equal_attainment() -> None:
 
 
 def test_seeds_are_compared_one_by_one_and_together() -> None:
-    """Shoal costs 1% more than the fixed fleet in one seed and half of it in another; no fleet
-    attains 97% in the third seed, and none attains 95% in any seed."""
+    """In one seed Shoal costs 1% more than the fixed fleet, in another half of it. In the third
+    seed no fleet reaches 97%, and in no seed does one reach 95%.
+    """
     one = fixed(STEP, 1, {"mini:a1@eu-west/l40s/on-demand": 4})
     share, usd = one.models["mini"].slo_attainment, one.cost_usd
     cheap, dear = (
@@ -310,7 +315,7 @@ def test_seeds_are_compared_one_by_one_and_together() -> None:
     ]
 
 
-def test_declared_floors_hold_for_fixed_fleets() -> None:
+def test_declared_minimums_hold_for_fixed_fleets() -> None:
     prepared = prepared_at(1.0)
     floor = replace(prepared.scenario.cluster, services=(service(min_instances=3),))
     held = replace(prepared, scenario=replace(prepared.scenario, cluster=floor))

@@ -1,4 +1,6 @@
-"""Simulated engines and nodes have the declared speed: measurements, network, and rental time."""
+"""Simulated engines and nodes are as fast as declared: measurements, network, and provisioning
+time.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,10 @@ def test_an_engine_that_was_measured_runs_at_the_measured_speed() -> None:
     assert decode[1] == pytest.approx(3.0 * decode[0], rel=0.02)
 
 
-def test_a_rented_node_takes_its_time_to_come_and_the_next_instance_on_it_does_not() -> None:
-    """Requests wait for 30 s: long enough for an engine to start, too short to rent a node."""
+def test_only_the_first_instance_on_a_rented_node_waits_for_the_node() -> None:
+    """Requests wait for 30 s. That is long enough to start an engine, but too
+    short to rent a node.
+    """
     on = cluster(per_node=2)
     late = replace(on, pools=tuple(replace(p, provision_s=200.0) for p in on.pools))
     node = NodeSlice(on.pools[0].gpu, 1)

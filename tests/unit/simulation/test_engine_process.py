@@ -1,4 +1,4 @@
-"""One engine, compared with times computed by hand."""
+"""One engine, compared with times that were computed by hand."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from autoscaler.simulation.event_queue import EventQueue
 
 
 class FlatTimes:
-    """The part of step times that `EngineSetup` reads; `flat_grid` has the steps themselves."""
+    """The step times that `EngineSetup` needs. The steps themselves are in `flat_grid`."""
 
     first_token_ms = 5.0
 
 
 def flat_grid(_times: object, batched_tokens: int) -> TimingGrid:
-    """A timing grid in which every iteration takes 10 ms and 0.1 ms per token."""
+    """A timing grid in which every iteration takes 10 ms, plus 0.1 ms per token."""
     scalars = np.zeros(pass_kernel.SCALARS)
     scalars[pass_kernel.BLEND], scalars[pass_kernel.STEP] = 1.0, 10.0
     tokens = np.arange(batched_tokens + 1, dtype=float)
@@ -61,7 +61,8 @@ def engine(events: EventQueue) -> SimEngine:
 
 def test_two_requests_share_iterations_as_computed_by_hand() -> None:
     """Request A arrives at 0 ms with 1000 input and 11 output tokens, request B at 115 ms with 500
-    and 2."""
+    and 2.
+    """
     events, a, b = EventQueue(), Watch(), Watch()
     one = engine(events)
     events.at(0.0, lambda: one.submit(Work(1, 1000, 11), a))
@@ -76,7 +77,7 @@ def test_two_requests_share_iterations_as_computed_by_hand() -> None:
     assert one.in_flight == 0
 
 
-def test_an_ended_engine_breaks_exactly_its_own_requests() -> None:
+def test_an_ended_engine_fails_exactly_its_own_requests() -> None:
     events, a, b = EventQueue(), Watch(), Watch()
     one = engine(events)
     one.submit(Work(1, 100, 1), a)
@@ -89,7 +90,7 @@ def test_an_ended_engine_breaks_exactly_its_own_requests() -> None:
     assert (b.breaks, b.end) == (1, [])
 
 
-def test_kv_of_a_prefill_is_held_until_it_was_transferred() -> None:
+def test_kv_of_a_prefill_is_kept_until_its_transfer() -> None:
     events, job = EventQueue(), Watch()
     one = engine(events)
     one.submit(Work(1, 1000, 1, Part.PREFILL), job)

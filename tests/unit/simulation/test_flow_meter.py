@@ -1,4 +1,4 @@
-"""A flow, which is `batch_of` in columns, equals the records of the same requests."""
+"""A flow in columns equals the records of the same requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_columns_equal_the_records_of_single_requests() -> None:
         cohort.ttft[bucket - LOWEST] += count
     for bucket, count in span.tpot_ms.items():
         cohort.tpot[bucket - LOWEST] += count
-    # For the two served requests; a flow has only the total, which includes the refused request.
+    # For the two served requests only: a flow has one total, which includes the refused request.
     span.input_tokens = batch.input_tokens
     meter.count_arrivals(batch)
     meter.count_ended(cohort)
@@ -72,8 +72,9 @@ def test_a_count_above_the_cell_limit_takes_several_cells() -> None:
 
 
 def test_a_gateway_report_equals_its_record() -> None:
-    """The report has the answered requests, those in flight, and those sent by kind; the next one
-    has only zeros."""
+    """The first report has answered requests, those in flight, and those sent by kind. The next has
+    only zeros.
+    """
     gateway_meter, record = GatewayMeter(), Span()
     for meter in (gateway_meter, record):
         for one in CAME:
@@ -96,8 +97,9 @@ def test_a_gateway_report_equals_its_record() -> None:
 
 
 def test_rare_misses_are_not_lost_to_rounding() -> None:
-    """Each span has one request and an attainment of 95%: separate rounding of each span would lose
-    every miss."""
+    """Each span has one request and an attainment of 95%. If each span were rounded alone, every
+    miss would be lost.
+    """
     meter = FlowMeter()
     for _ in range(100):
         meter.count_ended(Cohort(0.0, Batch(1), 0, served=1, attained=0.95))

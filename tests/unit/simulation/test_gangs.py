@@ -1,5 +1,6 @@
-"""Simulated instances over several nodes: they have the speed of their lanes, and each node is
-billed once."""
+"""Simulated instances over several nodes run as fast as their lanes, and each
+node is billed once.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def joined() -> Cluster:
 
 
 def test_a_gang_serves_as_its_lanes_do_and_each_node_is_billed_once() -> None:
-    """A single request takes the prompt's pass through both stages; the bill has two spans."""
+    """A single request takes one pass through both stages. The bill has two spans."""
     one = simulator({GANG: 1}, evenly(5, 30.0, first_s=10.0), 200.0, on=joined())
     timeline = one.run()
     stages = tuple((NodeSlice(catalog.gpu("L40S"), 1), 32) for _ in range(2))
@@ -53,9 +54,10 @@ def test_a_gang_serves_as_its_lanes_do_and_each_node_is_billed_once() -> None:
 
 
 @pytest.mark.parametrize("node", ["eu.l40s.on-demand.0", "eu.l40s.on-demand.1"])
-def test_a_lost_node_takes_the_whole_gang_along(node: str) -> None:
-    """Either node may be lost: a fixed fleet replaces nothing, so no request is served
-    afterwards."""
+def test_a_lost_node_ends_the_whole_gang(node: str) -> None:
+    """Either node may be lost. A fixed fleet replaces no instance, so later requests are not
+    served.
+    """
     timeline = simulator(
         {GANG: 1}, evenly(60, 1.0), 100.0, on=joined(), script=(NodeLost(150.0, node),)
     ).run()
@@ -66,8 +68,7 @@ def test_a_lost_node_takes_the_whole_gang_along(node: str) -> None:
 
 
 def test_the_real_decisions_replace_a_gang_and_bill_its_nodes_once() -> None:
-    """One of the gang's nodes is lost: another gang serves, and the bill never counts a node
-    twice."""
+    """A node of the gang is lost and another gang serves. The bill never counts a node twice."""
     declared = joined()
     kept = replace(
         declared.services[0], req_per_s=1.0, min_instances=1, disaggregate=False, spot_share=0.0
@@ -88,8 +89,9 @@ def test_the_real_decisions_replace_a_gang_and_bill_its_nodes_once() -> None:
 
 
 def test_prefill_and_decode_gangs_hand_over() -> None:
-    """Four nodes run two gangs; one request at a time passes through both, and no KV cache is
-    left."""
+    """Four nodes run two gangs. Requests pass through both one at a time, and
+    no KV cache is left.
+    """
     both = f"mini:p1.32@{OD}>p1.32@{OD}+d1.32@{OD}>d1.32@{OD}"
     one = simulator({both: 1}, evenly(5, 30.0, first_s=10.0), 200.0, on=joined())
     timeline = one.run()

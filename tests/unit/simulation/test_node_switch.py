@@ -1,6 +1,6 @@
-"""Role switches and drains of simulated nodes follow the real executor.
+"""Simulated nodes switch roles and drain as the real executor does.
 
-Switches by routing are rolled back if the new role does not start; the assignment limits drains.
+A switch by routing is rolled back if the new role does not start. The assignment limits drains.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from topics.fleet import InstanceState, ObservedInstance
 NODE = "eu.l40s.on-demand.0"
 
 
-def test_a_role_that_does_not_come_up_is_rolled_back_and_not_tried_again() -> None:
-    """After two attempts the instance has its previous role and states the reason; another desired
-    role is tried again."""
+def test_a_failed_role_switch_is_rolled_back_and_not_repeated() -> None:
+    """After two attempts the instance has its previous role and states the reason. A different
+    desired role is tried again.
+    """
     one = simulator({ONE: 1}, [], 900.0, script=(LaunchesFail(150.0, NODE, 175.0),))
     one.advance(149.0)
     first = one.assignments[NODE]
@@ -67,9 +68,10 @@ def test_a_role_is_switched_without_a_start() -> None:
 
 
 @pytest.mark.parametrize(("timeout_s", "served"), [(60.0, False), (900.0, True), (0.0, False)])
-def test_a_drain_lasts_as_long_as_the_assignment_says(timeout_s: float, served: bool) -> None:
-    """An answer takes several minutes: a limit of one minute cuts it, as does the default of two
-    minutes; it is finished within fifteen minutes."""
+def test_a_drain_lasts_as_long_as_the_assignment_allows(timeout_s: float, served: bool) -> None:
+    """An answer takes several minutes. Limits of one minute and the default two minutes cut it off;
+    fifteen minutes are enough.
+    """
     one = simulator({ONE: 1}, [Arrival(30.0, "mini", 100, 20_000)], 1800.0)
     one.advance(160.0)
     first = one.assignments[NODE]

@@ -1,5 +1,4 @@
-"""Simulation by rates: it has the fleet, cost and attainment of the simulation request by
-request."""
+"""Simulation by rates gives the fleet, cost and attainment of the simulation by requests."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def instance_set(count: int = 2) -> InstanceSet:
 
 
 @pytest.mark.parametrize("load", [0.6, 1.3])
-def test_a_fixed_fleet_costs_and_attains_what_it_does_request_by_request(load: float) -> None:
+def test_a_fixed_fleet_has_the_cost_and_attainment_of_a_run_by_requests(load: float) -> None:
     rate = load * instance_set().req_per_s
     scenario = Scenario(cluster(nodes=4), arrivals(rate, 400.0), 400.0, 240.0)
     one, other = scored(scenario, False, 2), scored(scenario, True, 2)
@@ -73,7 +72,7 @@ def test_the_controller_scales_a_flow_as_it_scales_requests() -> None:
     assert other.slo_attainment == pytest.approx(one.slo_attainment, abs=0.03)
 
 
-def test_a_flow_that_falls_is_scaled_in_as_requests_are() -> None:
+def test_a_falling_flow_is_scaled_in_like_requests() -> None:
     steps = [Step(0.0, 8.0), Step(300.0, 1.0)]
     falling = poisson(MODEL, steps, 1500.0, DRAW, np.random.default_rng(1))
     declared = cluster(nodes=8)
@@ -111,7 +110,7 @@ def test_ticks_are_rare_while_nothing_changes_and_follow_every_change() -> None:
     assert max(b - a for a, b in pairwise(settled)) == MAX_STEP_FEW_S
     assert len(settled) < 630 / 20
     assert 778 in decider.asked
-    # The rate is ten times as high; a tick comes after the span in which the rise begins.
+    # The rate is ten times as high. A tick follows the span in which the rise begins.
     assert {1230, 1240, 1250} <= set(decider.asked)
 
 
@@ -151,7 +150,7 @@ def test_a_tick_follows_the_end_of_an_instance_but_not_its_drain(
 
 
 def test_groups_of_a_kind_form_one_instance_set() -> None:
-    """Two instances in one group or in two serve the same flow equally."""
+    """Two instances serve a flow equally in one group or in two."""
     scenario = Scenario(cluster(nodes=4), arrivals(6.0, 300.0), 300.0, 240.0)
     lengths = measured_lengths(scenario.arrivals)
     simulator = RateSimulator(scenario, FixedFleet({ONE: 3}, scenario.cluster, lengths))
@@ -161,7 +160,7 @@ def test_groups_of_a_kind_form_one_instance_set() -> None:
 
 
 def test_nodes_report_their_status_at_every_tick() -> None:
-    """Nodes without instances report too; the other nodes report their current load."""
+    """Nodes without instances report too. Other nodes report their current load."""
     lengths = measured_lengths(arrivals(6.0, 10.0))
     busy = []
     for rate in (200.0, 1.0):
@@ -171,7 +170,7 @@ def test_nodes_report_their_status_at_every_tick() -> None:
         statuses = simulator.statuses.values()
         assert {replace(status) for status in statuses} == {
             *statuses
-        }  # every field is still checked
+        }  # Every field is still checked.
         assert {bool(status.instances) for status in statuses} == {True, False}
         assert all(status.at_ms >= ORIGIN_MS + 1000 * (480 - MAX_STEP_S) for status in statuses)
         busy.append(sum(one.in_flight for status in statuses for one in status.instances))
@@ -201,8 +200,8 @@ def test_a_flow_gives_the_same_timeline_twice() -> None:
     assert runs[0].nodes == runs[1].nodes
 
 
-def test_seeds_draw_different_counts_where_an_arrival_stands_for_many() -> None:
-    """The same seed draws the same counts; with one request per arrival no count is drawn."""
+def test_seeds_draw_different_counts_if_an_arrival_stands_for_many() -> None:
+    """Equal seeds draw equal counts. With one request per arrival no count is drawn."""
 
     def counts(weight: float, seed: int) -> list[int]:
         few = arrivals(0.2, 60.0)
@@ -227,8 +226,9 @@ def test_an_arrival_can_stand_for_many_requests() -> None:
 
 
 def turned(rate: float, span_s: float) -> list[Arrival]:
-    """Requests with long prompts and short answers in the first half, and the reverse in the second
-    half."""
+    """Requests with long prompts and short answers in the first half, and the reverse in the
+    second.
+    """
     half_s, random = 0.5 * span_s, np.random.default_rng(1)
     first, then = lognormal_lengths(6000.0, 30.0), lognormal_lengths(300.0, 400.0)
     long = poisson(MODEL, [Step(0.0, rate)], half_s, first, random)
@@ -248,8 +248,9 @@ def test_engines_are_evaluated_at_the_current_lengths() -> None:
 
 
 def test_two_kinds_of_requests_at_once_load_a_fleet_as_they_do_one_by_one() -> None:
-    """Requests with long prompts and short answers are mixed with the reverse: long answers use
-    little KV cache."""
+    """One kind has long prompts and short answers, the other the reverse. Long answers use little
+    KV cache.
+    """
     random, kinds = np.random.default_rng(1), [(4000, 10), (100, 900)]
     mixed = [Arrival(a.at_s, MODEL, *kinds[int(random.integers(2))]) for a in arrivals(8.0, 400.0)]
     found = ArrivalFlow(mixed, 8192, 1.0, random).lengths(0.0)
@@ -282,8 +283,7 @@ def test_requests_beyond_the_capacity_wait_and_miss() -> None:
     (300.0, 590.0, True), (500.0, 700.0, False), (700.0, 710.0, False), (900.0, 1000.0, True),
 ])  # fmt: skip
 def test_a_change_of_lengths_is_not_quiet(from_s: float, to_s: float, alike: bool) -> None:
-    """The two minutes after a change are not quiet either: the controller must observe the
-    change."""
+    """Neither are the two minutes after it, because the controller must observe the change."""
     came = [Arrival(float(at), MODEL, 100 if at < 600 else 400, 50) for at in range(1200)]
     assert (
         ArrivalFlow(came, 8192, 1.0, np.random.default_rng(1)).has_same_lengths(from_s, to_s)
@@ -291,9 +291,10 @@ def test_a_change_of_lengths_is_not_quiet(from_s: float, to_s: float, alike: boo
     )
 
 
-def test_chance_counts_once() -> None:
-    """Latencies at a load already include chance, so counts that scatter around a rate are treated
-    as that rate."""
+def test_random_variation_counts_once() -> None:
+    """Latencies at a load already include random variation. So counts that scatter around a rate
+    are treated as that rate.
+    """
     flow, random = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000), np.random.default_rng(1)
     seen = []
     for at in range(0, 3600, 10):
@@ -304,9 +305,10 @@ def test_chance_counts_once() -> None:
     assert settled.std() < 0.05 * 5.0
 
 
-def test_misses_come_together() -> None:
-    """A rule over five minutes must see misses that cluster like those of single requests: their
-    mean is that of the sample, and they scatter more than independent misses."""
+def test_misses_are_clustered() -> None:
+    """A rule over five minutes must see misses as clustered as those of single requests. Their mean
+    is that of the sample, and they scatter more than independent misses.
+    """
     slo, one = Slo(2000.0, 100.0), instance_set()
     flow, count = Flow(slo, 30.0, 600.0, 10_000), round(8.0 * one.req_per_s)
     missed = [0.0]
@@ -325,23 +327,23 @@ def test_misses_come_together() -> None:
 
 
 HALVES = np.minimum(np.arange(1001), 500)
-"""Of a sample of 1,000 requests of which the second half misses, as `Looks`."""
+"""The sample of 1,000 requests, of which the second half misses, as `Looks`."""
 
 
 def test_an_instance_walks_along_the_sample() -> None:
-    """The instance passes through the whole sample and starts again, until a new position is
-    drawn."""
+    """It passes through the whole sample and starts again, until a new position is drawn."""
     one = instance_set(1)
     attained = [one.attained(HALVES, 10.0, 0.0) for _ in range(200)]
     assert sum(attained) == pytest.approx(1000.0)
     assert (
         sum(a != b for a, b in pairwise(attained)) <= 8
-    )  # two edges per round, each within one step of ten
+    )  # Two edges per round, each within one step of ten
 
 
 def test_an_instance_jumps_in_the_sample_about_once_a_minute() -> None:
-    """A sixth of 1,200 spans of 10 s begins at a new position, half of these in the other half of
-    the sample."""
+    """A sixth of 1,200 spans of 10 s begin at a new position. Half of these are in the other half
+    of the sample.
+    """
     one = instance_set(1)
     attained = [one.attained(HALVES, 1.0, 10.0) for _ in range(1200)]
     assert 70 < sum(a != b for a, b in pairwise(attained)) < 130
@@ -349,9 +351,10 @@ def test_an_instance_jumps_in_the_sample_about_once_a_minute() -> None:
 
 
 @pytest.mark.parametrize("requests", [0.4, 1.0, 2.0, 7.5])
-def test_few_requests_attain_as_many_do(requests: float) -> None:
-    """The cases are fewer requests than instances, fractions, and as many requests per instance as
-    the sample has."""
+def test_a_few_requests_have_the_attainment_of_many(requests: float) -> None:
+    """Cases: fewer requests than instances, fractions, and as many requests per instance as the
+    sample has.
+    """
     one = instance_set(3)
     assert np.mean([one.attained(HALVES, requests, 60.0) for _ in range(4000)]) == pytest.approx(
         0.5 * requests, rel=0.06

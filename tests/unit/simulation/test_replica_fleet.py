@@ -1,4 +1,6 @@
-"""A replica fleet follows its rule: the number of replicas, their markets, no churn."""
+"""A replica fleet follows its rule: the number of replicas, their markets, and no needless
+restarts.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Script:
 
 
 def test_replicas_follow_the_rule_half_of_them_on_spot() -> None:
-    """The rule asks for 1, 5 and then 2 replicas: five starts are enough, nine would be churn."""
+    """The rule asks for 1, 5 and then 2 replicas. That takes five starts; nine
+    would be needless.
+    """
     where = cluster(service(spot_share=0.5))
     (kind,) = instance_kinds(where, where.services[0], LENGTHS)
     rule = Script({0: 1, 100: 5, 400: 2})
@@ -42,7 +46,7 @@ def test_replicas_follow_the_rule_half_of_them_on_spot() -> None:
     assert all(row.outcome == "served" for row in found.requests)
 
 
-def test_a_full_pool_bounds_the_replicas() -> None:
+def test_a_full_pool_limits_the_replicas() -> None:
     where = cluster(service(spot_share=0.0), nodes=2)
     (kind,) = instance_kinds(where, where.services[0], LENGTHS)
     fleet = ReplicaFleet(
@@ -53,7 +57,7 @@ def test_a_full_pool_bounds_the_replicas() -> None:
 
 
 def test_hardware_is_chosen_by_the_price_of_whole_nodes() -> None:
-    """A GPU on a node of four is a tenth cheaper, but one replica pays for the whole node."""
+    """A GPU on a node of four is a tenth cheaper, but a single replica pays for the whole node."""
     gpu = catalog.gpu("L40S")
     shared = Pool("eu", "quad", gpu, 4, 4, Market.ON_DEMAND, 4 * 1.8)
     alone = Pool("us", "single", gpu, 1, 40, Market.ON_DEMAND, 2.0)

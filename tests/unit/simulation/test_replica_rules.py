@@ -19,8 +19,10 @@ def play(
     start_s: int = 0,
     ready: int | None = None,
 ) -> list[int]:
-    """Desired replicas per second. load: second -> (req/s, in flight, waiting). Replicas are ready
-    at once unless `ready` is given."""
+    """Desired replicas per second. load: second -> (req/s, in flight, waiting).
+
+    Replicas are ready at once unless `ready` is given.
+    """
     found: list[int] = []
     count = rule.desired_replicas(Signals(start_s - 1, 0, 0, None, 0, 0))
     for now_s in range(start_s, start_s + seconds):
@@ -32,8 +34,9 @@ def play(
 
 
 def test_knative_panics_within_seconds_and_holds_for_the_stable_window() -> None:
-    """The target is 7 in flight per replica and 70 arrive at once: the panic window of 6 s asks for
-    10 replicas, and no scale-down follows until a stable window has passed without panic."""
+    """The target is 7 in flight per replica, and 70 arrive at once. The panic window of 6 s asks
+    for 10 replicas. Scale-down waits for a stable window without panic.
+    """
     rule = Knative(REPLICA, 0.7, 1)
     calm = play(rule, 60, lambda _: (1.0, 5, 0))
     assert set(calm) == {1}
@@ -53,7 +56,7 @@ def test_knative_follows_the_stable_window_for_slow_changes() -> None:
 
 def test_hpa_stays_within_its_tolerance_and_scales_down_after_five_minutes() -> None:
     rule = on_utilization(REPLICA, 0.7, 4)
-    assert set(play(rule, 60, lambda _: (6.0, 30, 0))) == {4}  # 7.5 is within a tenth of 7
+    assert set(play(rule, 60, lambda _: (6.0, 30, 0))) == {4}  # 7.5 is within a tenth of 7.
     up = play(rule, 16, lambda _: (8.0, 50, 0), start_s=60)
     assert up[-1] == 8  # ceil(4 x 50 / 4 / 7)
     down = play(rule, 400, lambda _: (2.0, 14, 0), start_s=76)
@@ -62,8 +65,9 @@ def test_hpa_stays_within_its_tolerance_and_scales_down_after_five_minutes() -> 
 
 
 def test_hpa_counts_replicas_that_are_not_ready_as_idle_when_scaling_up() -> None:
-    """Two of six replicas are ready and full: 20 in flight over six replicas is below the
-    target."""
+    """Two of six replicas are ready and full. 20 in flight over six replicas
+    are below the target.
+    """
     rule = on_utilization(REPLICA, 0.7, 6)
     assert set(play(rule, 60, lambda _: (4.0, 20, 0), ready=2)) == {6}
 

@@ -12,8 +12,9 @@ BASIC = RoutingPolicy(AcrossCombos.GOODPUT, WithinCombo.ROUND_ROBIN)
 
 @pytest.mark.parametrize("name", sorted(INSIDE))
 def test_opportunistic_scheduling_lowers_latency_inside_a_combo(name: str) -> None:
-    """Table 3 of Cauchy reports 6 to 13%. Several H20 together with an H800 are rarely idle at the
-    same time as the H800, so they gain almost nothing here."""
+    """Table 3 of Cauchy reports 6 to 13%. Here, several H20 next to an H800 are rarely idle
+    together with it, so they gain almost nothing.
+    """
     ours = RoutingPolicy(AcrossCombos.GOODPUT, WithinCombo.OPPORTUNISTIC)
     least = -0.01 if name in ("1P2D H800 H20", "1P3D H800 H20") else 0.02
     assert compared({name: INSIDE[name]}, BASIC, ours, 0.7, 300, 1)[name]["lower"] > least

@@ -1,4 +1,4 @@
-"""The definitions of the measures, on timelines written by hand."""
+"""Definitions of the measures, on timelines that were written by hand."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def row(
 @pytest.mark.parametrize(
     ("request_row", "hit"),
     [
-        (row(1.0, 6.0), True),  # 1000 ms and 100 gaps of 50 ms: exactly at both limits
+        (row(1.0, 6.0), True),  # 1000 ms and 100 gaps of 50 ms are exactly at both limits.
         (row(1.001, 6.0), False),
         (row(1.0, 6.2), False),
         (row(0.1, 1.0, "failed"), False),
         (row(None, 1.0, "refused"), False),
     ],
 )
-def test_a_request_attains_within_both_limits(request_row: RequestRow, hit: bool) -> None:
+def test_a_request_within_both_limits_meets_the_slo(request_row: RequestRow, hit: bool) -> None:
     assert attains(request_row, SLO) is hit
 
 
-def test_delays_count_from_the_step_and_to_what_is_ordered() -> None:
+def test_delays_last_from_the_step_to_the_order() -> None:
     found = OrderedCapacity((0.0, 98.0, 105.0, 130.0), (2.0, 1.0, 3.0, 9.0))
     figures = step_figures(found, 100.0, 8.0)
     assert (figures.first_scale_out_s, figures.sufficient_s) == (5.0, 30.0)
@@ -50,8 +50,8 @@ def test_delays_count_from_the_step_and_to_what_is_ordered() -> None:
     assert (never.first_scale_out_s, never.sufficient_s) == (5.0, None)
 
 
-def test_p99_of_rates_is_of_whole_spans_of_ten_seconds() -> None:
-    busy = [5.0 + 0.1 * i for i in range(30)]  # 30 in the first span, none in the other 99
+def test_p99_of_rates_is_taken_over_whole_spans_of_ten_seconds() -> None:
+    busy = [5.0 + 0.1 * i for i in range(30)]  # 30 in the first span and none in the other 99
     assert p99_10s_req_per_s(busy, (0.0, 1000.0)) == 3.0
     assert p99_10s_req_per_s(busy, (0.0, 2000.0)) == 0.0
 
@@ -96,7 +96,7 @@ def test_reversals_and_false_scale_outs_come_from_applied_decisions() -> None:
     timeline = Timeline(
         ordered=[OrderedFleet(0.0, {ONE: 4})],
         decisions=[
-            decision(10.0, (ONE, 1)),  # four were enough: a false scale-out
+            decision(10.0, (ONE, 1)),  # Four were enough, so this is a false scale-out.
             decision(20.0, (ONE, 1), applied=False),
             decision(30.0, (ONE, -1), (spot, 1)),  # an exchange
             decision(40.0, (ONE, -1)),  # a reversal

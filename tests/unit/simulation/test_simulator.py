@@ -1,4 +1,4 @@
-"""The path of requests and decisions through a simulation."""
+"""Requests and decisions from their begin to their end in a simulation."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def attained(timeline: Timeline) -> float:
 
 
 def test_a_request_before_the_first_instance_waits_for_start_status_and_routes() -> None:
-    """The instance is assigned at 0 s, launched at 0.1 s, ready `startup_s` later, and routed 0.1 s
-    after the next tick."""
+    """The instance is assigned at 0 s, launched at 0.1 s and ready `startup_s` later. Its route
+    follows 0.1 s after the next tick.
+    """
     spec = service().architecture
     setup = setup_on(
         spec, NodeSlice(cluster().pools[0].gpu, 1), Phase.AGGREGATED, 32_768, default_profile()
@@ -60,13 +61,13 @@ def test_a_request_before_the_first_instance_waits_for_start_status_and_routes()
     assert done.outcome == "served"
 
 
-def test_an_ample_fleet_attains_everything_and_a_starving_one_does_not() -> None:
+def test_a_large_fleet_meets_every_slo_and_a_small_one_does_not() -> None:
     """One L40S serves about 6 such requests per second, but not 15."""
     assert attained(run({ONE: 4}, evenly(600, 0.25), 150.0)) == 1.0
     assert attained(run({ONE: 1}, evenly(1500, 1 / 15), 100.0)) < 0.5
 
 
-def test_nothing_is_served_and_everything_refused_without_a_fleet() -> None:
+def test_without_a_fleet_every_request_is_refused() -> None:
     timeline = run({}, evenly(10, 1.0), 60.0)
     assert {row.outcome for row in timeline.requests} == {"refused"}
     assert {round(row.end_s - row.arrival_s) for row in timeline.requests if row.end_s} == {30}
@@ -79,7 +80,7 @@ def test_a_request_that_no_engine_takes_fails() -> None:
 
 
 def test_prefill_and_decode_instances_serve_together() -> None:
-    """The first token comes from the decode instance, after prefill, transfer and one step."""
+    """The first token comes from the decode instance after prefill, transfer and one step."""
     pair = f"mini:p1@{OD}+d1@{OD}"
     one = simulator({pair: 1}, evenly(200, 0.5), 120.0)
     timeline = one.run()
@@ -99,11 +100,11 @@ def test_prefill_and_decode_instances_serve_together() -> None:
     assert all(engine.held_kv == 0 for engine in one.engines.values())
 
 
-def test_a_lost_node_breaks_its_requests_and_is_billed_no_longer() -> None:
+def test_a_lost_node_fails_its_requests_and_is_no_longer_billed() -> None:
     lost = NodeLost(150.0, "eu.l40s.on-demand.0")
     timeline = run({ONE: 2}, evenly(200, 0.25), 100.0, script=(lost,))
     failed = [row for row in timeline.requests if row.outcome == "failed"]
-    assert 0 < len(failed) < 20  # requests whose client had received a token
+    assert 0 < len(failed) < 20  # requests whose client already had a token
     assert all(row.end_s == 150.0 for row in failed)
     assert sum(row.outcome == "served" for row in timeline.requests) == 200 - len(failed)
     ends = {span.node: span.to_s for span in timeline.nodes}

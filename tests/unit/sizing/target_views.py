@@ -1,4 +1,4 @@
-"""Views of one model, for the tests of target rules."""
+"""Builders of a model's view for the tests of target rules."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.unit.decide.decide_catalogue import BUCKET, pool, service, simple
 T0 = 1_700_000_000_000
 POLICY = Policy()
 (TEN,) = simple("chat", pool())
-"""A combo that holds 10 req/s."""
+"""A combo that serves 10 req/s."""
 
 
 def stats(arrivals: int, covered_s: int, attained: int | None = None, age_ms: int = 0) -> Stats:
-    """A window in which every request ended, `attained` of them within the SLO (all, if None)."""
+    """A window in which every request ended, `attained` of them within the SLO (None: all)."""
     met = arrivals if attained is None else attained
     rate = arrivals / covered_s
     return Stats(covered_s, age_ms, arrivals, arrivals, 0, 0, met, rate, None, None, None, None)
 
 
 def view(demand: ModelDemand, planned: float = 8.0, **changes: object) -> ModelView:
-    """A stable model whose capacity is sufficient for `planned` req/s, an hour after the start."""
+    """A stable model with capacity for `planned` req/s, an hour after the start."""
     state = ModelState(
         BUCKET,
         target_req_per_s=planned,

@@ -1,4 +1,4 @@
-"""A backlog of requests raises the target at once, by as much as the backlog proves."""
+"""A backlog of requests raises the target at once, by the amount that it proves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from topics.reason_codes import ReasonCode
 
 
 def piled(times: float, req_per_s: int = 8, planned: float = 7.9) -> ModelView:
-    """Two minutes of a rate, and `times` as many requests in flight as the rate explains."""
+    """Two minutes of a rate. Requests in flight are `times` as many as the rate explains."""
     recent = tuple(
         (seconds, req_per_s * seconds) for seconds in increase_spans_s(POLICY) if seconds <= 120
     )
@@ -28,10 +28,10 @@ def piled(times: float, req_per_s: int = 8, planned: float = 7.9) -> ModelView:
     return replace(found, demand=replace(demand, gateways=(seen,)))
 
 
-def test_a_pile_asks_for_no_more_than_the_rate_can_be() -> None:
-    """No test of the rate can distinguish 32 req/s from the planned 31.9, but 1.6 times the
-    expected requests in flight prove an excess. Two minutes of arrivals limit the increase to at
-    most 3%."""
+def test_a_backlog_raises_the_target_at_most_to_the_upper_bound_of_the_rate() -> None:
+    """No test of the rate can distinguish 32 req/s from the planned 31.9. But 1.6 times the
+    expected requests in flight prove an excess. Two minutes of arrivals limit the increase to 3%.
+    """
     found = propose(piled(1.6, 32, 31.9))
     assert found is not None and found.is_proven
     assert 32.5 < found.req_per_s < 33.0
@@ -39,31 +39,30 @@ def test_a_pile_asks_for_no_more_than_the_rate_can_be() -> None:
     assert [round(one) for one in found.why.quantities[:3]] == [220, 32, 138]
 
 
-def test_what_the_load_explains_raises_nothing() -> None:
+def test_requests_in_flight_that_the_load_explains_raise_no_target() -> None:
     assert propose(piled(1.0)) is None
 
 
-def test_a_queue_that_gets_shorter_raises_nothing() -> None:
-    """The queue dates from a time of insufficient capacity."""
+def test_a_shrinking_queue_raises_no_target() -> None:
+    """It dates from a time of insufficient capacity."""
     full = piled(4.0)
     assert propose(full) is not None
     before = replace(full.state, in_flight=((T0 - 30_000, full.demand.in_flight + 1), (T0, 0)))
     assert propose(replace(full, state=before)) is None
 
 
-def test_what_piles_up_while_something_starts_is_no_news() -> None:
+def test_a_backlog_during_a_start_raises_no_target() -> None:
     assert propose(replace(piled(4.0), nothing_starting=False)) is None
     assert propose(replace(piled(4.0), ready=())) is None
 
 
-def test_what_capacity_is_good_for_anyway_is_not_asked_for_again() -> None:
-    """Engines slower than predicted have more requests in flight; the rate needs no more
-    capacity."""
+def test_slow_engines_with_enough_capacity_raise_no_target() -> None:
+    """Slower engines have more requests in flight, but the rate needs no more capacity."""
     assert propose(piled(4.0, planned=30.0)) is None
 
 
 @pytest.mark.parametrize(("later_ms", "kept"), [(REMEMBER_MS - 1, True), (REMEMBER_MS, False)])
-def test_the_moment_compared_with_is_half_a_minute_old(later_ms: int, kept: bool) -> None:
+def test_a_queue_is_compared_with_that_of_half_a_minute_ago(later_ms: int, kept: bool) -> None:
     full = piled(4.0)
     older, newer = (T0 - 60_000, 5), (T0 - later_ms, 7)
     state = replace(full.state, in_flight=(older, newer))

@@ -13,8 +13,9 @@ from tests.unit.sizing.target_views import stats, view
 
 @pytest.mark.parametrize("idle", [0, 60, 120])
 def test_idle_time_before_traffic_does_not_lower_the_size_of_bursts(idle: int) -> None:
-    """Ten or twenty minutes without requests are followed by ten minutes of clustered arrivals at 5
-    req/s."""
+    """Ten or twenty minutes without requests precede ten minutes of clustered
+    arrivals at 5 req/s.
+    """
     counts = np.concatenate((np.zeros(idle, np.int64), gamma_counts(5.0, 3.5, 60, seed=3)))
     seen = view(ModelDemand((), stats(600, 120), blocks=blocks_of(counts)), planned=5.0)
     mean, burst = mean_and_burst(seen)

@@ -1,5 +1,6 @@
-"""Lower targets need the whole scale-in time; derating needs misses beyond chance at a planned
-load."""
+"""A lower target needs excess for the whole scale-in time. Derating needs significant misses at a
+planned load.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from topics.reason_codes import ReasonCode
 
 
 def steady(*rates: float) -> ModelDemand:
-    """Demand with each of `rates` for two minutes; the last rate fills the local window."""
+    """Demand with each of `rates` for two minutes. The last rate fills the local window."""
     blocks = tuple((10, round(10 * rate)) for rate in rates for _ in range(12))
     recent = tuple((n, round(rates[-1] * n)) for n in (1, 2, 5, 10, 30, 60))
     return ModelDemand(recent, stats(round(rates[-1] * 120), 120), blocks=blocks, reported_ms=T0)
 
 
-def test_ten_minutes_of_less_lower_the_target_to_what_they_speak_for() -> None:
+def test_ten_minutes_of_less_demand_lower_the_target_to_their_highest_window() -> None:
     found = scale_in.propose(view(steady(8.0, 3.0, 3.0, 3.0, 3.0, 3.0)))
     assert found is not None and 3.0 < found.req_per_s < 3.3
 
@@ -32,19 +33,19 @@ def test_ten_minutes_of_less_lower_the_target_to_what_they_speak_for() -> None:
 @pytest.mark.parametrize(("rate", "last", "added_min", "lowered"), [
     (7.2, "out", 50, False), (7.2, "out", 70, True), (7.2, "in", 50, True), (6.0, "out", 50, True),
 ])  # fmt: skip
-def test_less_than_a_tenth_is_not_worth_a_reversal_within_an_hour(
+def test_an_excess_below_a_tenth_is_not_worth_a_reversal(
     rate: float, last: str, added_min: int, lowered: bool
 ) -> None:
-    """Few reversals are allowed: a large fleet that removes its smallest instance would then have
-    to keep all others."""
+    """Reversals are limited. If a large fleet used one to remove its smallest instance, it would
+    have to keep all others.
+    """
     seen = view(steady(8.0, *[rate] * 5))
     state = replace(seen.state, turns=Reversals(last), last_out_ms=T0 - 60_000 * added_min)
     assert (scale_in.propose(replace(seen, state=state)) is not None) == lowered
 
 
-def test_a_target_beyond_what_is_planned_falls_within_that_hour_too() -> None:
-    """There was no room for the target: no instance is removed, and no more instances are
-    requested."""
+def test_a_target_above_the_plan_falls_without_a_reversal() -> None:
+    """The target had no room, so no instance is removed; fewer are requested."""
     seen = view(steady(8.0, *[7.4] * 5))
     state = replace(
         seen.state, turns=Reversals("out"), last_out_ms=T0 - 3_000_000, target_req_per_s=12.0
@@ -54,18 +55,16 @@ def test_a_target_beyond_what_is_planned_falls_within_that_hour_too() -> None:
 
 
 @pytest.mark.parametrize("at", range(5))
-def test_two_minutes_of_more_within_them_hold_the_target(at: int) -> None:
-    """The two minutes may lie anywhere in the ten minutes, so a mean over all ten is not
-    sufficient."""
+def test_two_minutes_of_more_demand_keep_the_target(at: int) -> None:
+    """They may lie anywhere in the ten minutes, so a mean over all ten is not sufficient."""
     rates = [3.0] * 5
     rates[at] = 8.0
     found = scale_in.propose(view(steady(8.0, *rates), planned=8.0))
     assert found is None or found.req_per_s > 7.5
 
 
-def test_clumped_arrivals_must_be_less_for_twice_as_long() -> None:
-    """After 8 req/s every other block has 6 req/s and the blocks between have none, for 14
-    minutes."""
+def test_clustered_arrivals_need_excess_for_twice_as_long() -> None:
+    """After 8 req/s, blocks of 6 req/s and empty blocks alternate for 14 minutes."""
     clumps = tuple((10, 60 * (index % 2)) for index in range(84))
     before = steady(*[8.0] * 8)
     clumped = replace(steady(*[8.0] * 8, *[3.0] * 7), blocks=before.blocks + clumps)
@@ -75,7 +74,7 @@ def test_clumped_arrivals_must_be_less_for_twice_as_long() -> None:
     assert poisson is not None and poisson.req_per_s < 3.3
 
 
-def test_where_demand_has_returned_before_the_long_window_must_speak_for_less() -> None:
+def test_after_a_return_of_demand_the_whole_long_window_must_show_excess() -> None:
     """A rate of 8 req/s a quarter of an hour ago keeps the target only after a reversal."""
     seen = view(steady(*[3.0] * 5, 8.0, *[3.0] * 8, 3.0), planned=8.0)
     assert scale_in.propose(seen) is not None
@@ -87,9 +86,10 @@ def test_where_demand_has_returned_before_the_long_window_must_speak_for_less() 
     assert lower is not None and lower.req_per_s < 3.3
 
 
-def test_where_nobody_can_tell_how_clumped_arrivals_are_less_must_last_for_longer() -> None:
-    """Three minutes have passed since the first request; with longer traffic two minutes would be
-    enough."""
+def test_excess_must_last_longer_while_burstiness_is_unknown() -> None:
+    """Traffic began three minutes ago. With longer traffic two minutes of
+    excess would be enough.
+    """
     quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)
     idle = [0.0] * 8
     assert scale_in.propose(view(steady(*idle, 3.0, 3.0), service=quick)) is not None
@@ -98,9 +98,10 @@ def test_where_nobody_can_tell_how_clumped_arrivals_are_less_must_last_for_longe
     assert scale_in.propose(view(begun, service=quick)) is None
 
 
-def test_a_model_that_nobody_asks_for_is_not_held_for_longer() -> None:
-    """A single request came four minutes ago: three minutes without requests are not clustered
-    arrivals."""
+def test_a_model_without_requests_does_not_wait_longer() -> None:
+    """A single request came four minutes ago. Three minutes without requests are no clustered
+    arrivals.
+    """
     quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)
     idle = steady(*[0.0] * 15)
     stray = replace(idle, blocks=(*idle.blocks[:-24], (10, 1), *idle.blocks[-23:]))
@@ -108,9 +109,10 @@ def test_a_model_that_nobody_asks_for_is_not_held_for_longer() -> None:
         assert scale_in.excess_blocks(view(demand, service=quick)) == 12
 
 
-def test_each_return_of_demand_doubles_what_the_next_removal_takes() -> None:
-    """A rate of 8 req/s ended two minutes ago. After one reversal a further scale-in takes two
-    minutes, after three it takes four."""
+def test_each_return_of_demand_doubles_the_excess_period() -> None:
+    """A rate of 8 req/s ended two minutes ago. After one reversal a scale-in takes two minutes,
+    after three it takes four.
+    """
     quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)
     seen = view(steady(*[8.0] * 12, 8.0, 3.0), service=quick)
     for reversals, lowers in ((1, True), (3, False)):
@@ -119,7 +121,7 @@ def test_each_return_of_demand_doubles_what_the_next_removal_takes() -> None:
         assert (found is not None and found.req_per_s < 4.0) == lowers
 
 
-def test_the_whole_long_window_may_speak_though_its_first_block_is_cut() -> None:
+def test_a_partial_first_block_does_not_invalidate_the_long_window() -> None:
     """In nine of ten seconds the windows contain only 179 of the 180 blocks in full."""
     low = steady(*[3.0] * 15)
     cut = replace(low, blocks=low.blocks[1:])
@@ -131,7 +133,7 @@ def test_the_whole_long_window_may_speak_though_its_first_block_is_cut() -> None
         assert lower is not None and lower.req_per_s < 3.3
 
 
-def test_what_was_just_added_has_not_been_in_excess_for_long() -> None:
+def test_added_capacity_counts_as_needed_for_the_excess_period() -> None:
     """A target above the planned rate may fall to the planned rate, but no lower."""
     seen = view(steady(3.0, 3.0, 3.0, 3.0, 3.0, 3.0), planned=5.0)
     found = scale_in.propose(replace(seen, state=replace(seen.state, last_out_ms=T0 - 599_000)))
@@ -140,13 +142,13 @@ def test_what_was_just_added_has_not_been_in_excess_for_long() -> None:
     assert later is not None and later.req_per_s < 3.3
 
 
-def test_a_controller_that_just_started_lowers_nothing() -> None:
+def test_a_controller_that_just_started_lowers_no_target() -> None:
     seen = steady(3.0, 3.0, 3.0, 3.0, 3.0)
     assert scale_in.propose(view(seen)) is not None
     assert scale_in.propose(view(seen, started_ms=T0 - 599_000)) is None
 
 
-def test_what_was_taken_over_counts_for_as_long_as_excess_must_last() -> None:
+def test_capacity_taken_over_counts_as_needed_for_the_excess_period() -> None:
     started = view(steady(3.0, 3.0), started_ms=T0 - 599_000)
     mine = replace(started, state=replace(started.state, restart_hold=True))
     found = inherited(mine)
@@ -156,11 +158,10 @@ def test_what_was_taken_over_counts_for_as_long_as_excess_must_last() -> None:
 
 
 @pytest.mark.parametrize(("lost_ms", "target"), [(0, 7.7), (T0 - 5_000, 8.0)])
-def test_what_was_taken_over_and_is_valued_anew_needs_nothing_new(
-    lost_ms: int, target: float
-) -> None:
-    """After a takeover the request lengths are learnt again: the same fleet serves 7.7 req/s
-    instead of 8. If capacity was lost, the earlier target still applies."""
+def test_a_new_estimate_of_a_taken_over_fleet_adds_no_instance(lost_ms: int, target: float) -> None:
+    """After a takeover request lengths are learnt again, and the same fleet serves 7.7 req/s
+    instead of 8. If capacity was lost, the earlier target still applies.
+    """
     seen = view(steady(3.0, 3.0), planned=7.7, started_ms=T0 - 30_000)
     why = Reason(ReasonCode.INHERITED, seen.service.model)
     state = replace(
@@ -175,8 +176,8 @@ def misses(share: float, load: float = 7.0, planned: float = 8.0) -> ModelDemand
     return ModelDemand((), stats(arrivals, 120, attained=round(arrivals * (1 - share))))
 
 
-def test_misses_beyond_chance_derate_and_say_so() -> None:
-    """At a percentile of 0.95, 42 of 840 requests may miss: 50 misses are chance, 210 are not."""
+def test_significant_misses_derate_capacity_and_state_it() -> None:
+    """At a percentile of 0.95, 42 of 840 requests may miss. 50 misses are chance, 210 are not."""
     assert capacity_derating.update_derating(view(misses(0.06))).derate == 1.0
     state = capacity_derating.update_derating(view(misses(0.25)))
     assert state.derate < 1.0
@@ -186,17 +187,19 @@ def test_misses_beyond_chance_derate_and_say_so() -> None:
 
 
 @pytest.mark.parametrize("load", [5.0, 6.0, 7.5])
-def test_capacity_is_derated_to_less_than_the_load_that_missed(load: float) -> None:
-    """At a load of 5 of 8 req/s a step down to 6.8 would not trigger a scale-out, however many
-    requests miss."""
+def test_capacity_is_derated_below_the_load_that_missed(load: float) -> None:
+    """The load is 5 of 8 req/s. A step down to 6.8 would not trigger a scale-out, however many
+    requests miss.
+    """
     seen = view(misses(0.5, load))
     found = replace(seen, state=capacity_derating.update_derating(seen))
     assert found.planned_req_per_s == pytest.approx(0.85 * load)
 
 
-def test_idle_seconds_before_traffic_are_no_part_of_the_load_that_missed() -> None:
-    """6 req/s for the last 90 of 120 s give a window mean of 4.5 req/s: the capacity is set below
-    6, not below 4.5."""
+def test_idle_seconds_before_traffic_do_not_lower_the_load_that_missed() -> None:
+    """6 req/s for the last 90 of 120 s give a window mean of 4.5 req/s. Capacity is set below 6,
+    not below 4.5.
+    """
     local = stats(540, 120, attained=270)
     recent = tuple((s, 6 * min(s, 90)) for s in (1, 2, 5, 10, 20, 40, 60, 90, 110))
     seen = view(ModelDemand(recent, local))
@@ -204,10 +207,11 @@ def test_idle_seconds_before_traffic_are_no_part_of_the_load_that_missed() -> No
     assert found.planned_req_per_s == pytest.approx(0.85 * 6.0, rel=0.02)
 
 
-def test_requests_that_are_served_together_miss_together() -> None:
-    """126 of 840 requests miss. If one instance serves all of them, 30 at a time, about 20 are late
-    together, and six such groups are chance. If twenty instances share them, each miss is stronger
-    evidence."""
+def test_misses_of_one_batch_are_not_independent() -> None:
+    """126 of 840 requests miss. One instance serves 30 at a time, so about 20 are late together,
+    and six such groups are chance. If twenty instances share the requests, each miss is stronger
+    evidence.
+    """
     seen = view(misses(0.15))
     (one,) = seen.ready
     shared = tuple(one.scaled_to(one.req_per_s / 20) for _ in range(20))
@@ -216,7 +220,7 @@ def test_requests_that_are_served_together_miss_together() -> None:
 
 
 @pytest.mark.parametrize("load", [3.0, 9.0])
-def test_misses_below_half_of_the_planned_load_or_beyond_it_say_nothing(load: float) -> None:
+def test_misses_below_half_of_the_planned_load_or_above_it_are_ignored(load: float) -> None:
     assert capacity_derating.update_derating(view(misses(0.5, load))).derate == 1.0
 
 
@@ -225,13 +229,11 @@ def test_misses_do_not_derate_twice_within_four_minutes_nor_below_one_half() -> 
     seen = view(misses(0.5))
     assert capacity_derating.update_derating(replace(seen, state=first)) == first
     later = replace(seen, now_ms=T0 + 241_000, state=replace(first, derate=0.5))
-    loaded = replace(
-        later, raw_req_per_s=20.0
-    )  # a planned rate of 8 req/s at a derating of one half
+    loaded = replace(later, raw_req_per_s=20.0)  # planned rate of 8 req/s at a derating of one half
     assert capacity_derating.update_derating(loaded).derate == capacity_derating.LEAST
 
 
-def test_misses_of_instances_that_are_out_of_reach_of_their_slo_say_nothing() -> None:
+def test_misses_of_instances_that_cannot_meet_the_slo_are_ignored() -> None:
     """No additional capacity would help."""
     seen = view(misses(0.5))
     hopeless = tuple(replace(combo, meets_slo=False) for combo in seen.ready)
@@ -241,14 +243,14 @@ def test_misses_of_instances_that_are_out_of_reach_of_their_slo_say_nothing() ->
 @pytest.mark.parametrize(
     ("load", "missing", "derate"),
     [
-        (7.0, 0.0, 0.875),  # 7 of 8 predicted are served, more than the derated capacity
-        (4.0, 0.0, 0.8 * 1.03),  # a smaller load is served: one step
-        (4.0, 0.04, 0.8),  # 5% may miss, and 4% of 480 may be chance
-        (3.0, 0.0, 0.8),  # below half of the planned rate
-        (0.0, 0.0, 0.8),  # nothing arrives
+        (7.0, 0.0, 0.875),  # 7 of 8 predicted are served, more than the derated capacity.
+        (4.0, 0.0, 0.8 * 1.03),  # A smaller load is served: one step.
+        (4.0, 0.04, 0.8),  # 5% may miss, and 4% of 480 may be chance.
+        (3.0, 0.0, 0.8),  # Below half of the planned rate.
+        (0.0, 0.0, 0.8),  # No request arrives.
     ],
 )
-def test_capacity_comes_back_as_far_as_load_that_attains_its_slo_shows(
+def test_capacity_recovers_as_far_as_served_load_proves(
     load: float, missing: float, derate: float
 ) -> None:
     seen = view(misses(missing, load))
@@ -260,17 +262,18 @@ def test_capacity_comes_back_as_far_as_load_that_attains_its_slo_shows(
     assert capacity_derating.update_derating(replace(seen, state=sooner)).derate == 0.8
 
 
-def test_load_that_arrives_shows_no_capacity_before_it_ended() -> None:
-    """Arrivals have just doubled; all finished requests met their limits."""
+def test_unfinished_load_proves_no_capacity() -> None:
+    """Arrivals have just doubled. All finished requests met their limits."""
     doubled = replace(stats(480, 120), arrivals=960, req_per_s=8.0)
     seen = view(ModelDemand((), doubled))
     state = replace(seen.state, derate=0.5, derated_ms=T0 - 600_000)
     assert capacity_derating.update_derating(replace(seen, state=state)).derate == 0.5 * 1.03
 
 
-def test_a_long_window_is_enough_evidence_for_a_step_where_little_arrives() -> None:
-    """Ten requests in two minutes prove nothing; 150 requests in half an hour prove enough for one
-    step."""
+def test_a_long_window_is_enough_evidence_for_a_step_at_a_low_rate() -> None:
+    """Ten requests in two minutes prove nothing. 150 requests in half an hour prove enough for one
+    step.
+    """
     few, many = stats(10, 120), stats(150, 1800)
     state = replace(view(ModelDemand()).state, derate=0.8, derated_ms=T0 - 600_000)
     for long, derate in ((few, 0.8), (many, 0.8 * 1.03)):

@@ -1,4 +1,4 @@
-"""A forecast raises the target if it exceeds the plan beyond doubt, and never lowers the target."""
+"""A forecast raises the target if it clearly exceeds the plan. It never lowers the target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.sizing.target_views import T0, stats, view
 
 
 def expecting(rate: float, error: float = 0.5, in_s: float = 120.0, load: float = 3.0) -> ModelView:
-    """A model planned for 8 req/s; `load` req/s arrive and `rate` req/s are expected."""
+    """A model planned for 8 req/s, with a present rate `load` and a forecast `rate`, in req/s."""
     blocks = tuple((10, round(10 * load)) for _ in range(180))
     recent = tuple((n, round(load * n)) for n in (1, 2, 5, 10, 30, 60))
     seen = ModelDemand(recent, stats(round(load * 120), 120), blocks=blocks, reported_ms=T0)
@@ -25,7 +25,7 @@ def expecting(rate: float, error: float = 0.5, in_s: float = 120.0, load: float 
     return replace(found, state=replace(found.state, forecast=outlook))
 
 
-def test_more_than_is_planned_is_started_before_it_is_asked() -> None:
+def test_a_forecast_above_the_plan_starts_capacity_in_advance() -> None:
     state = update_target(expecting(16.0))
     assert state.target_req_per_s == 16.0
     assert state.target_why is not None
@@ -34,29 +34,29 @@ def test_more_than_is_planned_is_started_before_it_is_asked() -> None:
     )
 
 
-def test_what_is_planned_for_anyway_is_not_started_again() -> None:
+def test_a_forecast_within_the_plan_starts_no_capacity() -> None:
     assert propose(expecting(7.9)) is None
     assert propose(expecting(8.1)) is not None
 
 
-def test_less_is_expected_and_nothing_is_given_away_for_it() -> None:
+def test_a_lower_forecast_removes_no_capacity() -> None:
     without = expecting(1.0)
     without = replace(without, state=replace(without.state, forecast=ForecastState()))
     assert update_target(expecting(1.0)).target_req_per_s == update_target(without).target_req_per_s
 
 
-def test_what_is_expected_is_not_given_away_first() -> None:
-    """3 req/s arrive, 7 are expected and 8 are planned: the scale-in stops at 7."""
+def test_scale_in_stops_at_the_forecast() -> None:
+    """3 req/s arrive, 7 are forecast and 8 are planned."""
     assert update_target(expecting(1.0)).target_req_per_s < 4.0
     assert update_target(expecting(7.0)).target_req_per_s == 7.0
 
 
-def test_a_forecast_of_the_past_counts_for_nothing() -> None:
+def test_an_outdated_forecast_is_ignored() -> None:
     assert propose(expecting(16.0, in_s=-119.0)) is not None
     assert propose(expecting(16.0, in_s=-121.0)) is None
 
 
-def test_a_steady_rise_is_ordered_for_what_it_comes_to() -> None:
+def test_a_steady_rise_gets_capacity_for_its_extrapolated_rate() -> None:
     found = expecting(1.0)
     climb = TrendForecast(9.5, T0 + 120_000, 8.0, 0.9, 180)
     outlook = replace(found.state.forecast, trend=climb)

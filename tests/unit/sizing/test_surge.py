@@ -1,4 +1,6 @@
-"""A surge is proven by present arrivals, sized by their lasting rate, and never caused by noise."""
+"""Surges: present arrivals prove them, their lasting rate gives the size, and noise never causes
+one.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,14 @@ def proven(demand: ModelDemand, planned: float) -> TargetProposal | None:
 @pytest.mark.parametrize(
     ("rate", "days", "most"), [(0.3, 20, 14), (1.0, 50, 16), (5.0, 50, 16), (20.0, 50, 16)]
 )
-def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
+def test_noise_at_three_quarters_of_the_planned_rate_rarely_counts_as_a_surge(
     rate: float, days: int, most: int
 ) -> None:
-    """Days of Poisson arrivals at `rate`, 75% of the planned rate: fewer than one false alarm in
-    two days, and at most `most`, which allows for chance.
+    """Days of Poisson arrivals at `rate`, 75% of the planned rate, have fewer than one false alarm
+    in two days. The test allows `most`, because of chance.
 
-    The rule is evaluated only if a span is far enough above the plan to be a proof: by 3.3 standard
-    deviations for a short span, by 2.4 for a span that may also prove an increase of the rate.
+    The test evaluates the rule only if a span is far enough above the plan for a proof: by 3.3
+    standard deviations for a short span, by 2.4 for a span that may also prove a rise of the rate.
     """
     planned = rate / 0.75
     lengths = (*increase_spans_s(POLICY), POLICY.local_window_s, 150, 190, 240)
@@ -56,13 +58,14 @@ def test_noise_at_three_quarters_of_what_is_planned_hardly_ever_raises_an_alarm(
             if second - last_alarm > 120 and proven(demand_at(total, int(second)), planned):
                 false += 1
                 last_alarm = int(second)
-    assert looked > 10  # the filter passed the relevant seconds
+    assert looked > 10  # The filter passed the relevant seconds.
     assert false <= most
 
 
-def test_a_rise_shows_within_half_a_minute_where_a_fifth_more_is_planned_than_came() -> None:
-    """The rate rises from 5 to 8 req/s, and 5.95 are planned. In one run of twenty the proof that
-    the rate exceeds the plan takes 38 s; the proof that it exceeds the earlier rate takes 28 s."""
+def test_a_rise_is_proven_within_half_a_minute_at_a_fifth_of_headroom() -> None:
+    """The rate rises from 5 to 8 req/s, and 5.95 are planned. In one run of twenty the proof
+    against the plan takes 38 s; the proof against the earlier rate takes 28 s.
+    """
     late = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
@@ -73,18 +76,18 @@ def test_a_rise_shows_within_half_a_minute_where_a_fifth_more_is_planned_than_ca
 
 
 def test_there_is_no_dead_band_on_top_of_utilization() -> None:
-    """An excess of 5% over a thousand seconds is a surge; over two minutes it is noise."""
+    """An excess of 5% is a surge over a thousand seconds, but noise over two minutes."""
     assert proven(ModelDemand((), stats(105_000, 1000)), 100.0) is not None
     assert proven(ModelDemand((), stats(630, 120)), 5.0) is None
 
 
-def test_a_burst_of_two_requests_on_nothing_is_no_sample() -> None:
+def test_two_requests_after_no_traffic_are_no_surge() -> None:
     """Fewer than `min_samples` arrivals prove nothing, however improbable they are."""
     assert proven(ModelDemand(((1, 2),), stats(2, 120)), 1e-6) is None
 
 
 @pytest.mark.parametrize(("min_samples", "alarm"), [(3, True), (50, False)])
-def test_no_rise_is_proven_by_fewer_requests_than_a_sample(min_samples: int, alarm: bool) -> None:
+def test_fewer_requests_than_a_sample_prove_no_rise(min_samples: int, alarm: bool) -> None:
     """Twenty requests arrive in ten seconds after a quarter of an hour without requests."""
     counts = np.concatenate((np.zeros(1000, np.int64), np.full(10, 2)))
     demand = demand_at(np.concatenate(([0], np.cumsum(counts))), 1010)
@@ -93,7 +96,7 @@ def test_no_rise_is_proven_by_fewer_requests_than_a_sample(min_samples: int, ala
 
 
 def test_the_start_of_a_surge_is_dated_by_its_shortest_proof() -> None:
-    """4 s at 50 req/s follow 5 req/s: the surge began at most 4 s ago, not 10 s ago."""
+    """50 req/s for 4 s follow 5 req/s. The surge began at most 4 s ago, not 10 s ago."""
     recent = tuple((n, 50 * min(n, 4) + 5 * max(0, n - 4)) for n in range(1, 11))
     found = proven(ModelDemand(recent, stats(800, 120)), 5.0)
     assert found is not None
@@ -101,8 +104,9 @@ def test_the_start_of_a_surge_is_dated_by_its_shortest_proof() -> None:
 
 
 def test_a_doubling_at_one_request_per_second_does_not_wait_for_the_local_window() -> None:
-    """A rate of 2.2 req/s with 1.0 planned is proven within 50 s, although the mean of 120 s proves
-    nothing yet."""
+    """A rate of 2.2 req/s with 1.0 planned is proven within 50 s. The mean of 120 s proves nothing
+    by then.
+    """
     recent = tuple((n, round(2.2 * min(n, 50))) for n in increase_spans_s(POLICY))
     found = proven(ModelDemand(recent, stats(110, 120)), 1.0)
     assert found is not None and 1.9 < found.req_per_s < 3.0
@@ -113,11 +117,12 @@ def test_a_doubling_at_one_request_per_second_does_not_wait_for_the_local_window
     ("since_s", "least", "most"),
     [(3, 3.0, 4.5), (10, 7.0, 10.0), (20, 9.0, 11.0), (30, 10.0, 11.5)],
 )
-def test_a_step_is_sized_by_what_came_since_it_once_it_has_lasted_for_ten_seconds(
+def test_a_step_is_sized_by_the_arrivals_since_it_after_ten_seconds(
     since_s: int, least: float, most: float
 ) -> None:
-    """The rate steps from 3 to 10 req/s. A burst of 3 s counts as a mean over half a minute; after
-    ten seconds the target is a lower bound of 10, after half a minute slightly more than 10."""
+    """The rate steps from 3 to 10 req/s. A burst of 3 s counts as a mean over half a minute. After
+    ten seconds the target is a lower bound of 10; after half a minute it is slightly more than 10.
+    """
     arrived = {n: 10 * min(n, since_s) + 3 * max(0, n - since_s) for n in increase_spans_s(POLICY)}
     seen = stats(10 * since_s + 3 * (120 - since_s), 120)
     blocks = ((10, 30),) * 100
@@ -136,15 +141,16 @@ def step_after(seconds: int, before: float = 1.0, after: float = 10.0) -> ModelD
     return ModelDemand(recent, stats(arrivals, 120), blocks=blocks, reported_ms=T0)
 
 
-def test_the_first_proof_orders_more_than_what_runs_may_be_worth_by_a_new_valuation() -> None:
+def test_the_first_proof_exceeds_a_possible_new_estimate_of_the_running_fleet() -> None:
     """After two seconds of 10 req/s the mean of half a minute is below the planned 1.8. A new
-    valuation of the running instances may add 6%, so the target must exceed the plan by more than
-    that."""
+    estimate of the running instances may add 6%, so the target must exceed the plan by more than
+    that.
+    """
     found = proven(step_after(2), 1.8)
     assert found is not None and found.req_per_s == pytest.approx(1.1 * 1.8)
 
 
-def test_the_first_proof_of_a_small_rise_orders_no_more_than_was_seen() -> None:
+def test_the_first_proof_of_a_small_rise_orders_no_more_than_it_proves() -> None:
     """An excess of 4% over half an hour proves 4%, within its uncertainty."""
     blocks = ((10, 1040),) * 180
     seen = ModelDemand((), stats(12_480, 120), blocks=blocks, reported_ms=T0)
@@ -152,9 +158,10 @@ def test_the_first_proof_of_a_small_rise_orders_no_more_than_was_seen() -> None:
     assert found is not None and 104.0 <= found.req_per_s < 105.0
 
 
-def test_a_proof_orders_at_once_until_something_was_ordered() -> None:
-    """A plan answer that only valued the running instances again added no capacity, and an addition
-    half a minute before the increase does not count for it."""
+def test_a_proof_orders_at_once_until_capacity_was_added_for_it() -> None:
+    """An answer that only estimates the running instances again adds no capacity. An addition half
+    a minute before the rise does not count for it.
+    """
     demand = step_after(2)
     plain = view(demand, 1.8)
     surging = replace(plain.state, increase_confirmed_ms=T0 - 1000, increase_started_ms=T0 - 1000)
@@ -165,9 +172,10 @@ def test_a_proof_orders_at_once_until_something_was_ordered() -> None:
         assert found is not None and found.req_per_s == pytest.approx(wanted)
 
 
-def test_a_rise_that_goes_on_is_ordered_however_little_is_missing() -> None:
-    """The rate stays at 100 req/s with 98.5 planned: every other target tolerates this small
-    difference."""
+def test_a_lasting_rise_gets_capacity_for_any_shortfall() -> None:
+    """The rate stays at 100 req/s with 98.5 planned. Every other rule tolerates this small
+    difference.
+    """
     seen = ModelDemand((), stats(12_000, 120), reported_ms=T0)
     plain = view(seen, 98.5).state
     state = replace(
@@ -177,9 +185,9 @@ def test_a_rise_that_goes_on_is_ordered_however_little_is_missing() -> None:
     assert view(seen, 98.5, state=update_target(view(seen, 98.5, state=plain))).covers
 
 
-def test_a_rise_that_was_ordered_for_gets_more_where_its_mean_exceeds_the_plan() -> None:
-    """The mean of two minutes is 2.4 +- 0.14 req/s: with 2.43 planned no capacity is added, with
-    2.37 it is. In the first half minute of an increase from 5 to 8 req/s the estimate still grows.
+def test_a_rise_gets_more_capacity_if_its_mean_exceeds_the_plan() -> None:
+    """The mean of two minutes is 2.4 +- 0.14 req/s. Capacity is added with 2.37 planned, but not
+    with 2.43. In the first half minute of a rise from 5 to 8 req/s the estimate still grows.
     """
     lasting = ModelDemand((), stats(288, 120), reported_ms=T0)
     young = step_after(20, 5.0, 8.0)
@@ -196,9 +204,10 @@ def test_a_rise_that_was_ordered_for_gets_more_where_its_mean_exceeds_the_plan()
         assert (after.target_req_per_s > planned) is more
 
 
-def test_within_the_plan_a_rise_is_followed_as_it_is() -> None:
-    """The rate has been 8 req/s for 40 s, after 5, and 10.5 are planned: the target follows the 8
-    req/s, not the two-minute mean of 6."""
+def test_a_rise_within_the_plan_sets_the_target_to_its_rate() -> None:
+    """The rate has been 8 req/s for 40 s, after 5, and 10.5 are planned. The target follows the 8
+    req/s, not the two-minute mean of 6.
+    """
     seen = step_after(40, 5.0, 8.0)
     plain = view(seen, 10.5).state
     state = replace(
@@ -207,9 +216,8 @@ def test_within_the_plan_a_rise_is_followed_as_it_is() -> None:
     assert 7.9 < update_target(view(seen, 10.5, state=state)).target_req_per_s < 8.6
 
 
-def test_a_rise_begins_with_its_first_proof_and_another_once_it_was_over() -> None:
-    """Proofs one second apart belong to one increase; a proof two minutes later belongs to
-    another."""
+def test_a_new_rise_begins_after_a_time_without_proof() -> None:
+    """Proofs one second apart belong to one rise. A proof two minutes later belongs to another."""
     state = view(step_after(2), 1.8).state
     began = []
     for after_ms in (0, 1000, 2000, 122_000):
@@ -220,9 +228,10 @@ def test_a_rise_begins_with_its_first_proof_and_another_once_it_was_over() -> No
     assert began == [0, 0, 0, 122_000]
 
 
-def test_what_arrived_before_the_rate_fell_proves_nothing() -> None:
-    """20 minutes at 10 req/s are followed by 5 minutes at 3 req/s, with 6.4 planned: the present
-    rate does not exceed the plan."""
+def test_arrivals_before_a_fall_of_the_rate_prove_no_surge() -> None:
+    """5 minutes at 3 req/s follow 20 minutes at 10 req/s, with 6.4 planned. The present rate does
+    not exceed the plan.
+    """
     blocks = ((10, 100),) * 120 + ((10, 30),) * 30
     recent = tuple((n, 3 * n) for n in increase_spans_s(POLICY))
     seen = ModelDemand(recent, stats(360, 120), blocks=blocks, reported_ms=T0)
@@ -242,9 +251,10 @@ def test_no_data_and_old_data_are_no_surge() -> None:
     ("groups", "sentence"),
     [(1, "the running instances have no known capacity yet"), (0, "no instance is running")],
 )
-def test_capacity_that_is_not_known_is_no_capacity_of_zero(groups: int, sentence: str) -> None:
-    """After a takeover the capacity of the running instances is unknown until the planner's first
-    answer."""
+def test_unknown_capacity_is_not_zero_capacity(groups: int, sentence: str) -> None:
+    """After a takeover, the capacity of running instances is unknown until the planner's first
+    answer.
+    """
     found = propose(view(step_after(30), planned=0.0, groups=groups))
     assert found is not None
     assert found.why.code is ReasonCode.SURGE

@@ -1,4 +1,4 @@
-"""The conversion from the broker's append times to domain time."""
+"""Conversion of the broker's append times to domain time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ def clock(speed: float) -> Clock:
 
 
 @given(st.floats(0.1, 100.0), st.integers(0, 10_000_000), st.integers(0, 100_000))
-def test_the_past_is_as_far_away_as_the_speed_says(speed: float, behind: int, age: int) -> None:
-    """A real second ago is `speed` domain seconds ago; ages are in domain time already."""
+def test_ages_are_multiplied_by_the_speed(speed: float, behind: int, age: int) -> None:
+    """A real second ago is `speed` domain seconds ago. Ages in records are in
+    domain time already.
+    """
     now = clock(speed)
     then_ms = NOW_WALL_MS - behind
     appended_ms = now.now_ms() - int(behind * speed)
@@ -28,14 +30,14 @@ def test_the_past_is_as_far_away_as_the_speed_says(speed: float, behind: int, ag
 
 
 @given(st.integers(0, 10_000_000))
-def test_a_broker_whose_clock_is_ahead_reports_no_future(ahead: int) -> None:
-    """Records of such a broker get the present time."""
+def test_records_of_a_broker_ahead_get_the_present_time(ahead: int) -> None:
+    """No record has a time in the future."""
     now = clock(1.0)
     assert now.event_ms(NOW_WALL_MS + ahead) == now.now_ms()
 
 
-def test_waiting_is_real_time() -> None:
-    """Ten domain seconds at speed 10 are one real second; a time in the past needs no wait."""
+def test_a_wait_is_in_real_time() -> None:
+    """At speed 10, ten domain seconds are one real second. A time in the past needs no wait."""
     now = clock(10.0)
     assert abs(now.real_s_until(now.now_ms() + 10_000) - 1.0) < 1e-6
     assert now.real_s_until(now.now_ms() - 1) == 0.0

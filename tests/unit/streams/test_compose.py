@@ -1,4 +1,4 @@
-"""How a running controller handles its topics."""
+"""Topics of a running controller: settings, an unreachable broker, and bad records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = composition.Options(
 
 
 class Readers:
-    """Stand-in for the readers of topics and the control loop; counts its calls."""
+    """Replaces the readers of topics and the control loop, and counts its calls."""
 
     def __init__(self) -> None:
         self.partitions: list[Mapping[str, int]] = []
@@ -39,11 +39,10 @@ class Readers:
         self.said_again += 1
 
 
-async def test_changed_topics_and_a_broker_that_is_away_are_said(
+async def test_corrected_topics_and_an_unreachable_broker_are_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log names each corrected topic setting, and once the reason why the broker does not
-    answer."""
+    """The log names each corrected topic setting. It states once why the broker does not answer."""
     away = BrokerUnreachable("b:1", "tls.crt cannot be read")
     answers: list[EnsuredTopics | BrokerUnreachable] = [
         EnsuredTopics(False, (), {"status": 4}, ("shoal.status",)),
@@ -85,15 +84,14 @@ async def test_changed_topics_and_a_broker_that_is_away_are_said(
         (UserError("shoal.yaml:1: no"), 2, "controller: shoal.yaml:1: no"),
     ],
 )
-def test_a_fault_of_the_program_is_a_crash_and_bad_input_is_none(
+def test_a_bug_crashes_the_controller_and_bad_input_does_not(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     error: Exception,
     code: int,
     said: str,
 ) -> None:
-    """A value error in a running controller is a bug of the controller, because bad records are
-    refused before."""
+    """Bad records are refused earlier, so a ValueError in a running controller is a bug."""
 
     async def fails(*_: Any) -> None:
         raise error

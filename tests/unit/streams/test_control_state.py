@@ -1,4 +1,4 @@
-"""The latest records of the control topics, in any order and with copies."""
+"""The latest records of the control topics, for any order and for duplicates."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ORDERS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, m
 
 @given(ORDERS)
 def test_the_highest_token_and_generation_wins_in_any_order(orders: list[tuple[int, int]]) -> None:
-    """A late record of a stale leader may be the last of its key; it does not hide newer state."""
+    """A late record of a former leader may be the last of its key. It does not hide newer state."""
     latest = ControlState(claimed=3)
     for token, generation in orders:
         latest.take(Assignment("n", "p", generation, token, 0), 0)
@@ -49,9 +49,10 @@ def test_the_highest_token_and_generation_wins_in_any_order(orders: list[tuple[i
     assert (routed.leader_token, routed.generation) == best
 
 
-def test_a_token_that_nobody_claimed_hides_nothing_until_somebody_claims_it() -> None:
+def test_records_with_an_unclaimed_token_count_once_it_is_claimed() -> None:
     """A record with a forged token of a million is kept aside. Records of a new leader may arrive
-    before its claim; they count once the claim arrives."""
+    before its claim.
+    """
     latest = ControlState()
     latest.take(Leadership("one", "x", "claim", 0), 4)
     latest.take(Assignment("n", "p", 7, 5, 0), 0)
@@ -64,9 +65,10 @@ def test_a_token_that_nobody_claimed_hides_nothing_until_somebody_claims_it() ->
     assert latest.assignments["n"].generation == 7
 
 
-def test_a_forged_higher_token_hides_nothing_where_all_claims_are_lost() -> None:
-    """The leadership topic was deleted while no controller ran. The records of the last leader
-    count from the next claim on, whatever higher tokens were forged."""
+def test_a_forged_token_hides_no_record_after_the_loss_of_all_claims() -> None:
+    """The leadership topic was deleted while no controller ran. Records of the last leader count
+    from the next claim on, whatever higher tokens were forged.
+    """
     latest = ControlState()
     latest.take(Assignment("n", "p", 7, 5, 0), 0)
     for token in range(1_000_000, 1_000_020):
@@ -76,9 +78,10 @@ def test_a_forged_higher_token_hides_nothing_where_all_claims_are_lost() -> None
 
 
 @pytest.mark.parametrize("ahead_ms", [-90_000, 3_600_000])
-def test_what_an_executor_says_is_dated_by_the_broker(ahead_ms: int) -> None:
-    """An executor clock 90 s behind loses no capacity, and a clock an hour ahead does not hide a
-    dead fleet."""
+def test_statuses_are_dated_by_the_broker(ahead_ms: int) -> None:
+    """An executor clock that is 90 s behind loses no capacity. One that is an hour ahead does not
+    hide a dead fleet.
+    """
     made_ms = 1_700_000_000_000 + ahead_ms
     seen = ObservedInstance(
         "i", "m", "aggregated", "g:1", InstanceState.STARTING, (0,), "", made_ms - 5000, made_ms
@@ -89,8 +92,8 @@ def test_what_an_executor_says_is_dated_by_the_broker(ahead_ms: int) -> None:
     assert heard.instances[0].launched_ms == 1_700_000_000_100
 
 
-def test_the_last_word_of_each_key_counts() -> None:
-    """Statuses, supply and prices have one writer per key, so the order of the topic decides."""
+def test_the_last_record_of_each_key_counts() -> None:
+    """Statuses, supply and prices have one writer per key, so the order in the topic decides."""
     latest = ControlState()
     for at_ms in (1, 2):
         latest.take(Status("n", "p", "e", 1, at_ms), at_ms)
@@ -106,8 +109,8 @@ def test_the_last_word_of_each_key_counts() -> None:
     assert set(latest.dead) == {("status", 1, 5)}
 
 
-def test_a_tombstone_takes_its_key_away() -> None:
-    """A node that was deleted from the topic is no longer known; other nodes stay."""
+def test_a_tombstone_deletes_its_key() -> None:
+    """A node that was deleted from the topic is no longer known. Other nodes stay."""
     latest = ControlState()
     for node in ("a", "b"):
         latest.take(Status(node, "p", "e", 1, 1), 0)
@@ -117,9 +120,10 @@ def test_a_tombstone_takes_its_key_away() -> None:
     assert set(latest.statuses) == {"b"}
 
 
-def test_places_of_dead_letters_are_bounded() -> None:
-    """A writer that sends invalid records for weeks does not exhaust the memory; the newest
-    positions are kept."""
+def test_stored_positions_of_dead_letters_are_bounded() -> None:
+    """A writer of invalid records cannot exhaust the memory within weeks. The newest positions are
+    kept.
+    """
     latest = ControlState()
     for offset in range(3 * KEPT_DEAD):
         latest.take(DeadLetter("status", 0, offset, "why", "", "reader"), 0)
@@ -130,8 +134,9 @@ def test_places_of_dead_letters_are_bounded() -> None:
 
 
 def test_a_broker_clock_that_is_set_back_makes_no_node_silent() -> None:
-    """The broker's clock was a minute ahead and is set back. The next record is not treated as a
-    minute old, because a record with a later time came before it."""
+    """The broker's clock was a minute ahead and is set back. The next record does not count as a
+    minute old, because an earlier record had a later time.
+    """
     mono = [0]
     broker = BrokerClock(lambda: mono[0], lambda: 0)
     clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: mono[0], broker.now_ms)
@@ -147,9 +152,10 @@ def test_a_broker_clock_that_is_set_back_makes_no_node_silent() -> None:
     assert latest.statuses["n"].at_ms == 1_000_000
 
 
-def test_the_age_of_supply_is_that_of_its_record_whatever_the_feed_takes_the_time_for() -> None:
-    """Supply from a feed whose clock is an hour behind is not stale, and a record that is read
-    again is not new."""
+def test_the_age_of_supply_is_that_of_its_record_whatever_the_clock_of_the_feed() -> None:
+    """Supply from a feed whose clock is an hour behind is not stale. A record that is read again is
+    not new.
+    """
     mono = [5_000_000_000]
     clock = Clock(TimeBase(1.0, 9_000_000, 0), lambda: mono[0], lambda: 700_000)
     latest = ControlState()
@@ -167,9 +173,10 @@ def test_the_age_of_supply_is_that_of_its_record_whatever_the_feed_takes_the_tim
     assert latest.usd_per_node_h["r/p/spot"] is before
 
 
-def test_a_reclaim_is_when_the_executor_says_by_our_clock() -> None:
-    """The executor's clock may be an hour ahead: the reclaim is two minutes after the record that
-    announces it."""
+def test_a_reclaim_time_is_converted_to_our_clock() -> None:
+    """The executor's clock may be an hour ahead. The reclaim is two minutes after the record that
+    announces it.
+    """
     told = Status("n", "p", "x", 1, 3_610_000, reclaim_ms=3_730_000)
     assert on_local_clock(told, 10_000).reclaim_ms == 130_000
     assert on_local_clock(replace(told, reclaim_ms=0), 10_000).reclaim_ms == 0
@@ -185,10 +192,10 @@ def test_a_reclaim_is_when_the_executor_says_by_our_clock() -> None:
         (1_700_000_000_100, MAX_MS, MAX_MS, MAX_MS),
     ],
 )
-def test_times_that_contradict_each_other_stay_within_what_a_record_may_hold(
+def test_contradicting_times_are_corrected_to_valid_ones(
     at_ms: int, since_ms: int, launched_ms: int, reclaim_ms: int
 ) -> None:
-    """By no clock is an instance launched after the record that reports it."""
+    """No instance is launched after the record that reports it."""
     seen = ObservedInstance(
         "i", "m", "aggregated", "g:1", InstanceState.READY, (0,), "", since_ms, launched_ms
     )
@@ -200,8 +207,8 @@ def test_times_that_contradict_each_other_stay_within_what_a_record_may_hold(
     assert 0 < heard.reclaim_ms <= MAX_MS
 
 
-def test_a_record_of_which_no_value_can_be_made_is_refused_and_changes_nothing() -> None:
-    """The broker's append time is before the epoch, so no domain time can express it."""
+def test_a_record_with_an_impossible_time_is_refused() -> None:
+    """The broker's append time is before the epoch, so no domain time exists for it."""
     clock = Clock(TimeBase(1000.0, 1_000_000, 0), lambda: 0, lambda: 9_000_000)
     latest, election = ControlState(), Election("b")
     take = control_record_handler(
@@ -213,9 +220,8 @@ def test_a_record_of_which_no_value_can_be_made_is_refused_and_changes_nothing()
     assert latest == ControlState() and election.in_use == 0
 
 
-def test_a_fault_of_this_program_is_no_fault_of_the_record() -> None:
-    """An error of the controller's own code ends the process and does not make the record a dead
-    letter."""
+def test_an_error_of_the_controller_makes_no_dead_letter() -> None:
+    """It ends the process instead."""
 
     def overwrite(_record: object) -> None:
         raise InvalidRecord("number", -1, "a fault of ours")

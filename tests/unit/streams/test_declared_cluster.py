@@ -1,4 +1,4 @@
-"""The present declaration: the file, overridden by records of `services`."""
+"""The declaration in force: the file, and the records of `services` that override it."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_without_records_the_file_counts(config: Config) -> None:
     assert declared() is declared(), "nothing is read again unless a record came"
 
 
-def test_a_record_stands_over_the_file_and_has_its_defaults(config: Config) -> None:
-    """The record overrides one model, and the declaration gets another content hash."""
+def test_a_record_overrides_the_file_and_gets_its_defaults(config: Config) -> None:
+    """The record overrides one model. The declaration gets another content hash."""
     latest = ControlState()
     declared = DeclaredCluster(config, latest)
     latest.take(record(), 0)
@@ -78,7 +78,7 @@ def test_a_model_that_the_file_does_not_have_is_added(config: Config) -> None:
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_bad_record_is_said_once_and_the_last_good_one_stands(
+def test_a_bad_record_is_logged_once_and_the_last_good_one_stays(
     config: Config, caplog: pytest.LogCaptureFixture, case: str
 ) -> None:
     latest = ControlState()
@@ -96,11 +96,10 @@ def test_a_bad_record_is_said_once_and_the_last_good_one_stands(
     assert declared().services == good.services and not latest.refused
 
 
-def test_a_declaration_that_no_controller_could_decide_on_is_refused(
+def test_a_declaration_that_fails_a_trial_decision_is_refused(
     config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A trial decision is made first: an error in it refuses the declaration and does not end the
-    process."""
+    """An error in the trial decision does not end the process."""
     tried: list[str] = []
 
     def fails(cluster: Cluster, now_ms: int) -> None:
@@ -122,7 +121,7 @@ def test_a_declaration_that_no_controller_could_decide_on_is_refused(
     assert declared() and not latest.refused, "it is withdrawn, so nothing is wrong with it"
 
 
-def test_servers_that_others_started_may_be_declared_this_way(config: Config) -> None:
+def test_unmanaged_servers_can_be_declared_by_a_record(config: Config) -> None:
     pool = config.cluster.pools[0]
     text = MINI.replace("min: 5", f"unmanaged: {{pool: {pool.id}}}")
     latest = ControlState()
@@ -133,15 +132,15 @@ def test_servers_that_others_started_may_be_declared_this_way(config: Config) ->
 def test_a_bad_name_is_refused_as_in_the_file(
     config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Names become parts of ids, so the topic has the same rules for names as the file."""
+    """Names become parts of ids, so the topic and the file have the same rules for names."""
     latest = ControlState()
     latest.take(record(model="a:b@c"), 0)
     assert DeclaredCluster(config, latest)().services == config.cluster.services
     assert "a:b@c" in caplog.text
 
 
-def test_a_tombstone_withdraws_and_a_bad_record_does_not_bring_back(config: Config) -> None:
-    """After a withdrawal a bad record does not restore the earlier declaration."""
+def test_a_withdrawn_service_is_not_restored_by_a_bad_record(config: Config) -> None:
+    """A tombstone withdraws the service."""
     latest = ControlState()
     declared = DeclaredCluster(config, latest)
     latest.take(record(), 0)

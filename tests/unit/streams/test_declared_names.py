@@ -1,4 +1,4 @@
-"""Records of undeclared names are ignored on arrival and counted by topic."""
+"""Records of undeclared names are dropped on arrival and counted by topic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MODEL = CLUSTER.services[0].model
 
 
 def test_every_node_of_a_pool_is_declared_and_no_other() -> None:
-    """The node names are calculated, not stored in a list."""
+    """Node names are calculated, not stored in a list."""
     pools = (POOL, replace(POOL, name="other", max_nodes=12))
     names = NodeNames(pools)
     assert all(node in names for pool in pools for node in node_ids(pool))
@@ -45,7 +45,7 @@ def test_every_node_of_a_pool_is_declared_and_no_other() -> None:
     assert not any(node in names for node in [*strangers, stem + "٣", f"x{stem}0", stem[:-2] + "0"])
 
 
-def test_what_nobody_declared_is_counted_and_not_kept() -> None:
+def test_records_of_undeclared_names_are_counted_and_not_kept() -> None:
     """Twenty thousand undeclared names use no memory."""
     latest = ControlState()
     known = DeclaredNames(lambda: CLUSTER, latest.assignments)
@@ -66,8 +66,8 @@ def test_what_nobody_declared_is_counted_and_not_kept() -> None:
     assert list(latest.statuses) == [node_ids(POOL)[0]] and list(latest.usd_per_node_h)
 
 
-def test_a_node_with_instances_assigned_is_heard_though_its_pool_is_gone() -> None:
-    """The controller must observe the instances of the node until they end."""
+def test_a_node_with_assigned_instances_counts_although_its_pool_is_undeclared() -> None:
+    """The controller must observe its instances until they end."""
     latest = ControlState(claimed=1)
     known = DeclaredNames(lambda: CLUSTER, latest.assignments)
     wish = DesiredInstance("i", MODEL, "aggregated", "g:1", (0,))
@@ -76,8 +76,8 @@ def test_a_node_with_instances_assigned_is_heard_though_its_pool_is_gone() -> No
     assert known.has_node("old.0") and not known.has_node("old.1")
 
 
-def test_telemetry_of_other_models_reaches_no_window() -> None:
-    """This holds for telemetry of gateways and of window workers; the rest of the batch counts."""
+def test_telemetry_of_undeclared_models_reaches_no_window() -> None:
+    """This holds for telemetry of gateways and of window workers. The rest of the batch counts."""
     record = Telemetry(MODEL, "g", "b", 1, NOW_MS, 1000, 0, 7, *[0] * 9)
     merged = replace(record, gateway=f"{MERGED}-1")
     for sink, one in ((gateways_sink, record), (merged_sink, merged)):
@@ -92,8 +92,10 @@ def test_telemetry_of_other_models_reaches_no_window() -> None:
 
 
 @pytest.mark.parametrize("scope", ["*", MODEL])
-def test_an_operator_is_heard_however_many_unknown_scopes_were_paused(scope: str) -> None:
-    """A pause may come before its model is declared, so a limited number of such pauses is kept."""
+def test_many_pauses_of_unknown_models_do_not_block_an_operator(scope: str) -> None:
+    """A pause may come before the declaration of its model, so a limited number of such pauses is
+    kept.
+    """
     known = DeclaredNames(lambda: CLUSTER, {})
     stranger = Control("later", "pause", True, "ann", "", NOW_MS)
     assert known.admits("controls", stranger, 100)
@@ -102,8 +104,8 @@ def test_an_operator_is_heard_however_many_unknown_scopes_were_paused(scope: str
     assert known.dropped["controls"] == 1
 
 
-def test_verdicts_are_bounded_and_pauses_stay() -> None:
-    """Over years each proposal gets a verdict; only the verdict on the present proposal counts."""
+def test_stored_answers_to_proposals_are_bounded_and_pauses_stay() -> None:
+    """Each proposal gets an answer. Only the answer to the present proposal counts."""
     latest = ControlState()
     latest.take(Control(MODEL, "pause", True, "ann", "", NOW_MS), 0)
     for number in range(1, 6000):

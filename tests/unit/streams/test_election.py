@@ -1,5 +1,7 @@
-"""Leader election: one log, several controllers, and monotonic clocks that stop with their
-process."""
+"""Leader election of several controllers over one log.
+
+Each controller has a monotonic clock that stops with its process.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ STEP_S = 0.1
 class World:
     """An in-memory log, controllers that read it at each step, and executors.
 
-    Executors follow the highest token, and readers of the log learn that token. The log may be
+    Executors follow the highest token, and readers of the log learn that token. The log can be
     deleted and created again.
     """
 
@@ -56,7 +58,7 @@ class World:
             self.now_s += STEP_S
             for controller in self.controllers.values():
                 controller.arrive()
-            self.visible = len(self.log)  # records of one step are sent concurrently
+            self.visible = len(self.log)  # Records of one step are sent concurrently.
             for controller in self.controllers.values():
                 if controller.running:
                     controller.step()
@@ -124,12 +126,12 @@ class Controller:
                 self.world.taken_s.append(self.world.now_s)
 
 
-def test_a_broker_clock_set_forward_makes_no_words_of_a_living_leader_old() -> None:
+def test_a_broker_clock_set_forward_does_not_expire_a_working_leader() -> None:
     world = World()
     world.start("a"), world.start("b")
     world.run(10)
     before = sum(record.kind == "claim" for record in world.log)
-    world.age_s = 60.0  # each record seems to have been appended a minute ago
+    world.age_s = 60.0  # Each record looks a minute old.
     world.run(10)
     assert sum(record.kind == "claim" for record in world.log) == before
     assert world.leader()
@@ -147,7 +149,7 @@ def test_the_first_controller_leads_at_once_and_the_second_waits() -> None:
     assert sum(record.kind == "claim" for record in world.log) == 1
 
 
-def test_a_standby_takes_over_soon_after_the_leader_died() -> None:
+def test_a_standby_takes_over_soon_after_the_leader_failed() -> None:
     """The takeover happens within the time-out plus a second, with a higher token."""
     world = World()
     first = world.start("one")
@@ -161,7 +163,7 @@ def test_a_standby_takes_over_soon_after_the_leader_died() -> None:
     assert world.controllers["two"].election.token > before
 
 
-def test_a_leader_that_was_stopped_does_not_lead_when_it_is_resumed() -> None:
+def test_a_leader_that_was_suspended_does_not_lead_when_it_resumes() -> None:
     """Its lease has expired on its own clock before it reads the claim of another leader."""
     world = World()
     first = world.start("one")
@@ -177,8 +179,8 @@ def test_a_leader_that_was_stopped_does_not_lead_when_it_is_resumed() -> None:
     assert world.leader() == "two"
 
 
-def test_a_standby_that_was_stopped_does_not_take_its_sleep_for_silence() -> None:
-    """The standby reads the renewals of that time before it measures the silence of the leader."""
+def test_a_standby_that_was_suspended_does_not_count_that_time_as_silence() -> None:
+    """It first reads the renewals of that time, then measures the silence of the leader."""
     world = World()
     world.start("one")
     second = world.start("two")
@@ -190,8 +192,8 @@ def test_a_standby_that_was_stopped_does_not_take_its_sleep_for_silence() -> Non
     assert world.leader() == "one"
 
 
-def test_a_standby_that_is_cut_off_claims_nothing() -> None:
-    """The standby cannot distinguish a silent leader from an unreachable broker."""
+def test_a_standby_without_a_broker_makes_no_claim() -> None:
+    """It cannot distinguish a silent leader from an unreachable broker."""
     world = World()
     world.start("one")
     second = world.start("two")
@@ -205,8 +207,9 @@ def test_a_standby_that_is_cut_off_claims_nothing() -> None:
 
 
 def test_a_leader_that_is_cut_off_stops_before_another_one_begins() -> None:
-    """World.run asserts that no two controllers lead; the lease is shorter than the silence that a
-    standby waits for."""
+    """World.run asserts that no two controllers lead. The lease is shorter than the silence for
+    which a standby waits.
+    """
     world = World()
     first = world.start("one")
     world.start("two")
@@ -220,7 +223,7 @@ def test_a_leader_that_is_cut_off_stops_before_another_one_begins() -> None:
     assert first.election.highest >= 1
 
 
-def test_who_stops_in_order_is_followed_at_once() -> None:
+def test_a_leader_that_resigns_is_replaced_at_once() -> None:
     """A resignation leaves the leadership vacant."""
     world = World()
     first = world.start("one")
@@ -236,9 +239,10 @@ def test_who_stops_in_order_is_followed_at_once() -> None:
 
 
 @pytest.mark.parametrize("slow_s", [0.3, 1.5, 2.5])
-def test_of_two_claims_that_cross_the_last_one_waits_for_the_other(slow_s: float) -> None:
-    """Two standbys detect a silent leader at once. One claim arrives later, and the other claimant
-    leads until it reads the later claim."""
+def test_of_two_crossing_claims_the_first_one_leads_first(slow_s: float) -> None:
+    """Two standbys detect a silent leader at the same time. One claim arrives later. The other
+    claimant leads until it reads the later claim.
+    """
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -247,11 +251,11 @@ def test_of_two_claims_that_cross_the_last_one_waits_for_the_other(slow_s: float
     world.run(5.0)
     first.connected = False
     world.controllers["three"].slow_s = slow_s
-    world.run(LEASE_S + TAKEOVER_S + 4.0)  # asserts at most one leader at any time
+    world.run(LEASE_S + TAKEOVER_S + 4.0)  # World.run asserts at most one leader.
     assert world.leader() in ("two", "three")
 
 
-def test_a_topic_made_again_gives_nobody_the_seat_of_a_leader_who_cannot_see_it() -> None:
+def test_a_recreated_topic_gives_no_second_leader_while_a_lease_is_valid() -> None:
     """A leader that is cut off at that moment keeps its lease for some seconds."""
     world = World()
     first = world.start("one")
@@ -260,13 +264,14 @@ def test_a_topic_made_again_gives_nobody_the_seat_of_a_leader_who_cannot_see_it(
     world.run(10.0)
     first.connected = False
     world.delete()
-    world.run(12.0)  # at any time at most one leads
+    world.run(12.0)  # At most one controller leads at any time.
     assert world.leader() == "two"
 
 
-def test_tokens_keep_rising_when_the_topic_is_made_again() -> None:
-    """The leader finds its renewals at lower offsets, and makes a new claim above every token in
-    use."""
+def test_tokens_keep_rising_after_the_topic_is_recreated() -> None:
+    """The leader finds its renewals at lower offsets. It makes a new claim above every token in
+    use.
+    """
     world = World()
     first = world.start("one")
     world.run(30.0)
@@ -279,8 +284,8 @@ def test_tokens_keep_rising_when_the_topic_is_made_again() -> None:
     assert token_of(*claim) == first.election.token
 
 
-def test_a_first_claim_is_above_what_executors_follow() -> None:
-    """The topic was deleted while no controller ran; an implausibly high token is ignored."""
+def test_a_first_claim_is_above_the_token_that_executors_follow() -> None:
+    """The topic was deleted while no controller ran. An implausibly high token is ignored."""
     election = Election("boot")
     assert election.next_base() == 0
     election.followed(57)
@@ -288,9 +293,10 @@ def test_a_first_claim_is_above_what_executors_follow() -> None:
     assert election.next_base() == 57
 
 
-def test_a_lie_of_an_executor_leaves_room_for_tokens_above_it() -> None:
-    """A lying executor reports the highest plausible token, and the leader makes a claim above it.
-    After the topic is created again, the next claim is above all tokens that executors follow."""
+def test_a_lying_executor_leaves_room_for_higher_tokens() -> None:
+    """A lying executor reports the highest plausible token, and the leader claims above it. After
+    the topic is recreated, the next claim is above all tokens that executors follow.
+    """
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -304,9 +310,10 @@ def test_a_lie_of_an_executor_leaves_room_for_tokens_above_it() -> None:
     assert first.election.token > before
 
 
-def test_a_leader_that_never_heard_of_a_higher_claim_claims_above_it() -> None:
-    """The leader is cut off while its successor makes a claim; then the topic is deleted and the
-    successor is killed. Only executors know that claim, and they refuse every lower token."""
+def test_a_leader_that_missed_a_higher_claim_claims_above_it() -> None:
+    """The leader is cut off while its successor makes a claim. Then the topic is deleted and the
+    successor is killed. Only executors know that claim, and they refuse every lower token.
+    """
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -323,9 +330,10 @@ def test_a_leader_that_never_heard_of_a_higher_claim_claims_above_it() -> None:
     assert first.election.token == world.followed
 
 
-def test_a_leader_that_executors_refuse_claims_again_and_no_more_often_than_is_good() -> None:
+def test_a_leader_refused_by_executors_claims_again_within_a_limit() -> None:
     """Only a leader learns which token executors follow. A lying executor causes a limited number
-    of new terms."""
+    of new terms.
+    """
     world = World()
     first = world.start("one")
     world.run(3.0)
@@ -341,16 +349,15 @@ def test_a_leader_that_executors_refuse_claims_again_and_no_more_often_than_is_g
     assert sum(record.kind == "claim" for record in world.log) <= before + 60 / ABOVE_S
 
 
-def test_a_controller_waits_where_executors_follow_a_leader_whose_claim_is_lost() -> None:
-    """The cut-off leader may still have its lease when another controller starts on the new
-    topic."""
+def test_a_controller_waits_while_executors_follow_a_leader_with_a_lost_claim() -> None:
+    """A cut-off leader may still have its lease when another controller starts on the new topic."""
     world = World()
     first = world.start("one")
     world.run(5.0)
     first.connected = False
     world.delete()
     world.start("two")
-    world.run(12.0)  # at any time at most one leads
+    world.run(12.0)  # At most one controller leads at any time.
     assert world.leader() == "two"
     assert world.controllers["two"].election.token > first.election.highest
 
@@ -366,12 +373,12 @@ def test_a_controller_waits_where_executors_follow_a_leader_whose_claim_is_lost(
         max_size=12,
     )
 )
-def test_whatever_happens_no_two_lead_and_one_leads_in_the_end(
+def test_at_most_one_controller_leads_and_one_leads_in_the_end(
     faults: list[tuple[str, int, float]],
 ) -> None:
     """Controllers stop, are cut off, killed and started in any order, and the topic is deleted at
-    any time. World.run checks that at most one controller leads; after the last fault a controller
-    leads that executors follow."""
+    any time. After the last fault a controller leads that executors follow.
+    """
     world = World()
     for number in range(3):
         world.start(f"c{number}")

@@ -1,4 +1,4 @@
-"""The records that a controller writes about leadership."""
+"""The records about leadership that a controller writes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class Log:
         return SimpleNamespace(timestamp=0)
 
 
-async def test_who_wins_while_it_is_about_to_stand_by_says_that_it_leads() -> None:
-    """The controller reads its own claim back just before it writes its next record. If that record
-    said "standby", its readers would elect a second leader."""
+async def test_a_controller_that_wins_before_its_standby_record_reports_that_it_leads() -> None:
+    """The controller reads its own claim just before it writes its next record. If that record said
+    "standby", readers would elect a second leader.
+    """
     log, now_s = Log(), 100.0
     clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: round(now_s * 1e9), lambda: 0)
     election = Election("boot")
@@ -39,7 +40,7 @@ async def test_who_wins_while_it_is_about_to_stand_by_says_that_it_leads() -> No
     await asyncio.sleep(0)
     assert [one.kind for one in log.records] == ["standby", "claim"]
     now_s += 3.5
-    seat.step(now_s)  # the next record is due, and the loop will write it
+    seat.step(now_s)  # The next record is due, and the loop will write it.
     election.apply(log.records[1], 1)
     assert election.token
     await asyncio.sleep(0)

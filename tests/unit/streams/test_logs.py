@@ -1,4 +1,4 @@
-"""Repeated log lines are limited in number."""
+"""Limits on repeated log lines."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ def record(name: str, message: str, *values: object) -> logging.LogRecord:
     return logging.LogRecord(name, logging.WARNING, "f", 1, message, values, None)
 
 
-def test_a_message_passes_once_in_a_while_and_others_are_not_held_back() -> None:
-    """Messages are distinguished by logger and by text without arguments: another port number makes
-    no new message."""
+def test_a_repeated_message_is_logged_rarely_and_others_are_not_delayed() -> None:
+    """Logger and text without arguments identify a message. Another port number makes no new
+    message.
+    """
     now = [0.0]
     sparing = RepeatFilter(30.0, lambda: now[0])
     assert sparing.filter(record("a", "no broker at %s", 1))
@@ -28,15 +29,15 @@ def test_a_message_passes_once_in_a_while_and_others_are_not_held_back() -> None
     assert sparing.filter(record("a", "no broker at %s", 4))
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    """Messages that all differ do not exhaust the memory, and none is lost."""
+def test_the_memory_of_messages_is_bounded() -> None:
+    """Messages that all differ neither exhaust the memory nor are lost."""
     sparing = RepeatFilter(30.0, lambda: 0.0)
     assert all(sparing.filter(record("a", f"message {number}")) for number in range(2000))
     assert len(sparing._last_s) <= 500
 
 
 def test_a_json_line_holds_the_message_and_the_traceback() -> None:
-    """The log line stays one line, however many lines the error has."""
+    """The log entry stays one line, however many lines the error has."""
     try:
         raise ValueError("two\nlines")
     except ValueError:

@@ -1,4 +1,4 @@
-"""The outbox: order, coalescing, retries, and no records from a controller that does not lead."""
+"""The outbox: order, coalescing, retries, and silence of a controller that does not lead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from topics.topic_table import short_name
 
 
 class FakeProducer:
-    """Stores the sent records; fails if `away`; delays everything if `held`."""
+    """A producer that stores sent records. `away`: every send fails. `held`: every send waits."""
 
     def __init__(self, transactional: bool = False) -> None:
         self.sent: list[Any] = []
@@ -80,8 +80,9 @@ async def running(
 
 
 async def test_records_go_out_in_the_order_they_came(running: Any) -> None:
-    """The order holds across topics: a decision is sent before the assignment that follows from
-    it."""
+    """The order holds across topics. A decision is sent before the assignment
+    that follows from it.
+    """
     producer = FakeProducer()
     outbox = Outbox(producer)
     records = [decision(1), assignment("a", 1), decision(2), assignment("b", 1)]
@@ -93,8 +94,8 @@ async def test_records_go_out_in_the_order_they_came(running: Any) -> None:
     assert outbox.sent == 4
 
 
-async def test_only_the_latest_desired_state_is_sent(running: Any) -> None:
-    """A superseded desired state is not sent; every decision is sent."""
+async def test_only_the_latest_desired_state_and_every_decision_are_sent(running: Any) -> None:
+    """A superseded desired state is not sent."""
     producer = FakeProducer()
     outbox = Outbox(producer)
     for generation in range(1, 6):
@@ -108,7 +109,7 @@ async def test_only_the_latest_desired_state_is_sent(running: Any) -> None:
     assert [r.number for r in producer.sent if isinstance(r, Decision)] == [1, 2, 3, 4, 5]
 
 
-async def test_nothing_is_lost_while_the_broker_is_away(running: Any) -> None:
+async def test_no_record_is_lost_while_the_broker_is_unreachable(running: Any) -> None:
     """Failed sends are repeated until the records arrive."""
     producer = FakeProducer()
     producer.away = 7
@@ -122,9 +123,10 @@ async def test_nothing_is_lost_while_the_broker_is_away(running: Any) -> None:
     assert producer.calls == 10
 
 
-async def test_who_does_not_lead_writes_nothing(running: Any) -> None:
+async def test_a_controller_that_does_not_lead_writes_no_record(running: Any) -> None:
     """The outbox checks the lease before every batch. Waiting records are sent once the lease is
-    valid again, for example after a broker outage, and dropped at the end of the term."""
+    valid again, for example after an outage. At the end of the term they are dropped.
+    """
     producer, leads = FakeProducer(), False
     outbox = Outbox(producer, leads=lambda: leads)
     outbox.put(assignment("a", 1))
@@ -141,9 +143,12 @@ async def test_who_does_not_lead_writes_nothing(running: Any) -> None:
     assert (len(producer.sent), outbox.dropped) == (2, 1)
 
 
-async def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, running: Any) -> None:
-    """A broker that never returns does not exhaust the memory; the oldest records are dropped
-    first."""
+async def test_the_number_of_waiting_records_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, running: Any
+) -> None:
+    """A broker that never returns does not exhaust the memory. The oldest records are dropped
+    first.
+    """
     monkeypatch.setattr(module, "MAX_WAITING", 3)
     producer = FakeProducer()
     outbox = Outbox(producer)
@@ -155,8 +160,8 @@ async def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, running: A
     assert [r.number for r in producer.sent] == [2, 3, 4]
 
 
-async def test_a_record_that_is_too_large_does_not_hold_up_the_others(running: Any) -> None:
-    """A record may be refused before it is queued, or by the broker's answer."""
+async def test_an_oversized_record_does_not_delay_the_others(running: Any) -> None:
+    """The record is refused before it is queued, or by the broker's answer."""
 
     class Picky(FakeProducer):
         async def send(
@@ -182,10 +187,10 @@ async def test_a_record_that_is_too_large_does_not_hold_up_the_others(running: A
     assert (outbox.sent, outbox.dropped) == (3, 2)
 
 
-async def test_what_the_broker_has_is_not_sent_again_because_the_next_one_failed(
+async def test_records_before_a_failed_one_are_not_sent_again(
     running: Any,
 ) -> None:
-    """A time-out occurs in the middle of a batch: only the records after it are sent again."""
+    """A time-out occurs in the middle of a batch. Only the records after it are sent again."""
 
     class Stumbling(FakeProducer):
         async def send(
@@ -205,11 +210,10 @@ async def test_what_the_broker_has_is_not_sent_again_because_the_next_one_failed
     assert [r.number for r in producer.sent] == [1, 2, 3, 4]
 
 
-async def test_a_transaction_is_written_whole_or_tried_again_whole(
+async def test_a_failed_transaction_is_repeated_as_a_whole(
     running: Callable[[Outbox], None],
 ) -> None:
-    """Readers never see half of a plan; after each failure the producer sends the whole transaction
-    again."""
+    """Readers never see half of a plan."""
     producer = FakeProducer(transactional=True)
     producer.away = 2
     outbox = Outbox(producer)
@@ -222,7 +226,7 @@ async def test_a_transaction_is_written_whole_or_tried_again_whole(
     assert outbox.sent == 4
 
 
-async def test_who_is_fenced_stops_and_opens_no_producer() -> None:
+async def test_a_fenced_controller_stops_and_opens_no_producer() -> None:
     """A new producer would fence the leader."""
     producer = FakeProducer(transactional=True)
     producer.fenced = True
@@ -233,10 +237,10 @@ async def test_who_is_fenced_stops_and_opens_no_producer() -> None:
     assert producer.opened == 0
 
 
-async def test_a_leader_in_doubt_opens_no_producer_after_a_failure(
+async def test_a_controller_without_a_lease_opens_no_producer_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The lease expired while the broker was away, so another controller may lead."""
+    """The lease expired during the outage, so another controller may lead."""
     monkeypatch.setattr(module, "_PAUSE_S", (0.0,))
     producer = FakeProducer(transactional=True)
     producer.away = 1
@@ -249,14 +253,14 @@ async def test_a_leader_in_doubt_opens_no_producer_after_a_failure(
     assert (producer.opened, producer.sent, producer.away) == (0, [], 0)
 
 
-async def test_a_producer_that_cannot_be_opened_again_is_tried_until_it_can(
+async def test_a_producer_is_reopened_once_the_broker_returns(
     running: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker is away in the middle of a term: the term continues when the broker returns."""
+    """An outage does not end the term."""
     opened: list[FakeClient] = []
 
     class FakeClient:
-        """A stand-in for aiokafka's producer: the first loses its broker, the second finds none."""
+        """Replaces aiokafka's producer. The first one loses its broker, the second finds none."""
 
         async def start(self) -> None:
             opened.append(self)

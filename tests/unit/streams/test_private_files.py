@@ -1,4 +1,4 @@
-"""Only the user of the process can read its state and logs, whatever the umask is."""
+"""State and log files are private to the user of the process, whatever the umask is."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("module", [of_executors, of_streams])
-def test_what_is_made_is_private_and_a_file_from_before_becomes_so(
+def test_new_files_are_private_and_existing_files_become_private(
     module: ModuleType, tmp_path: Path
 ) -> None:
     folder = tmp_path / "a" / "b"
@@ -57,7 +57,7 @@ def test_what_is_made_is_private_and_a_file_from_before_becomes_so(
 
 
 @pytest.mark.parametrize("module", [of_executors, of_streams])
-def test_a_folder_that_others_may_read_is_left_and_named_once(
+def test_a_shared_folder_keeps_its_mode_and_is_named_once(
     module: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Other programs may use the folder too, for example /tmp."""
@@ -76,7 +76,7 @@ def all_private(folder: Path) -> bool:
     return mode(folder) == 0o700 and all(mode(path) == 0o600 for path in files)
 
 
-def test_an_executors_state_and_logs_of_engines(tmp_path: Path) -> None:
+def test_executor_state_and_engine_logs_are_private(tmp_path: Path) -> None:
     store = StateStore(tmp_path / "state")
     store.open()
     assert store.save(NodeState("n0", "p"), {})
@@ -91,7 +91,7 @@ def test_an_executors_state_and_logs_of_engines(tmp_path: Path) -> None:
     assert all_private(tmp_path / "logs")
 
 
-def test_a_gateways_routes_and_telemetry(tmp_path: Path) -> None:
+def test_gateway_routes_and_telemetry_are_private(tmp_path: Path) -> None:
     _replace(tmp_path / "state" / "routes.jsonl", b"{}")
     TelemetrySpool(tmp_path / "spool").append(
         [ModelMeter().report("chat", "g", "boot", 1, 1000, 1000, 1)]
@@ -99,12 +99,12 @@ def test_a_gateways_routes_and_telemetry(tmp_path: Path) -> None:
     assert all_private(tmp_path / "state") and all_private(tmp_path / "spool")
 
 
-def test_the_decision_log(tmp_path: Path) -> None:
+def test_the_decision_log_is_private(tmp_path: Path) -> None:
     record(world(lambda model, t: 1.0, service("chat")), tmp_path / "log", 3)
     assert all_private(tmp_path / "log")
 
 
-async def test_the_logs_of_a_run(tmp_path: Path) -> None:
+async def test_the_logs_of_a_run_are_private(tmp_path: Path) -> None:
     children = Children()
     children.open()
     child = Child("a", ["true"], tmp_path / "a.log", restart=False)

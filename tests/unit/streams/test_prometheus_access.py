@@ -1,4 +1,4 @@
-"""A Prometheus that requires a bearer token and has a certificate of the user's own authority."""
+"""Access to a Prometheus with a bearer token and a certificate of a private authority."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODELS = "models: {chat: {source: openai/gpt-oss-20b, slo: {ttft: 2s, tpot: 100m
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a certificate for 127.0.0.1 that is its own authority."""
+    """A folder with a self-signed certificate for 127.0.0.1."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj",
          "/CN=here", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem",
@@ -49,8 +49,7 @@ def headers() -> list[dict[str, str]]:
 
 @pytest.fixture
 def address(folder: Path, headers: list[dict[str, str]]) -> Iterator[str]:
-    """The address of a server that answers 2.5 to each client that sends the token in the file
-    `good`."""
+    """The address of a server that answers 2.5 to each client with the token in the file `good`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -83,7 +82,7 @@ def declared(folder: Path, said: str) -> PrometheusServer:
     return load_config(folder / "shoal.yaml").prometheus["main"]
 
 
-def test_a_token_is_read_for_each_question_and_the_authority_is_trusted(
+def test_the_token_is_read_for_each_query_and_the_authority_is_trusted(
     folder: Path, address: str
 ) -> None:
     server = declared(folder, f"{{url: '{address}/', token_file: token, ca_file: ca.pem}}")
@@ -106,7 +105,7 @@ def test_the_tenant_is_sent_as_a_header(
     assert headers[-1]["X-Scope-OrgID"] == "7"
 
 
-def test_a_token_that_is_none_is_not_shown_and_a_stranger_is_not_trusted(
+def test_a_wrong_token_is_not_printed_and_an_unknown_authority_is_not_trusted(
     folder: Path, address: str
 ) -> None:
     (folder / "token").write_text("secret one")
@@ -133,7 +132,7 @@ def test_a_token_that_is_none_is_not_shown_and_a_stranger_is_not_trusted(
         ("{url: 'http://a', token: t}", "prometheus.main.token: unknown key; did you mean token_f"),
     ],
 )
-def test_an_address_that_is_none_is_refused(tmp_path: Path, said: str, words: str) -> None:
+def test_a_malformed_address_is_refused(tmp_path: Path, said: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         declared(tmp_path, said)
 
@@ -141,8 +140,8 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path, said: str, words: st
 @pytest.mark.parametrize(
     "body", ['{"data": null}', '{"data": {"result": null}}', "[1]", "{}", '{"data": {"result": 1}}']
 )
-async def test_an_answer_of_another_form_is_no_data(body: str) -> None:
-    """An unexpected answer of a proxy stops neither demand nor the delivery of an alert."""
+async def test_an_unexpected_answer_is_no_data(body: str) -> None:
+    """An unexpected answer of a proxy neither stops telemetry nor the delivery of an alert."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

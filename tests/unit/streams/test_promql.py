@@ -1,4 +1,4 @@
-"""Demand from Prometheus: rates become whole requests; missing data, NaN and zero differ."""
+"""Demand from Prometheus: rates become whole requests. Missing data, NaN and zero differ."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_a_vector_is_a_rate_or_no_data(answer: list[dict[str, Any]], rate: float
     assert rate_of(answer) == rate
 
 
-async def test_zero_is_reported_and_no_data_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each query runs outside the event loop; an error counts as no data."""
+async def test_zero_is_reported_and_missing_data_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each query runs outside of the event loop. An error counts as no data."""
     monkeypatch.setattr(module, "_PAUSE_S", 0.0)
     threads = set()
 
@@ -80,8 +80,8 @@ async def test_zero_is_reported_and_no_data_is_not(monkeypatch: pytest.MonkeyPat
 
 
 @given(st.lists(st.floats(0.0, 50.0), min_size=1, max_size=30))
-async def test_fractions_of_requests_are_carried_on(rates: list[float]) -> None:
-    """The sum of the reported requests differs from the sum of the rates by at most one request."""
+async def test_fractions_of_requests_are_carried_over(rates: list[float]) -> None:
+    """The sums of reported requests and of rates differ by at most one request."""
     answers = iter(rates)
     seen: list[int] = []
     source = PromqlDemand(
@@ -93,7 +93,7 @@ async def test_fractions_of_requests_are_carried_on(rates: list[float]) -> None:
     assert abs(sum(seen) - 15.0 * sum(rates)) <= 1.0 + 1e-6
 
 
-async def test_a_question_that_failed_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_query_that_failed_once_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single lost connection causes no gap in demand."""
     monkeypatch.setattr(module, "_PAUSE_S", 0.0)
     failing = [NoConnection("reset")]
@@ -109,9 +109,10 @@ async def test_a_question_that_failed_once_is_asked_again(monkeypatch: pytest.Mo
     assert seen == [3]
 
 
-async def test_many_models_are_asked_side_by_side_in_threads_of_their_own() -> None:
-    """32 queries run at the same time on any number of cores, and do not use the threads of
-    asyncio. The threads end with the source."""
+async def test_queries_of_many_models_run_in_parallel_threads() -> None:
+    """32 queries run at the same time on any number of cores. They do not use the threads of
+    asyncio and end with the source.
+    """
     together = threading.Barrier(32, timeout=10.0)
     threads: set[threading.Thread] = set()
 
@@ -134,9 +135,10 @@ async def test_many_models_are_asked_side_by_side_in_threads_of_their_own() -> N
     assert not any(thread.is_alive() for thread in threads)
 
 
-async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes() -> None:
-    """The gateway reports the same requests, so its counts are ignored; its liveness and its routes
-    still count."""
+async def test_prometheus_replaces_the_counts_of_gateways_but_confirms_no_routes() -> None:
+    """The gateway reports the same requests, so its counts are ignored. It still proves that it is
+    alive and which routes it has.
+    """
     windows, now_ms = TelemetryWindows(600), CLOCK.now_ms()
     windows.advance(now_ms)
     said: list[tuple[TelemetryBatch, Times]] = []
@@ -157,11 +159,12 @@ async def test_prometheus_counts_instead_of_our_gateways_and_confirms_no_routes(
         assert [g.route_generation for g in windows.gateways(model, now_ms)] == [7]
 
 
-async def test_several_servers_are_added_up_and_one_that_goes_away_is_no_falling_demand(
+async def test_rates_of_several_servers_are_added_and_a_lost_server_is_no_falling_demand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The last rate of a lost server counts for a minute; then the demand is unknown, not the rate
-    of the other server. A server that never had data of the model is not required."""
+    """The last rate of a lost server counts for a minute. Then the demand is unknown; it is not the
+    rate of the other server. A server that never had data of the model is not required.
+    """
     monkeypatch.setattr(module, "_PAUSE_S", 0.0)
     now_s, away = [60.0], [False]
     clock = Clock(
@@ -181,11 +184,11 @@ async def test_several_servers_are_added_up_and_one_that_goes_away_is_no_falling
         await source.ask_all(lambda records, _: seen.extend(records.numbers[:, 0].tolist()))
         now_s[0] += 1.0
     assert seen[:62] == [8] * 62
-    assert len(seen) == 62  # from the second query on, the rate is kept for a minute
+    assert len(seen) == 62  # The rate stays for a minute from the second query on.
 
 
 def test_a_query_without_a_prometheus_is_refused(tmp_path: Path) -> None:
-    """Without this check the model would wait forever for its first request."""
+    """Otherwise the model would wait forever for its first request."""
     demo = resources.files("streams").joinpath("data", "demo.yaml").read_text()
     path = tmp_path / "shoal.yaml"
     path.write_text(demo.replace("  mini:\n", "  mini:\n    demand: sum(rate(x[1m]))\n", 1))

@@ -1,6 +1,6 @@
-"""A command provides nodes: it creates assigned nodes and deletes idle nodes.
+"""The provisioner command creates assigned nodes and deletes idle ones.
 
-Its failures count as failed launches. The commands are real processes.
+Its failures count as failed launches. The tests run real processes.
 """
 
 from __future__ import annotations
@@ -80,8 +80,10 @@ class Bench:
         return [q for line in lines if (q := json.loads(line))["action"] == action]
 
 
-async def test_a_node_is_there_while_something_is_assigned_to_it(tmp_path: Path) -> None:
-    """The node is created once, kept while its instances end, and deleted after an idle minute."""
+async def test_a_node_exists_while_instances_are_assigned_to_it(tmp_path: Path) -> None:
+    """The node is created once, stays while its instances end, and is deleted
+    after an idle minute.
+    """
     b = Bench(tmp_path)
     b.assign("a")
     for at_s in (0.0, 5.0, 10.0):
@@ -107,8 +109,9 @@ async def test_a_node_is_there_while_something_is_assigned_to_it(tmp_path: Path)
 
 
 async def test_a_node_that_cannot_be_created_counts_as_failed_launches(tmp_path: Path) -> None:
-    """The failure is reported once per plan, and withdrawn when no instance of the node is assigned
-    any more."""
+    """The failure is reported once per plan, and withdrawn when the node has no
+    assigned instance.
+    """
     b = Bench(tmp_path, "create")
     b.assign("a", "b")
     await b.step(0.0)
@@ -126,7 +129,7 @@ async def test_a_node_that_cannot_be_created_counts_as_failed_launches(tmp_path:
     assert len(b.commands_of("create")) == 2
 
 
-async def test_an_executor_that_is_alive_is_believed_and_not_the_command(tmp_path: Path) -> None:
+async def test_a_reporting_executor_outweighs_the_command(tmp_path: Path) -> None:
     b = Bench(tmp_path, "create")
     b.assign("a")
     b.runs("a")
@@ -134,15 +137,15 @@ async def test_an_executor_that_is_alive_is_believed_and_not_the_command(tmp_pat
     assert b.statuses[NODE].executor == "x"
 
 
-async def test_nothing_is_changed_while_nobody_says_what_there_is(tmp_path: Path) -> None:
+async def test_no_node_is_changed_while_the_existing_nodes_are_unknown(tmp_path: Path) -> None:
     b = Bench(tmp_path, "list")
     b.assign("a")
     await b.step(0.0)
     assert not b.commands_of("create")
 
 
-async def test_a_failure_says_the_last_line_of_standard_error(tmp_path: Path) -> None:
-    """This holds also if a child process of the command keeps standard error open."""
+async def test_a_failure_states_the_last_line_of_standard_error(tmp_path: Path) -> None:
+    """This holds even if a child process of the command keeps standard error open."""
     body = (
         "import subprocess, sys; print('trying', file=sys.stderr)\n"
         "left = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL)\n"
@@ -158,7 +161,7 @@ async def test_a_failure_says_the_last_line_of_standard_error(tmp_path: Path) ->
         await ask((sys.executable, "-S", "-c", "raise SystemExit(3)"), {"action": "list"}, 30.0)
 
 
-async def test_it_answers_where_no_temporary_file_can_be_made(
+async def test_the_command_works_without_temporary_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def none() -> NoReturn:
@@ -180,14 +183,14 @@ async def test_it_answers_where_no_temporary_file_can_be_made(
         ('print(\'{"error": "sold out"}\')', "sold out"),
     ],
 )
-async def test_what_is_no_answer_is_a_failure(body: str, why: str) -> None:
+async def test_an_invalid_answer_is_a_failure(body: str, why: str) -> None:
     with pytest.raises(HookFailed, match=why):
         await ask(
             (sys.executable, "-S", "-c", body), {"action": "list"}, 0.3 if "sleep" in body else 30.0
         )
 
 
-def test_a_command_that_cannot_be_read_is_refused_at_the_start() -> None:
+def test_an_unparsable_command_is_refused_at_the_start() -> None:
     for line in ('nodes "', ""):
         with pytest.raises(UserError, match="us/l4/spot"):
             Provisioner({POOL.id: line}, lambda: Cluster((POOL,), ()), {}, {}, lambda: True, int)

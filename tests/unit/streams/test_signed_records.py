@@ -1,4 +1,4 @@
-"""A record without a valid signature is counted, reported a few times, and changes nothing."""
+"""A record without a valid signature is counted, logged a few times, and changes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORDS = [
 
 
 class Reader:
-    """The control topics of a controller, and the result for each record."""
+    """The control topics of a controller. Returns the result for each record."""
 
     def __init__(self, keys: Keys) -> None:
         self.records: list[Any] = []
@@ -48,9 +48,10 @@ class Reader:
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: topic_of(record).name)
-def test_what_comes_from_outside_is_taken_with_a_signature_alone(record: Any) -> None:
-    """Unsigned records, records signed with an unknown key and unsigned tombstones are refused; if
-    no keys are configured, all records count."""
+def test_external_records_count_only_with_a_valid_signature(record: Any) -> None:
+    """Unsigned records, records signed with an unknown key and unsigned tombstones are refused.
+    Without configured keys all records count.
+    """
     topic, key, value = topic_of(record).name, key_of(record) or b"", encode(record)
     reader = Reader(Keys(CLUSTER))
     for keys in (Keys(), Keys("x" * 32)):
@@ -68,8 +69,8 @@ def test_what_comes_from_outside_is_taken_with_a_signature_alone(record: Any) ->
     assert trusting.records == [record] and trusting.gone == [(topic, key.decode())]
 
 
-def test_a_node_cannot_say_what_another_node_is() -> None:
-    """The key of a node is valid only for its own record, whatever node the body names."""
+def test_a_node_cannot_report_another_nodes_status() -> None:
+    """The key of a node is valid only for its own record key, whatever node the body names."""
     other = encode(Status("n2", "r/p/owned", "e", 0, 1000))
     node = Keys(node=credential(CLUSTER, Principal.NODE, "n1"))
     reader = Reader(Keys(CLUSTER))
@@ -84,9 +85,10 @@ def telemetry(gateway: str) -> bytes:
     return encode(Telemetry("m", gateway, "b", 1, 1000, 1000, 0, 3, *[0] * 9))
 
 
-def test_a_gateway_speaks_for_itself_alone() -> None:
-    """The gateway also reports for its workers; the other records of the batch, and invalid ones,
-    keep their positions."""
+def test_a_gateway_reports_only_for_itself() -> None:
+    """It also reports for its workers. The other records of the batch keep their positions,
+    including invalid ones.
+    """
     signer = Signer(Keys(gateway=credential(CLUSTER, Principal.GATEWAY, "a")), lambda: NOW_MS, "a")
     values = [telemetry("a"), telemetry("b"), b"rubbish", telemetry("a.w3"), telemetry("a")]
     headers: list[Any] = [tuple(signer.headers("telemetry", None, value)) for value in values]

@@ -1,5 +1,6 @@
-"""The solver: its pipe keeps values unchanged, and a planner that hangs delays others only
-briefly."""
+"""The solver process: its pipe keeps values unchanged, and a hanging planner delays others only
+briefly.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +85,7 @@ async def started() -> AsyncIterator[Start]:
 
 @pytest.fixture
 def hang() -> Iterator[threading.Event]:
-    """An event on which planners wait; it is set at the end, so that no thread outlives its
-    test."""
+    """An event for which planners wait. It is set at the end, so no thread outlives its test."""
     event = threading.Event()
     yield event
     event.set()
@@ -97,17 +97,19 @@ async def answers(solver: Solver, number: int = 1) -> tuple[PlanAnswer, ...]:
     async with asyncio.timeout(60):
         while len(found) < number:
             found += solver.take()
-            await asyncio.sleep(0.01)  # real processes give no event for a failed answer
+            await asyncio.sleep(0.01)  # Real processes give no event for a failed answer.
     return found
 
 
 @pytest.mark.parametrize("request_", [FULL, URGENT], ids=["full", "urgent"])
-def test_a_request_comes_back_as_it_was_asked(request_: PlanRequest) -> None:
-    """The request arrives with the present declaration of the cluster, equal in every field."""
+def test_a_request_passes_the_pipe_unchanged(request_: PlanRequest) -> None:
+    """It has the present declaration of the cluster and is equal in every field."""
     assert decode_request(encode_request(request_, CLUSTER)) == (request_, CLUSTER)
 
 
-def test_an_urgent_plan_ends_before_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_urgent_solve_ends_before_its_request_is_abandoned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     limits: list[PlanOptions] = []
 
     def looked(*asked: object) -> PlanAnswer:
@@ -119,7 +121,7 @@ def test_an_urgent_plan_ends_before_it_is_given_up(monkeypatch: pytest.MonkeyPat
     assert 0.0 < limits[0].left_s() < solver_client.URGENT_LIMIT_S
 
 
-def test_answers_come_back_as_they_were_given() -> None:
+def test_answers_pass_the_pipe_unchanged() -> None:
     """Answers are plans with every combo, and failures with their reason."""
     planned = plan_here(FULL, CLUSTER)
     assert planned.outcome is Outcome.PLANNED
@@ -130,7 +132,7 @@ def test_answers_come_back_as_they_were_given() -> None:
     assert decode_answer(encode_answer(failed_plan)) == failed_plan
 
 
-async def test_after_a_process_that_ended_the_next_one_answers(
+async def test_a_new_process_answers_after_the_previous_one_ended(
     started: Start, tmp_path: Path
 ) -> None:
     """The answer equals a plan that the test computes itself."""
@@ -152,15 +154,14 @@ async def test_after_a_process_that_ended_the_next_one_answers(
     assert found == plan_here(replace(FULL, number=9), CLUSTER)
 
 
-def test_the_process_is_the_solver() -> None:
-    """The controller starts the same module as the test above."""
+def test_the_controller_starts_the_same_solver_module() -> None:
+    """It is the module of the test above."""
     assert solver_argv() == [sys.executable, "-m", "streams.solver"]
 
 
 @pytest.mark.parametrize("case", FAILS)
-async def test_a_process_that_fails_is_answered_for(started: Start, case: str) -> None:
-    """The request gets an answer without a plan that gives the reason, so no caller waits in
-    vain."""
+async def test_a_failed_process_gives_an_answer_with_its_reason(started: Start, case: str) -> None:
+    """The answer has no plan, so no caller waits in vain."""
     script, code = FAILS[case]
     solver = started(Solver([sys.executable, "-c", script], full_limit_s=1.5))
     solver.ask(FULL, CLUSTER)
@@ -171,11 +172,12 @@ async def test_a_process_that_fails_is_answered_for(started: Start, case: str) -
     assert solver.killed == 1
 
 
-async def test_urgent_answers_come_while_a_full_solve_hangs_and_while_it_starts_again(
+async def test_urgent_answers_arrive_while_a_full_solve_hangs_and_restarts(
     started: Start,
 ) -> None:
-    """They come before the time limit of the full request, after it, and during the next full
-    request."""
+    """They arrive before the time limit of the full request, after it, and during the next full
+    request.
+    """
     solver = started(Solver([sys.executable, "-c", HANGS], plan=quick, full_limit_s=0.5))
     for round_ in range(2):
         solver.ask(replace(FULL, number=10 * round_), CLUSTER)
@@ -186,8 +188,8 @@ async def test_urgent_answers_come_while_a_full_solve_hangs_and_while_it_starts_
     assert solver.killed == 2
 
 
-async def test_a_thread_that_hangs_is_left_behind(started: Start, hang: threading.Event) -> None:
-    """The request of that thread gets an answer, and the next request gets a new thread."""
+async def test_a_hanging_thread_is_abandoned(started: Start, hang: threading.Event) -> None:
+    """Its request gets an answer, and the next request gets a new thread."""
 
     def plan(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         if request.number == URGENT.number:
@@ -202,13 +204,13 @@ async def test_a_thread_that_hangs_is_left_behind(started: Start, hang: threadin
     solver.ask(replace(URGENT, number=6), CLUSTER)
     (found,) = await answers(solver)
     assert (found.number, found.outcome) == (6, Outcome.PLANNED)
-    hang.set()  # the abandoned thread returns: no request waits for its answer
+    hang.set()  # The abandoned thread returns, but no request waits for its answer.
     solver.ask(replace(URGENT, number=7), CLUSTER)
     assert [one.number for one in await answers(solver)] == [7]
 
 
-async def test_a_planner_that_breaks_is_an_answer_too(started: Start) -> None:
-    """An error in an urgent plan does not end the controller, and the thread stays."""
+async def test_an_error_in_a_planner_gives_an_answer(started: Start) -> None:
+    """An error in an urgent solve does not end the controller, and the thread stays."""
 
     def plan(request: PlanRequest, cluster: Cluster) -> PlanAnswer:
         if request.number == URGENT.number:
@@ -230,9 +232,10 @@ async def test_a_planner_that_breaks_is_an_answer_too(started: Start) -> None:
     assert solver.killed == 0
 
 
-async def test_a_newer_request_answers_for_the_older_one() -> None:
-    """At most one request of each urgency waits; the replaced request at once gets an answer that
-    names the replacement."""
+async def test_a_newer_request_replaces_the_waiting_one() -> None:
+    """At most one request of each urgency waits. The replaced one gets an answer at once that names
+    the replacement.
+    """
     solver = Solver(["unused"])
     solver.ask(FULL, CLUSTER)
     solver.ask(URGENT, CLUSTER)
@@ -243,7 +246,7 @@ async def test_a_newer_request_answers_for_the_older_one() -> None:
 
 
 @pytest.mark.parametrize(("valuing_s", "left_s"), [(1.0, 3.5), (60.0, 3.0)])
-def test_valuing_candidates_counts_but_leaves_the_search_its_share(
+def test_the_search_keeps_its_share_of_time_after_slow_candidates(
     valuing_s: float, left_s: float
 ) -> None:
     times = iter([100.0, 100.0 + valuing_s, 102.0 + valuing_s])

@@ -1,4 +1,4 @@
-"""How processes end: on a signal, and together with their supervisor."""
+"""Processes end on a signal, and together with their supervisor."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ def start(script: str, supervision: int | None) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("script", [WAITS, LOOPS, STUCK], ids=["blocking", "asyncio", "stuck"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("supervised", [False, True])
-def test_a_signal_ends_it_cleanly(script: str, number: signal.Signals, supervised: bool) -> None:
-    """With and without a supervisor the exit code is 0."""
+def test_a_signal_ends_the_process_with_exit_code_0(
+    script: str, number: signal.Signals, supervised: bool
+) -> None:
+    """This holds with and without a supervisor."""
     read_end, write_end = os.pipe()
     process = start(script, read_end if supervised else None)
     assert process.poll() is None
@@ -77,7 +79,7 @@ def test_a_signal_ends_it_cleanly(script: str, number: signal.Signals, supervise
 @pytest.mark.parametrize(
     "script", [WAITS, LOOPS, STUCK, WORKS], ids=["blocking", "asyncio", "stuck", "working"]
 )
-def test_it_ends_when_nobody_holds_the_other_end(script: str) -> None:
+def test_the_process_ends_with_its_supervisor(script: str) -> None:
     """However the supervisor ends, the kernel closes its end of the pipe."""
     read_end, write_end = os.pipe()
     process = start(script, read_end)
@@ -89,6 +91,6 @@ def test_it_ends_when_nobody_holds_the_other_end(script: str) -> None:
 
 @pytest.mark.parametrize("text", ["987", "", "-1", "x"])
 def test_a_stale_descriptor_is_ignored(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """A process that was started by hand, or with a stale environment, ends only on a signal."""
+    """A process that was started by hand, or with an old environment, ends only on a signal."""
     monkeypatch.setenv("SHOAL_SUPERVISION_FD", text)
     assert supervision_fd() is None

@@ -1,4 +1,4 @@
-"""The tick: it reads an observation and sends each effect to its port."""
+"""The tick loop reads an observation and sends each effect to its port."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Records:
 
 
 class InlineSolver:
-    """Answers each request at once; the answer is part of the next observation."""
+    """A solver that answers each request at once. The next observation contains the answer."""
 
     def __init__(self) -> None:
         self.asked: list[PlanRequest] = []
@@ -89,7 +89,7 @@ class InlineSolver:
 
 
 class Declared:
-    """A declaration that tests can change."""
+    """A declaration that a test can change."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -129,19 +129,19 @@ def feed(loop: Loop, second: int, arrivals: int) -> None:
 
 
 def settle(loop: Loop, seconds: int = 5) -> int:
-    """Tick until the first plans are applied; return the second of the last tick."""
+    """Tick until the first plans are applied. Returns the second of the last tick."""
     for second in range(1, seconds + 1):
         loop.tick(NOW_MS + second * 1000)
     return seconds
 
 
 def reasons(loop: Loop) -> list[tuple[ReasonCode, str]]:
-    """The triggers of the full plan in progress, as (code, subject)."""
+    """Triggers of the pending full plan, as (code, subject)."""
     return [(why.code, why.subject) for why in loop.state.pending[Urgency.FULL].reasons]
 
 
-def test_a_floor_becomes_an_assignment_through_the_ports() -> None:
-    """The plan request comes first; the decision, the plan and the assignment follow the answer."""
+def test_a_minimum_becomes_an_assignment_through_the_ports() -> None:
+    """First comes the plan request. Decision, plan and assignment follow the answer."""
     records = Records()
     loop, solver, _ = make_loop(CLUSTER, records)
     loop.tick(NOW_MS + 1000)
@@ -159,9 +159,10 @@ def test_a_floor_becomes_an_assignment_through_the_ports() -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.APPROVE])
-def test_without_leave_to_act_nothing_leaves_but_words(mode: Mode) -> None:
-    """Decisions are published as not applied; no assignment and no routes are published, at any
-    load."""
+def test_a_mode_that_does_not_act_publishes_only_decisions(mode: Mode) -> None:
+    """Decisions are published with applied False. No assignment or route is
+    published at any load.
+    """
     cluster = replace(CLUSTER, services=(replace(SERVICE, mode=mode),))
     records = Records()
     loop, _, _ = make_loop(cluster, records)
@@ -176,9 +177,8 @@ def test_without_leave_to_act_nothing_leaves_but_words(mode: Mode) -> None:
     assert records.of(Routes) == []
 
 
-def test_the_second_lock_holds_assignments_back_even_if_they_were_decided() -> None:
-    """If no model may act, the ports themselves withhold assignments; a service that may act
-    enables them."""
+def test_ports_block_assignments_if_no_model_may_act() -> None:
+    """They block even an assignment that was decided. A service in mode act opens them."""
     records = Records()
     declared = Declared(replace(CLUSTER, services=(replace(SERVICE, mode=Mode.RECOMMEND),)))
     desired = published(declared, records, SEAL)  # type: ignore[arg-type]
@@ -193,8 +193,8 @@ def test_the_second_lock_holds_assignments_back_even_if_they_were_decided() -> N
     assert all(record.signature for record in records.put_)
 
 
-def test_saying_it_again_says_the_same() -> None:
-    """Repeated records of the latest desired state have the same generation and token."""
+def test_a_repeated_record_has_the_same_generation_and_token() -> None:
+    """The loop repeats the latest desired state."""
     records = Records()
     loop, _, _ = make_loop(CLUSTER, records)
     settle(loop)
@@ -219,7 +219,7 @@ def test_a_price_reaches_the_planner_in_the_next_tick() -> None:
 
 
 def test_an_offer_reaches_the_planner_in_the_next_tick() -> None:
-    """A type without free nodes triggers a full plan that rents none of them."""
+    """A pool without free nodes triggers a full plan that rents none of them."""
     loop, solver, _ = make_loop(CLUSTER, Records())
     second = settle(loop)
     loop.latest.take(Availability(POOL, 0, NOW_MS), 0)
@@ -229,8 +229,9 @@ def test_an_offer_reaches_the_planner_in_the_next_tick() -> None:
 
 
 def test_a_changed_service_reaches_the_planner_in_the_next_tick() -> None:
-    """The source of the declaration does not matter: the loop reads the present cluster in every
-    tick."""
+    """The loop reads the present cluster in every tick, whatever the source of
+    the declaration is.
+    """
     loop, solver, declared = make_loop(CLUSTER, Records())
     second = settle(loop)
     declared.cluster = replace(CLUSTER, services=(replace(SERVICE, slo=Slo(1000.0, 50.0)),))
@@ -240,7 +241,7 @@ def test_a_changed_service_reaches_the_planner_in_the_next_tick() -> None:
 
 
 def test_an_alert_reaches_the_planner_in_the_next_tick_and_once() -> None:
-    """The alert triggers a plan in one tick only; a resolved alert never does."""
+    """Only one tick triggers a plan. A resolved alert never does."""
     loop, solver, _ = make_loop(CLUSTER, Records())
     second = settle(loop)
     asked = len(solver.of(Urgency.FULL))
@@ -255,8 +256,9 @@ def test_an_alert_reaches_the_planner_in_the_next_tick_and_once() -> None:
 
 @pytest.mark.parametrize("token", [2, 3, 1_000_000])
 def test_a_forged_record_is_overwritten_whatever_token_it_carries(token: int) -> None:
-    """A forged record with the controller's own token is overwritten too: compaction keeps the last
-    record of a key, which must be the controller's."""
+    """The forged record has the controller's own token. Compaction keeps the last record of a key,
+    which must be the controller's.
+    """
     records = Records()
     loop, _, _ = make_loop(CLUSTER, records)
     settle(loop)
@@ -269,13 +271,13 @@ def test_a_forged_record_is_overwritten_whatever_token_it_carries(token: int) ->
 
 
 async def passes(times: int = 20) -> None:
-    """Run all ready tasks; no time passes on the loop's clock."""
+    """Run all ready tasks without advancing the clock of the loop."""
     for _ in range(times):
         await asyncio.sleep(0)
 
 
-async def test_an_answer_is_carried_out_before_the_next_second() -> None:
-    """The clock does not advance; the tick happens because the planner has answered."""
+async def test_an_answer_is_applied_before_the_next_second() -> None:
+    """The clock does not advance. The tick happens because the planner has answered."""
     records = Records()
     loop, solver, _ = make_loop(CLUSTER, records)
     loop.tick(NOW_MS)
@@ -291,9 +293,10 @@ async def test_an_answer_is_carried_out_before_the_next_second() -> None:
         await running
 
 
-async def test_new_telemetry_is_seen_before_the_next_second() -> None:
-    """Gateways end their spans on whole seconds too: a tick only on the second would read each
-    record a second late. One tick reads all records of a second."""
+async def test_new_telemetry_is_read_before_the_next_second() -> None:
+    """Gateways end their spans on whole seconds too. A tick on the second would read each record a
+    second late. One tick reads all records of a second.
+    """
     loop, _, _ = make_loop(CLUSTER, Records())
     running = asyncio.create_task(loop.run(lambda: None))
     await passes()
@@ -312,8 +315,8 @@ async def ticked(loop: Loop) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_controller_that_does_not_lead_only_watches() -> None:
-    """A standby applies no answer, not even later, and its loop pauses between ticks."""
+async def test_a_controller_that_does_not_lead_applies_no_answer() -> None:
+    """A standby does not apply it later either. Its loop pauses between ticks."""
     records = Records()
     loop, solver, _ = make_loop(CLUSTER, records, leads=lambda: False)
     loop.tick(NOW_MS)
@@ -329,9 +332,8 @@ async def test_a_controller_that_does_not_lead_only_watches() -> None:
         await running
 
 
-def test_controls_of_names_that_nobody_declared_are_not_decided_upon() -> None:
-    """Thousands of such controls cause no decisions; a control of a declared model counts at
-    once."""
+def test_controls_of_undeclared_models_cause_no_decision() -> None:
+    """Thousands of them cause none. A control of a declared model counts at once."""
     records = Records()
     loop, _, _ = make_loop(CLUSTER, records)
     for number in range(3000):

@@ -1,4 +1,4 @@
-"""Servers that Shoal did not start, as reported by Prometheus."""
+"""Servers that Shoal did not start, counted by Prometheus."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ def samples(*instances: str) -> list[dict[str, Any]]:
     return [{"metric": {"instance": name}, "value": [0, "1"]} for name in instances]
 
 
-async def test_servers_of_all_prometheus_count_without_our_own_engines() -> None:
-    """Shoal's engines export the same metrics, but they are excluded because the status of their
-    executor names them."""
+async def test_servers_of_every_prometheus_count_except_shoals_engines() -> None:
+    """Shoal's engines export the same metrics. The status of their executor names them, so they are
+    excluded.
+    """
     asked: list[str] = []
 
     def here(query: str) -> list[dict[str, Any]]:
@@ -32,9 +33,12 @@ async def test_servers_of_all_prometheus_count_without_our_own_engines() -> None
     assert 'model_name="chat"' in asked[0]
 
 
-async def test_an_answer_that_did_not_come_is_not_zero() -> None:
-    """A partial answer gives no number either. An empty answer means that Prometheus knows no such
-    server, and a sample of 0 that the servers went away."""
+async def test_a_missing_answer_is_not_a_count_of_zero() -> None:
+    """A partial answer gives no number either.
+
+    An empty answer means that Prometheus knows no such server. A sample of 0 means that the servers
+    went away.
+    """
     counts = {"chat": 3}
 
     def away(_query: str) -> list[dict[str, Any]]:

@@ -88,14 +88,16 @@ print(sorted(name for name, _ in used() - before))
 """
 
 
-def test_reading_telemetry_and_deciding_compile_nothing_more() -> None:
-    """A controller that has compiled its code in advance never pauses to compile."""
+def test_a_warmed_up_controller_compiles_no_more_code() -> None:
+    """Reading telemetry and deciding then never pause for a compilation."""
     done = subprocess.run([sys.executable, "-c", _TICKS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_plan_compiles_nothing_that_was_not_ready_before_a_controller_leads() -> None:
-    """This holds for instances on one node, and on several nodes if services declare pipelines."""
+def test_a_plan_needs_no_compilation_after_the_warm_up() -> None:
+    """This holds for instances on one node. It holds for several nodes if services declare
+    pipelines.
+    """
     for pipelines, kind in ((False, "none"), (True, "any")):
         code = _PLANS.replace("PIPELINES", repr(pipelines)).replace("KIND", repr(kind))
         done = subprocess.run(
@@ -104,10 +106,10 @@ def test_a_plan_compiles_nothing_that_was_not_ready_before_a_controller_leads() 
         assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
-def test_a_controller_goes_on_where_compiling_ahead_fails(
+def test_a_controller_continues_if_the_warm_up_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other part is still compiled, and the log names the error once."""
+    """The other part is still compiled. The log names the error once."""
     done = []
 
     def broken(_: bool) -> None:
@@ -122,7 +124,7 @@ def test_a_controller_goes_on_where_compiling_ahead_fails(
     assert "no space left" in caplog.text
 
 
-def test_compiling_that_takes_long_is_said_while_it_lasts(
+def test_a_long_compilation_is_logged_while_it_lasts(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     said = threading.Event()

@@ -28,5 +28,5 @@ def test_a_word_that_is_too_long_is_cut_anyway() -> None:
     assert clipped("a" * 30, 10) == "aaaaaaa..."
 
 
-def test_one_has_no_s() -> None:
+def test_a_count_of_one_has_the_singular() -> None:
     assert [several(1, "pool"), several(2, "pool")] == ["1 pool", "2 pools"]

@@ -1,5 +1,6 @@
-"""The engine's capabilities determine which templates exist, with the stage table of a real
-model."""
+"""The capabilities of an engine decide which templates exist, tested with the stage table of a real
+model.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def request_for(model: str, phase: Phase, engine: str) -> LibraryRequest:
 
 
 def test_phi4_is_not_split_over_four_gpus_by_vllm() -> None:
-    """Phi-4 has 10 KV heads: 10 is not divisible by 4, nor 4 by 10; 2 GPUs are allowed."""
+    """Phi-4 has 10 KV heads. 4 does not divide 10, nor 10 divide 4. 2 GPUs are allowed."""
     model = catalog.model("microsoft/phi-4")
     assert model.kv_heads == 10
     assert VLLM.runs(model, NodeSlice(catalog.gpu("L4"), 2))
@@ -53,7 +54,7 @@ def test_phi4_is_not_split_over_four_gpus_by_vllm() -> None:
 
 @pytest.mark.parametrize("phase", list(Phase))
 def test_the_default_library_has_the_rates_of_single_nodes(phase: Phase) -> None:
-    """The rates equal those of the instance model, with queueing and both limits."""
+    """They equal the rates of the instance model, with queueing and both latency limits."""
     request = request_for("Qwen/Qwen3-32B", phase, "vllm")
     profile = default_profile()
     library = build_library(request, throughput_table(request, profile))
@@ -68,8 +69,8 @@ def test_the_default_library_has_the_rates_of_single_nodes(phase: Phase) -> None
 
 
 @pytest.mark.parametrize("phase", [Phase.PREFILL, Phase.DECODE])
-def test_one_node_serves_the_same_in_every_library(phase: Phase) -> None:
-    """An engine with pipelines adds templates; templates of one node keep their rates."""
+def test_single_node_templates_have_the_same_rate_in_every_library(phase: Phase) -> None:
+    """An engine with pipelines adds templates. Single-node templates keep their rates."""
     profile = default_profile()
     single = request_for("Qwen/Qwen3-32B", phase, "vllm")
     pipelines = request_for("Qwen/Qwen3-32B", phase, "pipeline")
@@ -82,7 +83,7 @@ def test_one_node_serves_the_same_in_every_library(phase: Phase) -> None:
 
 
 def test_waiting_shortens_the_prefill_budget_of_a_stage() -> None:
-    """At a load of 0.8, each of two stages has half of the budget that it has without waiting."""
+    """At a load of 0.8, each of two stages has half of its budget without waiting."""
     profile = default_profile()
     request = request_for("Qwen/Qwen3-32B", Phase.PREFILL, "coral")
     plain = throughput_table(replace(request, utilisation=0.0), profile)
@@ -113,8 +114,9 @@ def test_richer_engines_serve_no_less_on_the_same_nodes() -> None:
 
 
 def test_a_library_of_real_size_agrees_with_single_solves() -> None:
-    """Kept templates have the optimum of a separate solve; no dropped template is better than every
-    split of its nodes."""
+    """Kept templates have the optimum of a separate solve. No dropped template is better than every
+    split of its nodes.
+    """
     request = request_for("Qwen/Qwen3-32B", Phase.PREFILL, "coral")
     table = throughput_table(request, default_profile())
     library = build_library(request, table)
@@ -143,7 +145,7 @@ def test_a_library_of_real_size_agrees_with_single_solves() -> None:
 
 
 def most_by_templates(library: object, counts: tuple[int, ...]) -> float:
-    """The highest total rate of templates of the library on at most `counts` nodes."""
+    """The highest total rate that templates of the library reach on at most `counts` nodes."""
     rows = library.node_counts  # type: ignore[attr-defined]
     rates = library.throughput_req_per_s  # type: ignore[attr-defined]
     fits = np.flatnonzero((rows <= np.array(counts)).all(axis=1))
@@ -155,8 +157,7 @@ def most_by_templates(library: object, counts: tuple[int, ...]) -> float:
 
 
 def test_templates_on_uncertain_configurations_are_marked() -> None:
-    """Exactly the templates with an uncertain configuration are marked; the profile marks the
-    configurations."""
+    """Only these templates are marked. The profile marks the configurations."""
     request = request_for("microsoft/phi-4", Phase.DECODE, "coral")
     profile = default_profile()
     assert list(uncertain_configs(request, profile)) == [
@@ -174,7 +175,7 @@ def test_templates_on_uncertain_configurations_are_marked() -> None:
     assert not library.uncertain.all()
 
 
-def test_progress_ends_at_the_whole() -> None:
+def test_progress_ends_at_100_percent() -> None:
     request = request_for("microsoft/phi-4", Phase.PREFILL, "coral")
     steps: list[tuple[int, int]] = []
     build_library(
@@ -183,4 +184,4 @@ def test_progress_ends_at_the_whole() -> None:
         progress=lambda done, total: steps.append((done, total)),
     )
     assert len(steps) == 6
-    assert steps[-1][0] == steps[-1][1] == 5004  # multisets of 1 to 6 of 9 configurations
+    assert steps[-1][0] == steps[-1][1] == 5004  # multisets of 1 to 6 out of 9 configurations

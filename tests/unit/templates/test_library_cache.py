@@ -1,4 +1,6 @@
-"""Libraries on disk are built once and loaded later, and a cache error never stops the program."""
+"""Template libraries are built once and then loaded from disk. A cache error never stops the
+program.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def requests() -> list[LibraryRequest]:
     return [prefill, replace(prefill, phase=Phase.DECODE)]
 
 
-def test_the_second_time_nothing_is_built(requests: list[LibraryRequest], tmp_path: Path) -> None:
+def test_a_stored_library_is_not_built_again(
+    requests: list[LibraryRequest], tmp_path: Path
+) -> None:
     first = load_or_build(requests, default_profile(), tmp_path)
     second = load_or_build(requests, default_profile(), tmp_path)
     assert (first.built, second.built) == (2, 0)
@@ -48,7 +52,7 @@ def test_the_second_time_nothing_is_built(requests: list[LibraryRequest], tmp_pa
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_another_slo_is_another_library(requests: list[LibraryRequest], tmp_path: Path) -> None:
+def test_another_slo_needs_another_library(requests: list[LibraryRequest], tmp_path: Path) -> None:
     load_or_build(requests[:1], default_profile(), tmp_path)
     other = replace(requests[0], slo=Slo(700.0, 60.0))
     assert load_or_build([other], default_profile(), tmp_path).built == 1
@@ -69,10 +73,10 @@ def test_a_damaged_file_is_rebuilt_with_a_notice(
     assert load_or_build(requests, default_profile(), tmp_path).built == 0
 
 
-def test_a_folder_that_cannot_be_made_is_only_a_notice(
+def test_an_unusable_cache_folder_gives_only_a_notice(
     requests: list[LibraryRequest], tmp_path: Path
 ) -> None:
-    """A file has the name of the cache folder, but the libraries are still built."""
+    """A file has the name of the cache folder. The libraries are still built."""
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     found = load_or_build(requests, default_profile(), blocked / "cache")
@@ -93,7 +97,7 @@ def test_a_file_of_another_request_is_refused(
         decode(data, other, another)
 
 
-def test_the_cache_forgets_the_least_recently_used(
+def test_the_cache_drops_the_least_recently_used_library(
     requests: list[LibraryRequest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for age, name in ((300, "old"), (200, "older-but-used"), (100, "new")):
@@ -107,9 +111,12 @@ def test_the_cache_forgets_the_least_recently_used(
     assert {"older-but-used", "new"} < names
 
 
-def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As XDG specifies, the variable counts if its path is absolute; otherwise the cache is in
-    ~/.cache."""
+def test_the_cache_folder_comes_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XDG_CACHE_HOME counts if its path is absolute, as XDG specifies. Otherwise the cache is in
+    ~/.cache.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "shoal" / "libraries"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
@@ -117,7 +124,7 @@ def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_cluster_needs_one_library_per_service_and_phase() -> None:
-    """A library has slices up to the node's size, of the pools in the service's regions."""
+    """A library has the pools in the service's regions, with slices up to the node's size."""
     l4, h100 = catalog.gpu("L4"), catalog.gpu("H100")
     pools = (
         Pool("us", "l4", l4, 2, 8, Market.ON_DEMAND, 1.0),

@@ -1,4 +1,4 @@
-"""The bytes of a library: round trip, refusals, and the inputs of the hash."""
+"""The bytes of a library: round trip, refusals, and the inputs of its hash."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ def library(request_: LibraryRequest) -> Library:
     )
 
 
-def test_a_library_comes_back_as_it_was(request_: LibraryRequest, library: Library) -> None:
-    """Every template has its placement, and the same library gives the same bytes."""
+def test_a_library_is_unchanged_after_a_round_trip(
+    request_: LibraryRequest, library: Library
+) -> None:
+    """Every template keeps its placement. Encoding the same library again gives the same bytes."""
     data = encode(library)
     loaded = decode(data, request_, library.content_hash)
     assert len(loaded) > 5
@@ -63,7 +65,7 @@ def test_the_header_holds_the_request(library: Library) -> None:
     assert header.request["slo"]["tpot_ms"] == 60.0
 
 
-def test_a_library_built_from_something_else_is_refused(
+def test_a_library_of_another_request_is_refused(
     request_: LibraryRequest, library: Library
 ) -> None:
     """The message names the field that differs."""
@@ -97,14 +99,15 @@ def test_a_library_from_another_performance_model_is_refused(
     ],
 )
 def test_the_hash_covers_every_input(request_: LibraryRequest, change: dict[str, object]) -> None:
-    """If the table is fixed, a change of any one field changes the hash."""
+    """With a fixed table, a change of any other field changes the hash."""
     table = np.ones((1, 1, 1))
     assert content_hash(replace(request_, **change), table) != content_hash(request_, table)
 
 
 def test_damaged_bytes_are_refused_by_name(request_: LibraryRequest, library: Library) -> None:
-    """Bytes that are truncated, no archive, or have flipped bits raise InvalidValue, never another
-    exception."""
+    """Truncated bytes, bytes that are no archive, and flipped bits raise InvalidValue, never
+    another exception.
+    """
     data = encode(library)
     for broken in (b"", b"hello", data[: len(data) // 2], data[:200] + data[260:]):
         with pytest.raises(InvalidValue, match="library file"):
@@ -132,8 +135,9 @@ def test_an_array_out_of_range_is_refused(request_: LibraryRequest, library: Lib
 
 
 def test_tables_that_cannot_be_used_are_refused_by_name(request_: LibraryRequest) -> None:
-    """The table has values that are not finite, negative or rising with layers, or another
-    shape."""
+    """Such tables have another shape, or values that are not finite, negative, or rising with
+    layers.
+    """
     good = throughput_table(request_, default_profile())
     for value in (np.nan, np.inf, -1.0, float(good.max()) * 2):
         bad = good.copy()
@@ -144,7 +148,7 @@ def test_tables_that_cannot_be_used_are_refused_by_name(request_: LibraryRequest
         build_library(request_, good[:, :3])
 
 
-def test_requests_refuse_what_makes_no_library(request_: LibraryRequest) -> None:
+def test_an_impossible_library_request_is_refused(request_: LibraryRequest) -> None:
     first = request_.configs[0]
     for change, name in (
         ({"configs": ()}, "configs"),

@@ -41,7 +41,7 @@ def test_build_then_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["show", *MODEL, "--top", "-1"], "--top"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
+def test_bad_input_gives_one_line_and_exit_code_2(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["library", *arguments, "--cache", str(tmp_path)]) == 2

@@ -1,4 +1,4 @@
-"""The placement benchmark: its output, its result on known optima, and its errors."""
+"""The placement benchmark: its output, its results for known optima, and its errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_writes_id_best_and_seconds(tmp_path: Path, zipped: bool) -> None:
     assert 0 < rows[0]["seconds"] < 1
 
 
-def test_a_missed_optimum_is_exit_code_1(tmp_path: Path) -> None:
+def test_a_missed_optimum_gives_exit_code_1(tmp_path: Path) -> None:
     assert run(tmp_path, {**CASE, "best": 4.1})[0] == 1
 
 
@@ -45,12 +45,12 @@ def test_a_missed_optimum_is_exit_code_1(tmp_path: Path) -> None:
     "change",
     [{"layers": 5}, {"nodes": [0, 2]}, {"nodes": []}, {"throughput": [[[1, -1]]], "layers": 2}],
 )
-def test_bad_cases_are_exit_code_2(
+def test_bad_cases_give_exit_code_2(
     tmp_path: Path, change: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path, {**CASE, **change}) == (2, None)
     assert "placement_bench: " in capsys.readouterr().err
 
 
-def test_an_absent_file_is_exit_code_2(tmp_path: Path) -> None:
+def test_a_missing_file_gives_exit_code_2(tmp_path: Path) -> None:
     assert main([str(tmp_path / "absent"), "--out", str(tmp_path / "out.json")]) == 2

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for all valid records and for any JSON."""
+"""Hypothesis strategies for all valid records, and for any JSON."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OBSERVED = st.builds(
 
 @st.composite
 def assignments(draw: st.DrawFn) -> records.Assignment:
-    """Assignments whose instances share no GPU."""
+    """Assignments in which no two instances share a GPU."""
     free = draw(st.permutations(range(8)))
     instances = tuple(
         records.DesiredInstance(

@@ -1,5 +1,6 @@
-"""The wire form: every record is decoded to an equal one, and a bad record is refused with its
-field."""
+"""The wire format: every record decodes to an equal one, and a bad record is refused with its
+field.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +43,13 @@ def _changed(record: Any, **fields: Any) -> bytes:
     return orjson.dumps({**orjson.loads(encode(record)), **fields})
 
 
-def test_every_topic_that_carries_a_record_is_covered_here() -> None:
+def test_every_topic_with_a_record_is_covered_here() -> None:
     """A new topic with a record needs a round-trip test here."""
     assert set(RECORDS) == {topic.name for topic in TABLE}
 
 
 @given(ANY)
-def test_every_record_comes_back_equal(named: tuple[str, Any]) -> None:
+def test_every_record_is_equal_after_a_round_trip(named: tuple[str, Any]) -> None:
     """decode(encode(x)) == x, including the types of numbers."""
     name, record = named
     back = decode(name, encode(record))
@@ -66,10 +67,10 @@ def test_unknown_fields_are_ignored(named: tuple[str, Any], field: str, value: A
 
 
 @given(ANY, st.data(), JUNK)
-def test_any_value_in_any_field_is_taken_or_refused_by_name(
+def test_any_value_in_any_field_is_accepted_or_refused_by_name(
     named: tuple[str, Any], data: st.DataObject, value: Any
 ) -> None:
-    """A value that is not accepted raises only InvalidRecord, which names a field."""
+    """A refused value raises only InvalidRecord, which names a field."""
     name, record = named
     field = data.draw(st.sampled_from([f.name for f in dataclasses.fields(record)]))
     try:
@@ -82,8 +83,8 @@ def test_any_value_in_any_field_is_taken_or_refused_by_name(
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
-    """Arbitrary bytes raise no exception other than InvalidRecord."""
+def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
+    """Arbitrary bytes raise only InvalidRecord."""
     for name in RECORDS:
         with pytest.raises(InvalidRecord):
             decode(name, data)
@@ -91,10 +92,10 @@ def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
 
 @given(ANY, st.data())
 @settings(max_examples=200)
-def test_every_field_without_a_default_is_missed_by_name(
+def test_a_missing_field_gets_its_default_or_is_refused_by_name(
     named: tuple[str, Any], data: st.DataObject
 ) -> None:
-    """A missing field either gets its default or is refused by its own name."""
+    """The error has the name of the missing field."""
     name, record = named
     wire = orjson.loads(encode(record))
     packed = getattr(record, "packed_fields", ())
@@ -142,8 +143,8 @@ def test_a_bad_value_is_refused_with_its_field(fields: dict[str, Any], named: st
 
 @pytest.mark.parametrize("span_ms", [0, 1, 1000, 1001, LONGEST_SPAN_MS])
 @pytest.mark.parametrize("field", [*COUNTS, "withdrawn"])
-def test_a_gateway_counts_no_more_than_its_seconds_may_hold(field: str, span_ms: int) -> None:
-    """Both readers of telemetry refuse a higher count, because no plan could use such a rate."""
+def test_a_count_above_the_limit_of_its_seconds_is_refused(field: str, span_ms: int) -> None:
+    """Both readers of telemetry refuse it, because no plan could use such a rate."""
     most = (*MOST_PER_S, MOST_REQUESTS_PER_S)[[*COUNTS, "withdrawn"].index(field)]
     most *= max(1, -(-span_ms // 1000))
     right, wrong = (_changed(TELEMETRY, span_ms=span_ms, **{field: most + k}) for k in range(2))
@@ -156,7 +157,7 @@ def test_a_gateway_counts_no_more_than_its_seconds_may_hold(field: str, span_ms:
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, {"1_0": 1}, {"1": 1, "01": 1}, {"1": 1.0}, []])
-def test_counts_by_number_have_whole_numbers_each_once(value: Any) -> None:
+def test_keys_of_counts_are_distinct_whole_numbers(value: Any) -> None:
     with pytest.raises(InvalidRecord, match="allowed"):
         read_value(dict[int, int], value)
 
@@ -170,8 +171,8 @@ def test_numbers_that_are_not_finite_are_refused(number: bytes) -> None:
         decode("supply.prices", data)
 
 
-def test_a_whole_number_is_taken_for_a_fraction() -> None:
-    """JSON has only one kind of number, so a price of 2 equals 2.0."""
+def test_a_whole_number_is_accepted_for_a_fraction() -> None:
+    """JSON has one kind of number, so a price of 2 equals 2.0."""
     found = decode("supply.prices", encode(records.Price("p", 2.0, 1)).replace(b"2.0", b"2"))
     assert isinstance(found.usd_per_node_h, float)
     assert found.usd_per_node_h == 2.0
@@ -196,7 +197,7 @@ def test_a_nested_field_is_named_by_its_path(change: dict[str, Any], named: str)
     assert caught.value.field == named
 
 
-def test_routes_from_before_slots_have_no_bound() -> None:
+def test_routes_without_slots_have_no_limit() -> None:
     """Records in a topic may be older than the running version."""
     ends = (records.Endpoint("i", "h:1", slots=7),)
     new = records.Routes("m", 1, 1, 0, 1.0, 1.0, (records.RouteGroup("g", 1.0, ends),))
@@ -225,8 +226,8 @@ def test_floats_keep_their_last_bit() -> None:
     assert math.isfinite(odd)
 
 
-def test_a_start_is_learnt_over_a_prediction() -> None:
-    """Learnt start times are divided by the prediction, so it must be above zero."""
+def test_a_predicted_start_time_of_zero_is_refused() -> None:
+    """Learnt start times are divided by the prediction."""
     assert (
         PredictionDrift() == PredictionDrift(0.0, 0.0)
         and PredictionDrift(60.0, 1.0).start_s == 60.0
@@ -235,7 +236,7 @@ def test_a_start_is_learnt_over_a_prediction() -> None:
         PredictionDrift(60.0, 0.0)
 
 
-def test_the_shares_of_a_type_are_one_per_group() -> None:
+def test_a_type_has_one_share_per_group() -> None:
     """Otherwise a reader could not assign the shares to groups."""
     groups = (records.RouteGroup("g", 1.0, (records.Endpoint("i", "h:1"),)),)
     kind = records.TypeRoute("long", 4000.0, 80.0, (1.0,))
@@ -260,9 +261,8 @@ def test_a_path_goes_through_stages_of_its_group() -> None:
         records.RequestKind("odd", ("smell",))
 
 
-def test_records_whose_sketches_are_of_an_older_form_are_refused() -> None:
-    """If they were counted without their sketches, half of their information would be lost without
-    notice."""
+def test_records_with_sketches_of_an_older_format_are_refused() -> None:
+    """Without their sketches, half of their information would be lost without notice."""
     of_second = DemandSecond(1000, (1,) * 8, "")
     merged = records.Demand("m", 0, 1, (of_second,), ())
     for name, record, field in (

@@ -1,4 +1,4 @@
-"""The meaning of engine arguments for Shoal."""
+"""Engine arguments that Shoal interprets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,5 @@ from topics.engine_args import media_domains
          {"a.example", "b.example"}),
     ],
 )  # fmt: skip
-def test_the_hosts_that_an_engine_fetches_media_from_stand_in_its_arguments(
-    args: tuple[str, ...], hosts: set[str]
-) -> None:
+def test_media_hosts_are_read_from_engine_arguments(args: tuple[str, ...], hosts: set[str]) -> None:
     assert media_domains(args) == hosts

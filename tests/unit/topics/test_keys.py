@@ -1,4 +1,4 @@
-"""Keys: their sources, the keys derived for each principal, and no output that shows a key."""
+"""Keys: their sources and the keys that each principal gets. No output shows a key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLUSTER = "c" * 32
 
 
 def test_keys_come_from_the_environment_or_files_and_are_not_shown() -> None:
-    """A short key is refused, and the message shows no part of it."""
+    """A short key is refused, and the message contains no part of it."""
     files = {"/k": "f" * 40 + "\n"}
     assert keys_from_environment({"SHOAL_CLUSTER_KEY": "e" * 32}, files.__getitem__) == Keys(
         "e" * 32
@@ -33,7 +33,7 @@ def test_keys_come_from_the_environment_or_files_and_are_not_shown() -> None:
     )
     assert not keys_from_environment({}, files.__getitem__)
     found = keys_from_environment({"SHOAL_ENGINE_KEY": "k" * 32}, files.__getitem__)
-    assert (found.engine, bool(found)) == ("k" * 32, False)  # an engine key signs no records
+    assert (found.engine, bool(found)) == ("k" * 32, False)  # An engine key signs no records.
     with pytest.raises(InvalidRecord, match="printable"):
         keys_from_environment({"SHOAL_ENGINE_KEY": "k" * 32 + "\r\nX: y"}, files.__getitem__)
     with pytest.raises(InvalidRecord) as error:
@@ -51,15 +51,13 @@ def test_keys_come_from_the_environment_or_files_and_are_not_shown() -> None:
         ({"SHOAL_ACCEPT_UNSIGNED": "maybe"}, "SHOAL_ACCEPT_UNSIGNED"),
     ],
 )
-def test_what_cannot_be_a_key_is_refused_by_its_variable(
-    environ: dict[str, str], named: str
-) -> None:
+def test_an_invalid_key_is_refused_with_its_variable(environ: dict[str, str], named: str) -> None:
     with pytest.raises(InvalidRecord, match=f"^{named}"):
         keys_from_environment(environ, lambda path: path)
 
 
-def test_two_lines_are_two_keys_and_every_credential_follows_both() -> None:
-    """While keys rotate, the holder of a credential can check signatures of either key."""
+def test_two_lines_are_two_keys_and_credentials_contain_both() -> None:
+    """During a rotation, the holder of a credential can check signatures of either key."""
     both = Keys(f"{CLUSTER}\n{'d' * 32}")
     for principal, name in (
         (Principal.NODE, "n1"),
@@ -72,8 +70,8 @@ def test_two_lines_are_two_keys_and_every_credential_follows_both() -> None:
         assert Keys(**held).principal_keys(principal, name) == both.principal_keys(principal, name)
 
 
-def test_every_principal_has_a_key_of_its_own() -> None:
-    """No derived key equals the key of another principal or of a topic."""
+def test_every_principal_has_its_own_key() -> None:
+    """It differs from the keys of every other principal and topic."""
     keys = Keys(CLUSTER)
     found = [
         keys.principal_keys(Principal.NODE, "x"),
@@ -102,8 +100,8 @@ def test_workers_of_a_gateway_sign_with_its_key() -> None:
     assert gateway_name("edge.west") == "edge.west"
 
 
-def test_no_two_topics_outside_the_operators_share_a_signer_by_mistake() -> None:
-    """The table of signers equals that of docs/threat-model.md."""
+def test_the_signers_of_topics_equal_the_documented_table() -> None:
+    """docs/threat-model.md has the table."""
     assert {topic for topic, who in SIGNER.items() if who is Principal.OPERATOR} == {
         "services", "controls", "supply.availability", "supply.prices",
     }  # fmt: skip

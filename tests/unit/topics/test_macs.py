@@ -1,5 +1,4 @@
-"""A signed record or deletion cannot be changed, moved, repeated or written by another
-principal."""
+"""No other principal can change, move, repeat or write a signed record or deletion."""
 
 from __future__ import annotations
 
@@ -38,10 +37,8 @@ def believed(topic: str, key: bytes, value: bytes | None, headers: Headers) -> b
 
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("value", [BODY, None])
-def test_what_a_principal_signed_is_believed_and_nothing_else(
-    topic: str, value: bytes | None
-) -> None:
-    """This holds for deletions too: an unsigned deletion withdraws no service and no node."""
+def test_only_records_with_a_valid_signature_are_accepted(topic: str, value: bytes | None) -> None:
+    """This holds for deletions too. An unsigned deletion withdraws no service and no node."""
     headers = signer().headers(topic, b"n1", value)
     assert believed(topic, b"n1", value, headers)
     assert Verifier(ALL).refusal(topic, b"n1", value, [], NOW_MS) is Refusal.UNSIGNED
@@ -50,13 +47,13 @@ def test_what_a_principal_signed_is_believed_and_nothing_else(
     assert not believed(topic, b"n1", (value or b"") + b" ", headers)
     if (
         topic != "telemetry"
-    ):  # the body of telemetry names its model, and the record key is only a partition
+    ):  # Telemetry names its model in the body; its record key is only a partition.
         assert not believed(topic, b"n2", value, headers)
 
 
 @given(st.binary(max_size=60), st.integers(0, 10_000))
 def test_any_other_header_is_refused(noise: bytes, at: int) -> None:
-    """The header may have any bytes; one changed bit is enough for a refusal."""
+    """One changed bit of the header is enough for a refusal."""
     assert not believed("status", b"n1", BODY, [(HEADER, noise)])
     (name, true), *_ = signer().headers("status", b"n1", BODY)
     bit = at % (8 * len(true))
@@ -65,7 +62,7 @@ def test_any_other_header_is_refused(noise: bytes, at: int) -> None:
     assert not believed("status", b"n1", BODY, [(name, bytes(turned))])
 
 
-def test_a_signature_of_one_topic_means_nothing_on_another() -> None:
+def test_a_signature_of_one_topic_is_invalid_on_another() -> None:
     """Topics of the same signer have different keys."""
     for one, other in itertools.permutations(TOPICS, 2):
         headers = signer().headers(one, b"n1", BODY)
@@ -90,8 +87,8 @@ def test_a_node_signs_for_no_other_node_and_a_gateway_for_no_other_gateway() -> 
             assert signer(keys).headers(topic, b"m", BODY) == []
 
 
-def test_gateways_check_routes_with_what_they_hold_and_cannot_delete_them() -> None:
-    """The key for routes that all gateways share is not valid for records to nodes."""
+def test_gateways_can_check_routes_but_cannot_delete_them() -> None:
+    """All gateways share a key for routes. It is not valid for records to nodes."""
     gateway = Keys(gateway=credential(CLUSTER, Principal.GATEWAY, "gw"))
     reader = Verifier(gateway)
     assert reader.refusal("routes", b"m", BODY, signer().headers("routes", b"m", BODY), 0) is None
@@ -101,9 +98,8 @@ def test_gateways_check_routes_with_what_they_hold_and_cannot_delete_them() -> N
 
 
 @pytest.mark.parametrize("topic", ["status", "services", "controls"])
-def test_an_old_record_that_is_written_again_changes_nothing(topic: str) -> None:
-    """This holds for the previous record and for the last one: a repeated status would make a dead
-    node look alive."""
+def test_a_repeated_old_record_changes_nothing(topic: str) -> None:
+    """This holds for the last record too: a repeated status would make a dead node look alive."""
     made = signer()
     first, second = (made.headers(topic, b"n1", BODY) for _ in range(2))
     reader = Verifier(ALL)
@@ -114,8 +110,8 @@ def test_an_old_record_that_is_written_again_changes_nothing(topic: str) -> None
     assert reader.refused == {(topic, Refusal.REPLAYED): 2}
 
 
-def test_a_clock_that_is_set_back_does_not_silence_a_node() -> None:
-    """A record gets a later time than the last record that its signer wrote or read."""
+def test_a_clock_that_is_set_back_does_not_block_a_node() -> None:
+    """A new record always gets a later time than the last one that its signer wrote or read."""
     reader = Verifier(ALL)
     before = signer().headers("status", b"n1", BODY)
     assert reader.refusal("status", b"n1", BODY, before, NOW_MS) is None
@@ -125,9 +121,8 @@ def test_a_clock_that_is_set_back_does_not_silence_a_node() -> None:
     assert reader.refusal("status", b"n1", BODY, after, NOW_MS) is None
 
 
-def test_a_copy_of_what_was_signed_long_ago_is_refused_by_a_reader_that_just_started() -> None:
-    """The age is measured by the broker's clock alone; an operator's declarations stay in force for
-    years."""
+def test_a_new_reader_refuses_a_copy_of_an_old_record() -> None:
+    """Only the broker's clock gives the age. An operator's declarations stay in force for years."""
     late_ms = NOW_MS + MAX_SIGNATURE_AGE_MS + 1
     for topic, expected in (
         ("status", Refusal.STALE), ("telemetry", Refusal.STALE), ("alerts", Refusal.STALE),
@@ -137,9 +132,10 @@ def test_a_copy_of_what_was_signed_long_ago_is_refused_by_a_reader_that_just_sta
         assert Verifier(ALL).refusal(topic, b"n1", BODY, headers, late_ms) is expected, topic
 
 
-def test_while_keys_rotate_records_of_both_are_believed() -> None:
-    """The keys are first old and new, then new and old, then new alone: no process stops in
-    between."""
+def test_records_of_both_keys_are_accepted_during_a_rotation() -> None:
+    """The keys are first old and new, then new and old, then only new. No
+    process stops in between.
+    """
     old, new = "c" * 32, "d" * 32
     steps = [old, f"{old}\n{new}", f"{new}\n{old}", new]
     for before, after in itertools.pairwise(steps):
@@ -151,8 +147,8 @@ def test_while_keys_rotate_records_of_both_are_believed() -> None:
     assert Verifier(Keys(new)).refusal("status", b"n1", BODY, gone, NOW_MS) is Refusal.WRONG
 
 
-def test_unsigned_records_are_believed_only_without_keys_or_where_that_is_asked_for() -> None:
-    """An older version writes unsigned records; a wrong signature is refused in every case."""
+def test_unsigned_records_are_accepted_only_without_keys_or_on_request() -> None:
+    """An older version writes unsigned records. A wrong signature is refused in every case."""
     lenient = Keys(CLUSTER, unsigned_accepted=True)
     wrong = signer(Keys("x" * 32)).headers("status", b"n1", BODY)
     assert Verifier(Keys()).refusal("status", b"n1", BODY, [], NOW_MS) is None
@@ -160,8 +156,8 @@ def test_unsigned_records_are_believed_only_without_keys_or_where_that_is_asked_
     assert Verifier(lenient).refusal("status", b"n1", BODY, wrong, NOW_MS) is Refusal.WRONG
 
 
-def test_of_a_batch_of_telemetry_those_without_a_good_signature_are_named() -> None:
-    """The fast check finds the same records as the slow check, in any combination and order."""
+def test_records_of_a_batch_without_a_valid_signature_are_found() -> None:
+    """The fast check and the slow check find the same records, in any combination and order."""
     one, two = signer(gateway="a"), signer(gateway="b")
     stranger = signer(Keys("x" * 32), "a")
     old = signer(gateway="a", start_ms=NOW_MS - MAX_SIGNATURE_AGE_MS - 5_000)
@@ -171,7 +167,7 @@ def test_of_a_batch_of_telemetry_those_without_a_good_signature_are_named() -> N
     headers.append(())
     expected = {2: Refusal.WRONG, 4: Refusal.STALE, 6: Refusal.UNSIGNED}
     reader = Verifier(ALL)
-    for _ in range(2):  # in the first pass the gateways are not cached yet
+    for _ in range(2):  # In the first pass the gateways are not cached.
         signers, refused = reader.verify_telemetry(values, headers, [NOW_MS] * 7)
         assert refused == expected
         assert signers == [b"a", b"b", b"a", b"a", b"a", b"b", b""]
@@ -182,8 +178,8 @@ def test_of_a_batch_of_telemetry_those_without_a_good_signature_are_named() -> N
     assert set(reader.verify_telemetry(swapped, kept[1], [NOW_MS] * 4)[1]) == {0, 1}
 
 
-def test_names_of_strangers_are_not_remembered() -> None:
-    """A writer without a key cannot increase the memory use of a reader."""
+def test_unknown_names_use_no_memory() -> None:
+    """Otherwise a writer without a key could fill the memory of a reader."""
     reader = Verifier(ALL)
     for number in range(50):
         noise = bytes(24) + b"stranger-%d" % number

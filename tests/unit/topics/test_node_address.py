@@ -22,7 +22,7 @@ def other(endpoint: str = "10.0.0.5:8001", rendezvous: str = "") -> ObservedInst
     return ObservedInstance("j", "m", "aggregated", "g:2", READY, (1,), endpoint, gang=gang)
 
 
-def test_ports_of_its_address_are_its_own() -> None:
+def test_all_ports_of_its_host_belong_to_a_node() -> None:
     good = replace(STATUS, instances=(SEEN, other(rendezvous="10.0.0.5:29500")))
     good = replace(good, load_feed=f"10.0.0.5:4000 {'k' * 40}")
     assert decode("status", encode(good)) == good
@@ -37,16 +37,16 @@ def test_ports_of_its_address_are_its_own() -> None:
         ("10.0.0.5", other("10.0.0.55:8000"), "endpoint"),
         ("10.0.0.5", other("10.0.0.5.evil.example:8000"), "endpoint"),
         ("10.0.0.5", other(rendezvous="10.0.0.9:29500"), "gang.rendezvous"),
-        ("", other("10.0.0.9:8000"), "endpoint"),  # the executor names no address
+        ("", other("10.0.0.9:8000"), "endpoint"),  # The executor names no address.
     ],
 )
-def test_a_node_serves_on_its_own_address_alone(
+def test_a_node_serves_only_at_its_own_address(
     address: str, instance: ObservedInstance, field: str
 ) -> None:
     with pytest.raises(InvalidRecord, match=rf"^instances\[1\]\.{field}: .*10\.0\.0\.5"):
         replace(STATUS, address=address, instances=(SEEN, instance))
 
 
-def test_its_load_feed_is_its_own_too() -> None:
+def test_a_load_feed_at_another_address_is_refused() -> None:
     with pytest.raises(InvalidRecord, match=r"^load_feed: "):
         replace(STATUS, load_feed=f"10.0.0.9:4000 {'k' * 40}")

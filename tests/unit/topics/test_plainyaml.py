@@ -1,4 +1,4 @@
-"""YAML within limits: text that would expand or recurse is refused with its line."""
+"""Limits of YAML: text that would expand or recurse is refused with its line."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         (f"\na: [{'1,' * MOST_NODES}]", 1, f"more than {MOST_NODES:,} values"),
     ],
 )
-def test_what_is_beyond_the_bounds_is_refused_with_its_line(text: str, line: int, why: str) -> None:
-    """The refusal comes before any value is built."""
+def test_text_beyond_the_limits_is_refused_with_its_line(text: str, line: int, why: str) -> None:
+    """The refusal comes before any value is created."""
     with pytest.raises(yaml.MarkedYAMLError, match=why) as caught:
         load(text)
     assert caught.value.problem_mark.line == line
@@ -40,11 +40,11 @@ def test_a_text_that_is_too_long_is_not_read() -> None:
 @pytest.mark.parametrize(
     "text", ["a: 2024-13-45", "a: !!int x", "a: !!bool maybe", "a: !!timestamp x", "? [1]\n: 2"]
 )
-def test_what_no_value_can_be_made_of_is_one_kind_of_error(text: str) -> None:
-    """The error is a YAMLError, whatever exception PyYAML itself raises."""
+def test_every_invalid_text_raises_one_kind_of_error(text: str) -> None:
+    """It is a YAMLError, whatever exception PyYAML itself raises."""
     with pytest.raises(yaml.YAMLError):
         load(text)
 
 
-def test_plain_values_are_read_as_ever() -> None:
+def test_plain_values_are_read() -> None:
     assert load("a: [1, {b: text}]\nc: null\n") == {"a": [1, {"b": "text"}], "c": None}

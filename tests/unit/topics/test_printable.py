@@ -23,7 +23,7 @@ from topics.topic_table import topic_of
 HOSTILE = "a\x1b[2Jb\x1b]0;t\x07c\x9b2Jd\r\ne\u202ef\u200bg\U000e0041h\x00i\ud800"
 
 
-def test_the_words_stay_and_nothing_else() -> None:
+def test_only_printable_text_stays() -> None:
     assert printable("GPU zu heiß: 85 °C, 模型") == "GPU zu heiß: 85 °C, 模型"
     assert printable(HOSTILE) == "a?[2Jb?]0;t?c?2Jd  e?f?g?h?i?"
     assert printable_lines("a\n\tb\r\x1b") == "a\n\tb ?"
@@ -37,7 +37,7 @@ def test_all_text_becomes_printable(text: str) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8")))
-def test_json_means_the_same_and_is_printable(text: str) -> None:
+def test_printable_json_has_the_same_meaning(text: str) -> None:
     shown = printable_json(json.dumps({text: [text]}, ensure_ascii=False))
     assert shown.isprintable() and json.loads(shown) == {text: [text]}
 
@@ -57,15 +57,17 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 @given(st.one_of(*RECORDS.values()))
-def test_no_record_holds_what_is_not_printable(record: Any) -> None:
-    """The record is created here or read from a topic; only a DeclaredService has line breaks."""
+def test_records_contain_only_printable_text(record: Any) -> None:
+    """This holds for records created here or read from a topic. Only a DeclaredService may have
+    line breaks.
+    """
     if isinstance(record, DeclaredService):
         return
     read = decode(topic_of(record).name, encode(record))
     assert all(text.isprintable() for one in (record, read) for text in _texts(one))
 
 
-def test_a_record_that_was_written_by_others_is_cleaned_when_it_is_read() -> None:
+def test_an_external_record_is_cleaned_when_it_is_read() -> None:
     written = json.loads(encode(Control("m", "pause", True, "ann", "because", 1)))
     read = decode(
         "controls", json.dumps({**written, "who": HOSTILE[:20], "why": HOSTILE[:-1]}).encode()
@@ -77,6 +79,6 @@ def test_a_record_that_was_written_by_others_is_cleaned_when_it_is_read() -> Non
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\x1bb", "a\u202eb", "a" * 9])
-def test_what_only_programs_read_is_refused(text: str) -> None:
+def test_unprintable_text_in_a_field_for_programs_is_refused(text: str) -> None:
     with pytest.raises(InvalidRecord, match="8 "):
         machine_text("basis", text, 8)

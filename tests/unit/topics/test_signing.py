@@ -1,4 +1,6 @@
-"""A signed assignment cannot be changed, moved to another node or replayed under another leader."""
+"""Nobody can change a signed assignment, move it to another node, or replay it under another
+leader.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,16 @@ ROUTES = Routes("m", 3, 7, 1000, 500.0, 50.0)
 
 
 def wire(**changes: Any) -> bytes:
-    """The JSON of a signed assignment, with some fields changed after signing."""
+    """The JSON of a signed assignment. Some fields are changed after signing."""
     value = orjson.loads(encode(sign_record(ASSIGNMENT, CLUSTER, 9000, 900)))
     return orjson.dumps({**value, **changes})
 
 
 @pytest.mark.parametrize("keys", [CLUSTER, NODE])
-def test_a_signed_assignment_is_believed_by_the_cluster_and_by_its_node(keys: Keys) -> None:
-    """Both have a key that verifies the signature. The signature covers the order of fields and
-    unknown fields of a later version; neither is refused."""
+def test_the_cluster_and_its_node_accept_a_signed_assignment(keys: Keys) -> None:
+    """Both have a key that verifies the signature. It covers the order of fields, and unknown
+    fields of a later version; neither is refused.
+    """
     assert body_refusal("assignments", wire(), keys) is None
     newer = orjson.loads(wire())
     newer["hint"] = 1.5
@@ -50,21 +53,21 @@ def test_a_signed_assignment_is_believed_by_the_cluster_and_by_its_node(keys: Ke
         {"signature": "0" * 64},
     ],
 )
-def test_whatever_is_changed_afterwards_is_refused(change: dict[str, Any]) -> None:
+def test_an_assignment_changed_after_signing_is_refused(change: dict[str, Any]) -> None:
     """The signature covers node, leader token, generation, validity and body."""
     assert body_refusal("assignments", wire(**change), CLUSTER) == "signature does not match"
 
 
-def test_unsigned_is_refused_where_there_is_a_key_and_believed_where_there_is_none() -> None:
-    """If a key is configured, every record needs a signature."""
+def test_unsigned_assignments_are_accepted_only_without_a_key() -> None:
+    """With a configured key every record needs a signature."""
     assert body_refusal("assignments", encode(ASSIGNMENT), CLUSTER) == "not signed"
     assert body_refusal("assignments", b"[1]", CLUSTER) == "not signed"
     assert body_refusal("assignments", encode(ASSIGNMENT), Keys()) is None
     assert body_refusal("status", b"{}", CLUSTER) is None
 
 
-def test_the_key_of_a_node_signs_for_no_other_node_and_for_no_model() -> None:
-    """An attacker on a node can write neither assignments of its neighbours nor routes."""
+def test_the_key_of_a_node_is_invalid_for_other_nodes_and_models() -> None:
+    """An attacker on a node can write neither assignments of other nodes nor routes."""
     other = sign_record(replace(ASSIGNMENT, node="n2"), NODE, 9000, 900)
     assert body_refusal("assignments", encode(other), CLUSTER) == "signature does not match"
     routes = sign_record(ROUTES, NODE, 9000, 900)
@@ -72,8 +75,8 @@ def test_the_key_of_a_node_signs_for_no_other_node_and_for_no_model() -> None:
     assert body_refusal("routes", encode(sign_record(ROUTES, CLUSTER, 9000, 900)), CLUSTER) is None
 
 
-def test_while_keys_rotate_both_are_believed_and_the_first_signs() -> None:
-    """A process with one of two keys reads records that are signed with either key."""
+def test_both_keys_are_accepted_during_a_rotation_and_the_first_signs() -> None:
+    """A process with one of two keys accepts records that were signed with either key."""
     both = Keys(cluster="c" * 32 + "\n" + "d" * 32)
     old, new = CLUSTER, Keys(cluster="d" * 32)
     for keys in (old, new):

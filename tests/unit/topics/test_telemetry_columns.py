@@ -1,4 +1,4 @@
-"""Records read in batches equal records read one by one, whatever other records the batch has."""
+"""Records read in a batch equal records read one by one, whatever else the batch contains."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ LATER = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=6,
 )
-"""What a field of a later version may hold."""
+"""Values that a field of a later version can have."""
 
 Row: TypeAlias = tuple[SourceName, tuple[int, ...], bytes, SentByKind]
 
 
 @st.composite
 def changed(draw: st.DrawFn) -> bytes:
-    """A valid record with one field missing or changed."""
+    """A valid record in which one field is missing or changed."""
     wire = orjson.loads(draw(GOOD))
     field = draw(st.sampled_from(sorted(wire)))
     if draw(st.booleans()):
@@ -66,8 +66,9 @@ def rows(records: TelemetryBatch) -> list[Row]:
 
 
 def alone(data: bytes) -> Row | str:
-    """The record that the codec decodes from `data`, in the form of the windows, or the error
-    text."""
+    """The record that the codec decodes from `data`, in the form that windows use, or the error
+    text.
+    """
     try:
         return rows(batch_of([decode("telemetry", data)]))[0]
     except InvalidRecord as error:
@@ -77,16 +78,17 @@ def alone(data: bytes) -> Row | str:
 @settings(deadline=None)
 @given(st.lists(st.one_of(GOOD, changed(), st.binary(max_size=20)), max_size=8))
 def test_records_of_a_batch_are_read_as_each_alone(batch: list[bytes]) -> None:
-    """The other records of the batch have no influence, and error texts are equal."""
+    """The other records of the batch have no effect, and error texts are equal."""
     records, bad = read_reported(batch)
     good = iter(rows(records))
     found = [str(bad[at]) if at in bad else next(good) for at in range(len(batch))]
     assert found == [*map(alone, batch)] and not [*good]
 
 
-def test_what_gateways_write_needs_no_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slow path takes fifty times as long; a record that needs it does not slow down its
-    neighbours."""
+def test_records_of_gateways_use_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow path takes fifty times as long. A record that needs it does not slow down its
+    neighbours.
+    """
     slow: list[bytes] = []
     read = codec.decode_as
     monkeypatch.setattr(
@@ -122,7 +124,7 @@ def test_kinds_are_read_as_the_codec_reads_them(sent: str) -> None:
 def test_fields_that_a_later_version_adds_are_ignored(
     data: bytes, more: dict[str, Any], version: int
 ) -> None:
-    """They may have any value and position; the codec ignores them too."""
+    """They may have any value and position. The codec ignores them too."""
     wire = orjson.loads(data)
     later = {**more, **wire, **more, "schema_version": version}
     batch = [orjson.dumps(later), data, orjson.dumps(dict(reversed(later.items())))]
@@ -136,11 +138,10 @@ def test_fields_that_a_later_version_adds_are_ignored(
     "7", "-0.5e-3", "1E+09", '"a b"', '""', "true", "null", "[]", "{}", '[1,[{"a":{}}],"x"]',
     '{"own/a":{"b":[false,-1]},"c":null}',
 ])  # fmt: skip
-def test_records_of_other_versions_need_no_slow_way(
+def test_records_of_other_versions_use_the_fast_path(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such records have more fields, or lack optional ones, so gateways can be upgraded in any
-    order."""
+    """They have more fields, or lack optional ones, so gateways can be upgraded in any order."""
     monkeypatch.setattr("streams.ports.telemetry_wire.decode_as", None)
     wire = orjson.loads(encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[3] * 10)))
     plain, _ = read_reported([orjson.dumps(wire)])
@@ -169,14 +170,14 @@ assert len(read_reported([data, *parts])[1]) == len(parts)
 """
 
 
-def test_records_that_end_anywhere_are_read_no_further() -> None:
-    """Compiled code reads past the end without an error; the interpreter raises an error there."""
+def test_a_truncated_record_is_not_read_past_its_end() -> None:
+    """Compiled code would read past the end without an error. The interpreter raises one there."""
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     subprocess.run([sys.executable, "-c", _TRUNCATED], env=environment, check=True)
 
 
-def test_names_are_remembered_without_what_stands_between_them() -> None:
-    """Otherwise every record could make the process store megabytes of other fields."""
+def test_cached_names_do_not_keep_the_rest_of_the_record() -> None:
+    """Otherwise every record could make the process keep megabytes of other fields."""
     wire = orjson.loads(encode(Telemetry("chat", "between", "b", 1, 1000, 1000, 0, *[0] * 10)))
     model = wire.pop("model")
     data = orjson.dumps({"model": model, "later": "x" * 10_000, **wire})
@@ -198,7 +199,7 @@ def test_sketches_that_a_later_version_adds_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("cells", ["!!!", "!! !", '!!"!', "!!\\!", "!!é!", "!!\n!", 7, None])
-def test_cells_that_are_none_are_refused_by_name(cells: Any) -> None:
+def test_invalid_cells_are_refused_by_name(cells: Any) -> None:
     """The text has a wrong length, or a character that is not a digit."""
     wire = orjson.loads(encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10)))
     with pytest.raises(InvalidRecord) as caught:
@@ -206,8 +207,8 @@ def test_cells_that_are_none_are_refused_by_name(cells: Any) -> None:
     assert caught.value.field == "cells"
 
 
-def test_a_count_beyond_a_cell_takes_several() -> None:
-    """Many gateways may put such a count into one bucket in a busy second."""
+def test_a_large_count_takes_several_cells() -> None:
+    """In a busy second many gateways may add up to such a count in one bucket."""
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10, ttft_ms={LOWEST: 20_000})
     assert sketches_to_text([record.ttft_ms]).count(NUMBERS[0]) == 3
     assert decode("telemetry", encode(record)) == record
@@ -221,9 +222,10 @@ def test_merged_cells_are_written_as_a_record_writes_its_own(sketch: dict[int, i
     assert text == sketches_to_text([sketch]) and parse_cells(text) is not None
 
 
-def test_more_in_a_bucket_than_a_record_may_say_is_refused_in_a_batch_too() -> None:
-    """A count of 10,000,000 uses as many cells as necessary; a count of one more is a dead
-    letter."""
+def test_a_count_above_the_limit_of_a_record_is_refused_in_a_batch_too() -> None:
+    """A count of 10,000,000 uses as many cells as necessary. A count of one
+    more is a dead letter.
+    """
     record = Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10, ttft_ms={0: MOST_COUNT})
     full = encode(record)
     wire = orjson.loads(full)
@@ -234,10 +236,10 @@ def test_more_in_a_bucket_than_a_record_may_say_is_refused_in_a_batch_too() -> N
 
 @settings(deadline=None)
 @given(st.lists(RECORDS["telemetry"], max_size=6), st.integers(0, 6))
-def test_windows_say_the_same_of_batches_and_of_records_one_by_one(
+def test_windows_over_batches_equal_windows_over_single_records(
     history: list[Telemetry], looked: int
 ) -> None:
-    """This holds also if the windows are read in between."""
+    """This holds even if the windows are read in between."""
     single, batched = TelemetryWindows(), TelemetryWindows()
     models = {record.model for record in history}
     for number, record in enumerate(history):

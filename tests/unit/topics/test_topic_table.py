@@ -1,4 +1,4 @@
-"""The table of topics: keys, and retention of each topic."""
+"""The table of topics: record keys and retention."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from topics.checks import InvalidRecord
 from topics.topic_table import TABLE, Cleanup, key_of, short_name, topic
 
 
-def test_keys_are_those_of_the_table() -> None:
+def test_record_keys_equal_those_of_the_table() -> None:
     """Claims share a key, so a renewal never removes the highest claim."""
     assert key_of(records.Telemetry("m", "g", "b", 1, 1000, 1000, 5, *[0] * 10)) == b"m"
     assert key_of(records.Status("n", "p", "x", 1, 1000)) == b"n"
@@ -18,9 +18,8 @@ def test_keys_are_those_of_the_table() -> None:
     assert key_of(records.DeadLetter("t", 0, 0, "why", "", "r")) is None
 
 
-def test_the_table_names_each_topic_once_and_its_clean_up_is_whole() -> None:
-    """A topic that is deleted by age has a retention time; a compacted topic never deletes by
-    age."""
+def test_each_topic_is_listed_once_with_its_clean_up() -> None:
+    """A topic with deletion by age has a retention time. A compacted topic never deletes by age."""
     assert len({t.name for t in TABLE}) == len(TABLE)
     for one in TABLE:
         assert topic(one.name) is one

@@ -1,5 +1,4 @@
-"""The merge of a partition's records: windows over merged records equal windows over all
-records."""
+"""Merged records of a partition: windows over them equal windows over all records."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def wire(gateway: int, sequence: int, age_ms: int, arrivals: int) -> bytes:
 
 @settings(deadline=None)
 @given(RECORDS, st.integers(1, 3))
-def test_merged_records_say_what_all_of_them_say(
+def test_merged_records_equal_all_of_their_records(
     history: list[tuple[int, int, int, int]], copies: int
 ) -> None:
     """Counts, coverage and gateways are equal, however often a merged record arrives."""
@@ -82,9 +81,10 @@ def test_merged_records_say_what_all_of_them_say(
     ] == [(g.gateway, g.reported_ms, g.in_flight) for g in merged.gateways("chat", NOW_MS, 60)]
 
 
-def test_a_gateway_that_says_too_much_stops_no_other() -> None:
-    """Two records in one second each have the maximum count: the merged record has the maximum too
-    and can be decoded, and the other model is not affected."""
+def test_a_gateway_with_too_high_counts_does_not_affect_others() -> None:
+    """Two records of one second each have the maximum count. The merged record has the maximum too
+    and can be decoded. The other model is not affected.
+    """
     most = Telemetry(
         "long", "g", "b", 1, T0_MS, 1000, 0, *MOST_PER_S, 0, 0,
         sent={"text": {"own/a": MAX_COUNT}},
@@ -99,8 +99,8 @@ def test_a_gateway_that_says_too_much_stops_no_other() -> None:
     assert [decode("demand", encode(one)) for one in found.values()] == [*found.values()]
 
 
-def test_a_goodbye_is_the_last_word_of_its_boot_though_another_is_dated_later() -> None:
-    """A gateway that was started again counts as present."""
+def test_a_sign_off_holds_against_a_later_dated_record_of_its_boot() -> None:
+    """A gateway that was restarted counts as present."""
     plain = Telemetry("chat", "g", "b", 1, T0_MS, 1000, 1, *[0] * 10)
     bye = replace(plain, sequence=2, age_ms=8, leaving=True)
     late = replace(plain, sequence=3, age_ms=0)

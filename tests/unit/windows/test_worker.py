@@ -1,5 +1,6 @@
-"""When a worker closes a second: a second record of the same second would be treated as a copy and
-lost."""
+"""The time at which a worker closes a second. A second merged record of that second would count as
+a duplicate and be lost.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ SECOND_S = 1_700_000_000
 
 @dataclass
 class Broker:
-    """One partition of `telemetry`, and the records merged from it. end: end offset of the
-    partition. hangs: queries get no answer."""
+    """One partition of `telemetry` and the records merged from it. end: end offset of the
+    partition. hangs: queries get no answer.
+    """
 
     end: int = 0
     away: bool = False
@@ -47,7 +49,7 @@ class Broker:
         return delivered
 
     def event(self, offset: int, after_s: float) -> Any:
-        """A record of 7 requests, appended `after_s` seconds after the second began."""
+        """A record of 7 requests, appended `after_s` seconds after its second began."""
         record = Telemetry("m", "a", "b", offset, 0, 1000, 0, 7, *[0] * 9)
         message = SimpleNamespace(
             partition=0,
@@ -71,7 +73,7 @@ def made() -> tuple[Broker, Worker]:
     return broker, Worker(broker, broker.ends, lambda: broker.now_s)
 
 
-async def test_a_second_is_closed_once_nothing_comes_any_more() -> None:
+async def test_a_second_is_closed_after_a_time_without_records() -> None:
     broker, worker = made()
     broker.end = 1
     await worker.take(broker.event(0, 0.1))
@@ -83,9 +85,10 @@ async def test_a_second_is_closed_once_nothing_comes_any_more() -> None:
     assert broker.arrivals == [7] and broker.acked == 1
 
 
-async def test_a_worker_that_stood_still_waits_for_what_it_has_not_read() -> None:
-    """The worker was stopped for longer than the idle time of a second, with one record of that
-    second unread."""
+async def test_a_worker_that_was_suspended_waits_for_its_unread_records() -> None:
+    """The worker was suspended for longer than the idle time of a second. One record of that second
+    is unread.
+    """
     broker, worker = made()
     broker.end = 2
     await worker.take(broker.event(0, 0.1))
@@ -98,7 +101,7 @@ async def test_a_worker_that_stood_still_waits_for_what_it_has_not_read() -> Non
     assert broker.arrivals == [14] and broker.acked == 2
 
 
-async def test_while_the_broker_is_away_seconds_stay_open() -> None:
+async def test_seconds_stay_open_while_the_broker_is_unreachable() -> None:
     broker, worker = made()
     broker.end, broker.away = 1, True
     await worker.take(broker.event(0, 0.1))
@@ -110,7 +113,7 @@ async def test_while_the_broker_is_away_seconds_stay_open() -> None:
     assert broker.arrivals == [7]
 
 
-async def test_a_broker_that_does_not_answer_holds_nothing_up(
+async def test_a_broker_that_does_not_answer_delays_no_record(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(faust_app, "_ANSWER_S", 0.01)

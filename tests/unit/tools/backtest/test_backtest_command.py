@@ -1,5 +1,7 @@
-"""`shoal backtest` from the command line: the names and bytes of its report, and its refusals. The
-figures of the report can be recomputed from the timeline."""
+"""`shoal backtest` from the command line: its report and its refusals.
+
+The figures of the report can be recomputed from the timeline.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trace of three minutes with 2 req/s and then 40 req/s, so that some requests miss their
-    SLO."""
+    """A trace of three minutes with 2 req/s, then 40 req/s, so that some
+    requests miss their SLO.
+    """
     path = tmp_path_factory.mktemp("trace") / "step.csv"
     times = [i / 2 for i in range(240)] + [120 + i / 40 for i in range(2400)]
     lines = [f"{t:.3f},mini,{400 + i % 900},{60 + i % 200}" for i, t in enumerate(times)]
@@ -58,7 +61,7 @@ def test_the_report_names_every_figure_of_every_policy(report_folder: Path) -> N
     assert "its knob was not swept" in page
 
 
-def test_the_oracle_costs_less_than_everyone(report_folder: Path) -> None:
+def test_the_oracle_costs_less_than_every_other_policy(report_folder: Path) -> None:
     policies = json.loads((report_folder / "a.json").read_bytes())["policies"]
     oracle = policies[-1]["cost_usd"]
     assert 0.0 < oracle < min(policy["cost_usd"] for policy in policies[:-1])
@@ -93,7 +96,7 @@ def test_attainment_and_cost_can_be_recomputed_from_the_timeline(
     assert policy["slo_attainment"] == attained / arrived
     assert policy["cost_usd"] == pytest.approx(usd, rel=1e-3)
     assert policy["gpu_hours"] == pytest.approx(gpu_free_hours)  # one GPU per node here
-    assert 0 < attained < arrived  # both outcomes must occur for a meaningful comparison
+    assert 0 < attained < arrived  # Both outcomes must occur, or the comparison proves nothing.
 
 
 def test_the_same_seed_gives_the_same_bytes_on_one_process_and_on_two(
@@ -115,7 +118,7 @@ def test_the_same_seed_gives_the_same_bytes_on_one_process_and_on_two(
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
-def test_figures_of_several_traces_are_means_at_the_same_knob(
+def test_figures_of_several_traces_are_means_for_each_setting(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = trace.read_text().splitlines()
@@ -162,7 +165,7 @@ def test_notes_name_the_trace_unless_they_are_of_all(
     assert not any(note.startswith(f"note: {trace}: ") for note in notes)
 
 
-def test_arrivals_are_kept_out_of_collections_without_what_was_garbage_by_then(
+def test_arrivals_are_excluded_from_garbage_collection(
     trace: Path,
 ) -> None:
     class Node:
@@ -192,10 +195,10 @@ def test_a_trace_is_read_once_for_each_seed(trace: Path) -> None:
     assert prepared.cache_info().misses == 3
 
 
-def test_rates_in_place_of_requests_cost_about_the_same(
+def test_a_run_by_rates_costs_about_the_same(
     trace: Path, report_folder: Path, tmp_path: Path
 ) -> None:
-    """Rates ignore the order of the lengths; the attainment is tested in tests/unit/simulation."""
+    """Rates ignore the order of the lengths. tests/unit/simulation tests the attainment."""
     code = main([
         "backtest", "--trace", str(trace), "--config", str(CONFIG), "--jobs", "1", "--fluid",
         "--policies", "shoal,fixed-peak", "--json", str(tmp_path / "a.json"),
@@ -233,11 +236,10 @@ def test_a_local_dask_cluster_gives_the_same_bytes(trace: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("tokens", ["1000000,10", "100,1000000"])
-def test_a_request_of_a_million_tokens_spoils_no_figure_of_the_others(
+def test_a_refused_huge_request_changes_no_other_figure(
     tokens: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The gateway refuses this request, so its length has no influence on the choice of
-    instances."""
+    """The gateway refuses this request, so its length does not affect the choice of instances."""
     path = tmp_path / "outlier.csv"
     rows = [f"{at},mini,100,10" for at in range(0, 60, 2)]
     path.write_text(
@@ -285,7 +287,7 @@ def test_bad_input_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("option", ["--json", "--report", "--timeline"])
-def test_a_full_disk_is_said_in_one_line(
+def test_a_full_disk_gives_one_error_line(
     trace: Path, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main([

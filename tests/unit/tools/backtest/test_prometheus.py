@@ -1,4 +1,4 @@
-"""A trace rebuilt from the metrics of a vLLM whose requests are known, served over HTTP."""
+"""A trace that is rebuilt from the metrics of a vLLM with known requests, served over HTTP."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ SELECTOR = re.compile(r"vllm\[:_\](\w+)\",model_name(=~|!=|=)\"(.*?)\"\}\[(\d+)s
 
 
 class Truth:
-    """Requests of two models; one model doubles its rate and its prompt lengths in the second
-    hour."""
+    """Requests of two models. One model doubles its rate and its prompt lengths
+    in the second hour.
+    """
 
     def __init__(self) -> None:
         self.missing: Callable[[float], bool] = lambda _: False
@@ -99,7 +100,7 @@ def url(truth: Truth) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -110,7 +111,7 @@ def url(truth: Truth) -> Iterator[str]:
     thread.join()
 
 
-def test_counts_rates_and_lengths_come_back_within_the_stated_error(
+def test_counts_rates_and_lengths_are_recovered_within_the_stated_error(
     truth: Truth, url: str, tmp_path: Path
 ) -> None:
     found = rebuild(
@@ -149,7 +150,7 @@ def test_the_same_seed_gives_the_same_trace(truth: Truth, tmp_path: Path) -> Non
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_nothing_there_and_no_answer_are_one_line(
+def test_no_data_and_no_answer_give_one_error_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError, match=r"no vllm:request_success_total in the last 3600 s$"):
@@ -164,7 +165,7 @@ def test_nothing_there_and_no_answer_are_one_line(
 
 
 @pytest.mark.parametrize("answer", [None, 3, [1], [{"values": []}], KeyError("data")])
-def test_an_answer_of_another_form_is_one_line(answer: Any, tmp_path: Path) -> None:
+def test_an_unexpected_answer_gives_one_error_line(answer: Any, tmp_path: Path) -> None:
     def ask(*_: object) -> Any:
         if isinstance(answer, Exception):
             raise answer

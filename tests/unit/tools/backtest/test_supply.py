@@ -1,4 +1,4 @@
-"""Prices and availability from files: their use in a simulation, and refused files."""
+"""Prices and availability from files: their effect in a simulation, and refused files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def written(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_rows_in_any_order_become_events_and_the_past_holds_from_the_start(tmp_path: Path) -> None:
+def test_rows_become_events_and_the_last_one_before_the_start_counts(tmp_path: Path) -> None:
     text = f"time,pool,price,nodes\n90,{OD},,3\n10,{OD},2.5,\n50,{OD},4,1\n5,{OD},2,\n"
     found = load_supply([written(tmp_path, text)], cluster(), 20.0, 240.0)
     assert found == (
@@ -32,7 +32,7 @@ def test_rows_in_any_order_become_events_and_the_past_holds_from_the_start(tmp_p
     )
 
 
-def test_a_file_of_steps_belongs_to_the_pool_that_it_is_named_with(tmp_path: Path) -> None:
+def test_a_file_of_steps_applies_to_the_pool_in_its_option(tmp_path: Path) -> None:
     path = written(tmp_path, "0,4\n60,4\n60,2\n")
     found = load_supply([f"{OD}={path}"], cluster(), 0.0, 0.0)
     assert found == (NodesLimited(0.0, OD, 4), NodesLimited(60.0, OD, 4), NodesLimited(60.0, OD, 2))
@@ -50,14 +50,14 @@ def test_a_file_of_steps_belongs_to_the_pool_that_it_is_named_with(tmp_path: Pat
         (f"time,pool,nodes\n1,{OD}\n", ":2: 2 columns, expected 3"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_file_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UserError) as refused:
         load_supply([written(tmp_path, text)], cluster(), 0.0, 0.0)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_the_newest_nodes_above_the_limit_are_told_then_taken_and_not_billed() -> None:
+def test_the_newest_nodes_above_the_limit_get_notice_and_are_reclaimed() -> None:
     where = cluster()
     script = (NodesLimited(100.0, OD, 1, notice_s=60.0),)
     simulator = Simulator(Scenario(where, [], 200.0, 0.0, script), FixedFleet({ONE: 3}, where, {}))
@@ -84,8 +84,9 @@ def test_launches_beyond_the_limit_fail() -> None:
 
 
 def test_dates_are_those_of_the_trace_if_both_overlap(tmp_path: Path) -> None:
-    """The trace begins at 09:00 and prices change at 09:05 and 09:15; the price of 08:00 applies at
-    its start."""
+    """The trace begins at 09:00, and prices change at 09:05 and 09:15. The price of 08:00 applies
+    at its start.
+    """
     nine_s = 1_795_165_200.0  # 2026-11-20T09:00:00Z
     text = (
         f"time,pool,price\n2026-11-20T09:05:00+00:00,{OD},3\n2026-11-20 09:15:00,{OD},4\n"

@@ -1,4 +1,4 @@
-"""Trace files as workloads: models of requests, slices, rates, odd rows, and refusals."""
+"""Trace files as workloads: models, slices, rates, unusual rows, and refusals."""
 
 from __future__ import annotations
 
@@ -50,10 +50,8 @@ def test_columns_come_in_any_order_and_dates_count_from_the_first(tmp_path: Path
         ("TIMESTAMP,ContextTokens,GeneratedTokens", "{},3,4"),
     ],
 )
-def test_dates_with_an_offset_are_the_instants_that_they_name(
-    tmp_path: Path, header: str, row: str
-) -> None:
-    """The dates are from a night in which clocks are set back, so an hour occurs twice."""
+def test_dates_with_an_offset_are_exact_times(tmp_path: Path, header: str, row: str) -> None:
+    """Clocks are set back that night, so one hour occurs twice."""
     dates = ["2023-10-29T02:59:58+02:00", "2023-10-29T02:00:01+01:00", "2023-10-29T01:00:03Z"]
     trace = plain(tmp_path, [row.format(date) for date in dates], header)
     arrivals = load_workload(Demand((trace,), CONFIG), 1).scenario.arrivals
@@ -90,7 +88,7 @@ def test_a_slice_starts_at_zero_and_lasts_as_long_as_it_is(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("scale", [0.25, 1.5, 3.0])
-def test_rates_scale_and_keep_their_course(tmp_path: Path, scale: float) -> None:
+def test_scaled_rates_keep_their_course(tmp_path: Path, scale: float) -> None:
     trace = plain(tmp_path, [*rows(1000, 0.1), *[f"{100 + i},mini,100,20" for i in range(1000)]])
     found = load_workload(Demand((trace,), CONFIG, rate_scale=scale), 1).scenario.arrivals
     assert len(found) == pytest.approx(2000 * scale, rel=0.06)
@@ -99,9 +97,10 @@ def test_rates_scale_and_keep_their_course(tmp_path: Path, scale: float) -> None
     assert [a.at_s for a in found] == sorted(a.at_s for a in found)
 
 
-def test_odd_requests_are_kept_and_said(tmp_path: Path) -> None:
-    """The trace has a gap of an hour, prompts of 0 tokens, equal times and an outlier of a million
-    tokens."""
+def test_unusual_requests_are_kept_and_reported(tmp_path: Path) -> None:
+    """The trace has a gap of an hour, prompts of 0 tokens, equal times, and one prompt of a million
+    tokens.
+    """
     trace = plain(tmp_path, ["0,mini,0,5", "0,mini,9,0", "3600,mini,1000000,5", "3600,mini,8,8"])
     found = load_workload(Demand((trace,), CONFIG), 1)
     assert [a.input_tokens for a in found.scenario.arrivals] == [1, 9, 1_000_000, 8]
@@ -166,8 +165,9 @@ def servegen(folder: Path, rates: list[str], name: str = "w_rate_10min.csv") -> 
 
 
 def test_servegen_windows_become_requests(tmp_path: Path) -> None:
-    """A missing window keeps the rate of the window before it; lengths follow the histogram next to
-    the file."""
+    """A missing window has the rate of the window before it. Lengths follow the histogram next to
+    the file.
+    """
     path = servegen(tmp_path, ["0,2.0,1", "600,4.0,1", "1200,,1", "1800,1.0,1"])
     trace = load_servegen(path, 0.0, 2400.0, 1.0, np.random.default_rng(1))
     at_s = np.array(trace.arrivals_ms) / 1000.0
@@ -184,7 +184,7 @@ def test_servegen_windows_become_requests(tmp_path: Path) -> None:
     [{}, {"10": 0.0, "20": 0.0}, {"10": -1.0, "20": 2.0}, {"10": 1e308, "20": 1e308}, {"nan": 1.0},
      {"inf": 1.0}, [10, 20], {"ten": 1.0}],
 )  # fmt: skip
-def test_a_histogram_that_is_none_is_refused(tmp_path: Path, law: object) -> None:
+def test_an_invalid_histogram_is_refused(tmp_path: Path, law: object) -> None:
     path = servegen(tmp_path, ["0,2.0,1", "600,2.0,1"])
     laws = {"input_tokens": law, "output_tokens": {"5": 1.0}}
     (tmp_path / "w_token_hist.json.gz").write_bytes(json.dumps(laws).encode())
@@ -202,9 +202,10 @@ def test_few_arrivals_can_stand_for_many_and_follow_the_rate_evenly(tmp_path: Pa
     assert load_representatives(path, *span, most=10**9)[1] == 1.0
 
 
-def test_the_lengths_of_those_that_stand_for_many_follow_their_law_evenly(tmp_path: Path) -> None:
-    """A few hundred consecutive arrivals have the means of the distribution; inputs and outputs are
-    independent; each seed starts at another position."""
+def test_lengths_of_weighted_arrivals_follow_their_distribution_evenly(tmp_path: Path) -> None:
+    """A few hundred consecutive arrivals have the means of the distribution. Inputs and outputs are
+    independent, and each seed starts at another position.
+    """
     path = servegen(tmp_path, ["0,200.0,1"])
     law = {"input_tokens": {"100": 0.9, "2000": 0.1}, "output_tokens": {"10": 0.5, "90": 0.5}}
     (tmp_path / "w_token_hist.json.gz").write_bytes(json.dumps(law).encode())
@@ -216,20 +217,20 @@ def test_the_lengths_of_those_that_stand_for_many_follow_their_law_evenly(tmp_pa
     outputs = np.array(one.output_tokens).reshape(-1, 400)
     assert inputs.mean(axis=1) == pytest.approx(
         290.0, rel=0.03
-    )  # independent draws would differ by 10%
+    )  # Independent draws would differ by 10%.
     assert outputs.mean(axis=1) == pytest.approx(50.0, rel=0.03)
     assert (inputs * outputs).mean(axis=1) == pytest.approx(290.0 * 50.0, rel=0.1)
     assert one.input_tokens != other.input_tokens
 
 
 @pytest.mark.parametrize("pattern", ["Gamma", "Weibull"])
-def test_servegen_clients_are_as_bursty_as_they_say(tmp_path: Path, pattern: str) -> None:
+def test_servegen_clients_have_their_stated_burstiness(tmp_path: Path, pattern: str) -> None:
     lines = [f"0,{600 * i},5.0,3.0,{pattern},0,0" for i in range(60)]
     path = servegen(tmp_path, lines, "w_clients_10min.csv")
     trace = load_servegen(path, 0.0, 36_000.0, 1.0, np.random.default_rng(2))
     counts = np.histogram(np.array(trace.arrivals_ms) / 1000.0, np.arange(0, 36_001, 100))[0]
     assert counts.mean() == pytest.approx(500.0, rel=0.1)
-    assert 5.0 < counts.var() / counts.mean() < 14.0  # 9 for long spans
+    assert 5.0 < counts.var() / counts.mean() < 14.0  # 9 in long spans
 
 
 def test_servegen_without_lengths_is_refused(tmp_path: Path) -> None:
@@ -275,7 +276,7 @@ def test_sessions_of_two_traces_do_not_wait_for_each_other(tmp_path: Path) -> No
     assert len({one.session for one in arrivals}) == 80
 
 
-def test_what_the_user_says_of_columns_counts(tmp_path: Path) -> None:
+def test_columns_named_by_the_user_take_precedence(tmp_path: Path) -> None:
     trace = plain(tmp_path, ["3,10,5", "7,20,6"], "when,read,wrote")
     columns = parse_columns("time=when:ms,input=read,output=wrote")
     workload = load_workload(Demand((trace,), CONFIG, columns=columns), 1)

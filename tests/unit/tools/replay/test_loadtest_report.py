@@ -15,9 +15,10 @@ def totals(jobs: int, speed: float = 1.0) -> Totals:
     return made
 
 
-def test_attainment_is_of_all_that_were_sent() -> None:
-    """One request attains its SLO, one is late, one fails: the attainment is a third, and the
-    report lists the reasons."""
+def test_attainment_is_a_share_of_all_sent_requests() -> None:
+    """One request meets its SLO, one is late, and one fails. The attainment is a third, and the
+    report lists the reasons.
+    """
     run = totals(3)
     run.add(
         [
@@ -32,8 +33,8 @@ def test_attainment_is_of_all_that_were_sent() -> None:
     assert run.exit_code() == 0
 
 
-def test_reports_of_several_workers_make_one_rate() -> None:
-    """Each worker sends every other request; together they send the trace at its speed."""
+def test_reports_of_several_workers_are_added() -> None:
+    """Each worker sends every other request. Together they send the trace at its speed."""
     run = totals(9, speed=2.0)
     run.add([], [(1000.0 * i, 2.0) for i in range(0, 9, 2)])
     run.add([], [(1000.0 * i, 2.0) for i in range(1, 9, 2)])

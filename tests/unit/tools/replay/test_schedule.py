@@ -1,4 +1,4 @@
-"""The split of a trace over models, and the report of its requests."""
+"""Split of a trace over models, and the report of its requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def trace(count: int, read: int = 10, written: int = 5) -> Trace:
 
 
 def test_shares_follow_weights_and_seed() -> None:
-    """For 6000 draws with shares of 1/6, 2/6 and 3/6, four standard deviations are about 160."""
+    """Of 6000 draws with shares of 1/6, 2/6 and 3/6, four standard deviations are about 160."""
     weights = {"a": 1.0, "b": 2.0, "c": 3.0, "never": 0.0}
     jobs = schedule(trace(6000), weights, {}, 7, 1e9)
     seen = Counter(job.model for job in jobs)
@@ -70,7 +70,7 @@ def test_quantile_is_the_smallest_value_that_covers(values: list[float], q: floa
     assert len(below) < q * len(values) + 1e-9
 
 
-def test_attainment_counts_what_failed_and_was_dropped() -> None:
+def test_attainment_includes_failed_and_dropped_requests() -> None:
     record = Record({"a": Limits(100.0, 10.0), "b": None})
     model = record.models["a"]
     model.sent = 5

@@ -1,4 +1,4 @@
-"""A replay that cannot continue reports an error; it does not end as if the trace were over."""
+"""A replay that cannot continue reports an error. It does not end as if its trace were over."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Broken(Sender):
         raise ValueError("a bug")
 
 
-async def test_a_request_that_met_a_bug_counts_as_failed_with_its_reason() -> None:
+async def test_an_unexpected_error_counts_as_a_failed_request_with_its_reason() -> None:
     """Only requests without an answer at the end count as dropped."""
     record = Record({"m": None})
     base = TimeBase(1.0, 0, time.monotonic_ns())
@@ -42,7 +42,7 @@ async def test_a_generator_that_fails_ends_the_replay_with_its_error() -> None:
         await sender.run(jobs, asyncio.Event(), 1.0)
 
 
-def test_a_connection_that_failed_has_words() -> None:
+def test_a_failed_connection_has_a_reason() -> None:
     refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)")
     for error, said in (
         (refused, "connection refused"),
@@ -66,8 +66,9 @@ ended: dict[int, int] = {}
 
 
 async def test_turns_of_a_session_are_sent_after_the_answers_before_them() -> None:
-    """The second turn is due early, but waits for its pause after the first answer; the third turn
-    waits for its own time. Requests without a session wait for no answer."""
+    """The second turn is due early, but waits for its pause after the first answer. The third turn
+    waits for its own time. A request without a session waits for no answer.
+    """
     sent.clear()
     record = Record({"m": None})
     start_ns = time.monotonic_ns()

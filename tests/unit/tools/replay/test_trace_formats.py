@@ -1,5 +1,4 @@
-"""The columns of a trace identify its format, and each format of the table has its own time
-unit."""
+"""The columns of a trace identify its format, and each format has its time unit."""
 
 from __future__ import annotations
 
@@ -179,10 +178,11 @@ def test_a_format_is_read_with_its_unit(
     assert trace.clock == clock
 
 
-def test_turns_wait_for_the_pause_that_the_record_tells(tmp_path: Path) -> None:
-    """BurstGPT: the pause is from the end of an answer (5 s + 2.5 s) to the next turn (45 s).
-    bailian records no ends: a turn comes at its time, or after the answer. A session of one turn
-    does not count as a session."""
+def test_turns_wait_for_the_recorded_pause(tmp_path: Path) -> None:
+    """In BurstGPT, the pause lasts from the end of an answer (5 s + 2.5 s) to the next turn (45 s).
+    bailian records no ends, so a turn comes at its time or after the answer. One turn alone is no
+    session.
+    """
     trace = load_trace(write(tmp_path, BURSTGPT_SESSIONS))
     assert list(trace.sessions) == [0, 0, -1]
     assert list(trace.delays_ms) == [-1.0, 37_500.0, -1.0]
@@ -192,8 +192,9 @@ def test_turns_wait_for_the_pause_that_the_record_tells(tmp_path: Path) -> None:
 
 
 def test_a_turn_without_a_time_comes_after_an_answer_of_usual_length(tmp_path: Path) -> None:
-    """The answer takes 0.5 s to its first of 20 tokens of 30 ms each; then the delay of 4 s
-    follows."""
+    """The answer has its first of 20 tokens after 0.5 s, and 30 ms per token. The delay of 4 s
+    follows.
+    """
     trace = load_trace(
         write(
             tmp_path,
@@ -217,12 +218,13 @@ def test_a_second_branch_of_a_chat_does_not_wait_for_the_first(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("step", [1, 40])
-def test_times_that_would_do_in_two_units_are_asked_for(tmp_path: Path, step: int) -> None:
-    """Requests are 20 units apart: 50 req/s if the unit is a millisecond, one request every 20 s if
-    it is a second."""
+def test_times_that_are_plausible_in_two_units_need_an_option(tmp_path: Path, step: int) -> None:
+    """Requests are 20 units apart. In milliseconds that is 50 req/s, in seconds one request every
+    20 s.
+    """
     rows = "".join(f"{20 * i},1,2\n" for i in range(0, 16_000, step))
     path = write(tmp_path, "timestamp,input_tokens,output_tokens\n" + rows)
-    if step == 40:  # 800 s apart: one request in 13 minutes is implausible
+    if step == 40:  # 800 s apart: one request in 13 minutes is implausible.
         assert load_trace(path).clock == "timestamp: milliseconds"
         return
     with pytest.raises(UserError, match="seconds or milliseconds") as caught:
@@ -232,16 +234,17 @@ def test_times_that_would_do_in_two_units_are_asked_for(tmp_path: Path, step: in
     assert load_trace(path, parse_columns("time=timestamp:ms")).duration_s == 0.02 * 15_999
 
 
-def test_a_unit_that_the_values_deny_is_asked_for(tmp_path: Path) -> None:
-    """The values are seconds in a format that uses milliseconds: 6,000 req/s would be
-    implausible."""
+def test_an_implausible_time_unit_needs_an_option(tmp_path: Path) -> None:
+    """The values are in seconds, but the format uses milliseconds. 6,000 req/s would be
+    implausible.
+    """
     row = '{{"timestamp": {}, "input_length": 5, "output_length": 6}}\n'
     path = write(tmp_path, "".join(row.format(i / 6.0) for i in range(1000)))
     with pytest.raises(UserError, match="--columns time=timestamp:s"):
         load_trace(path)
 
 
-def test_columns_that_no_rule_knows_are_named_by_the_user(tmp_path: Path) -> None:
+def test_unknown_columns_can_be_named_by_the_user(tmp_path: Path) -> None:
     path = write(tmp_path, "when,Prompt Toks,gen,who,llm\n3,10,20,x,m\n5,30,40,y,m\n")
     with pytest.raises(UserError, match="begins no trace"):
         load_trace(path)

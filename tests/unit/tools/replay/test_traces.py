@@ -1,4 +1,4 @@
-"""The content of a trace identifies its format; errors name file and line."""
+"""The content of a trace identifies its format. Errors name file and line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write(folder: Path, text: str | bytes, name: str = "trace.dat") -> Path:
     ],
 )
 @pytest.mark.parametrize("dress", ["plain", "gz", "crlf", "bom", "blank"])
-def test_forms_by_content(
+def test_the_content_identifies_the_format(
     tmp_path: Path,
     text: str,
     form: str,
@@ -48,7 +48,7 @@ def test_forms_by_content(
     tokens: list[tuple[int, int]],
     dress: str,
 ) -> None:
-    """The file name has no influence; line ends, a byte order mark and blank lines do no harm."""
+    """The file name does not matter. Line ends, a byte order mark and blank lines do no harm."""
     data = text.encode()
     dressed = {
         "plain": data,

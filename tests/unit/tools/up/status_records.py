@@ -1,4 +1,4 @@
-"""Records as a run reads them from topics, for the tests of the displays."""
+"""Builders of records as a run reads them from topics, for tests of the views."""
 
 from __future__ import annotations
 

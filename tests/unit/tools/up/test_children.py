@@ -1,4 +1,4 @@
-"""Child processes are started, restarted, and all gone at the end."""
+"""Child processes of a run start, restart, and have all ended when the run ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def child(folder: Path, code: str, restart: bool = True) -> Child:
     return Child("part", [sys.executable, "-c", code], folder / "log", restart)
 
 
-async def test_a_part_says_when_it_is_ready_and_ends_when_asked(tmp_path: Path) -> None:
+async def test_a_child_reports_that_it_is_ready_and_ends_on_request(tmp_path: Path) -> None:
     children = Children()
     children.open()
     part = await children.start(child(tmp_path, f"{READY}; signal.pause()"))
@@ -31,7 +31,7 @@ async def test_a_part_says_when_it_is_ready_and_ends_when_asked(tmp_path: Path) 
         os.kill(pid, 0)
 
 
-async def test_a_killed_part_is_started_again(tmp_path: Path) -> None:
+async def test_a_killed_child_is_restarted(tmp_path: Path) -> None:
     children = Children()
     children.open()
     part = await children.start(child(tmp_path, f"{READY}; signal.pause()"))
@@ -47,7 +47,7 @@ async def test_a_killed_part_is_started_again(tmp_path: Path) -> None:
     await children.close()
 
 
-async def test_a_part_that_cannot_start_is_named_with_its_last_words(tmp_path: Path) -> None:
+async def test_a_child_that_cannot_start_is_named_with_its_last_output(tmp_path: Path) -> None:
     children = Children()
     children.open()
     part = await children.start(child(tmp_path, "import sys; sys.exit('no such luck')"))
@@ -56,7 +56,7 @@ async def test_a_part_that_cannot_start_is_named_with_its_last_words(tmp_path: P
     await children.close()
 
 
-async def test_what_a_part_leaves_behind_is_ended_too(tmp_path: Path) -> None:
+async def test_processes_left_behind_by_a_child_are_ended(tmp_path: Path) -> None:
     code = (
         "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import signal; "
         "signal.pause()'], start_new_session=True); import json; "
@@ -72,9 +72,8 @@ async def test_what_a_part_leaves_behind_is_ended_too(tmp_path: Path) -> None:
         os.kill(orphan, 0)
 
 
-async def test_a_part_that_cannot_be_watched_any_more_is_told(tmp_path: Path) -> None:
-    """The program of a process is missing when the process must be restarted: the run must report
-    this."""
+async def test_a_child_that_cannot_be_restarted_is_reported(tmp_path: Path) -> None:
+    """Its program is missing when it must be restarted."""
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\n{READY}; signal.pause()\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The overhead of the test harness, from the text of metrics pages."""
+"""The overhead of the test harness, calculated from metrics pages."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def engine(p50: float, p99: float, count: int) -> str:
     )
 
 
-def test_engines_count_by_how_often_they_wrote_and_the_latest_sets_p99() -> None:
+def test_the_p99_delay_of_engines_is_weighted_by_their_writes() -> None:
     found = combine(GATEWAY, [engine(1.0, 5.0, 300), engine(5.0, 9.0, 100), engine(99.0, 99.0, 0)])
     assert found["p50"] == pytest.approx(1.0 + 2.0)
     assert found["p99"] == pytest.approx(8.0 + 9.0)
 
 
-def test_a_gateway_that_does_not_answer_is_no_figure() -> None:
+def test_a_gateway_that_does_not_answer_gives_no_figure() -> None:
     assert combine("", [engine(1.0, 5.0, 3)]) == {"p50": None, "p99": None}

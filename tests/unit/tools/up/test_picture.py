@@ -1,4 +1,4 @@
-"""The `Picture` of a run: it collects records into the data of the view and the summary."""
+"""The `Picture` of a run collects records for the view and the summary."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ def test_a_nodes_price_is_shared_by_the_gpus_in_use_on_it(picture: Picture) -> N
     assert row(picture, "code").usd_per_h == pytest.approx(3.40 * 2 / 3)
 
 
-def test_reaction_runs_from_the_threshold_to_the_next_assignment(picture: Picture) -> None:
+def test_the_reaction_time_lasts_from_the_threshold_to_the_next_assignment(
+    picture: Picture,
+) -> None:
     def decision(number: int, kind: str, over_since_ms: int, at_ms: int) -> Decision:
         return Decision(number, 1, "mini", kind, at_ms, True, "why", over_since_ms=over_since_ms)
 
@@ -94,10 +96,10 @@ def plan(count: int, number: int = 1) -> PlanRecord:
     return PlanRecord(number, 1, NOW_MS, "urgent", 1.0 * count, -1.0, (target,))
 
 
-def test_the_first_fleet_is_ready_when_all_that_is_planned_is_ready_and_routed(
+def test_the_first_fleet_is_ready_when_every_planned_instance_is_ready_and_routed(
     picture: Picture,
 ) -> None:
-    """One ready instance, or all instances assigned so far, are not enough: the plan counts."""
+    """One ready instance is not enough, nor are all instances assigned so far: the plan counts."""
 
     def up(*names: str) -> None:
         for name in names:
@@ -143,9 +145,10 @@ def infeasible(number: int, model: str = "mini", capacity: float = 1.0) -> Decis
     )
 
 
-def test_demand_that_cannot_be_met_is_shown_until_a_plan_serves_it(picture: Picture) -> None:
-    """The view shows one line per model with the latest reason; additional capacity that is not
-    enough changes nothing."""
+def test_unserved_demand_is_shown_until_a_plan_serves_it(picture: Picture) -> None:
+    """The view shows one line per model with the latest reason. Additional capacity that is not
+    enough changes nothing.
+    """
     picture.add(infeasible(1))
     picture.add(infeasible(2))
     picture.add(infeasible(3, model="code"))
@@ -161,15 +164,15 @@ def test_demand_that_cannot_be_met_is_shown_until_a_plan_serves_it(picture: Pict
     assert picture.unmet(NOW_MS) == {}
 
 
-def test_what_the_controller_does_not_repeat_is_over(picture: Picture) -> None:
-    """An SLO that is out of reach is independent of the shortfall of a plan."""
+def test_a_shortage_that_the_controller_does_not_repeat_is_over(picture: Picture) -> None:
+    """An impossible SLO is independent of the shortfall of a plan."""
     picture.add(infeasible(1, capacity=9.0))
     picture.add(replace(plan(1), at_ms=NOW_MS + 1000))
     assert picture.unmet(NOW_MS + 600_000) == {"mini": "why 1"}
     assert picture.unmet(NOW_MS + 700_000) == {}
 
 
-def test_that_the_controller_is_behind_is_shown_until_it_has_caught_up(picture: Picture) -> None:
+def test_the_lag_of_the_controller_is_shown_until_it_has_caught_up(picture: Picture) -> None:
     def hold_decision(number: int, code: str) -> Decision:
         return Decision(number, 1, "*", "hold", NOW_MS, True, f"about {code}", codes=(code,))
 

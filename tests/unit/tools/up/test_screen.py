@@ -42,8 +42,9 @@ def line_of(lines: list[str], word: str) -> str:
 
 
 def fill(picture: Picture) -> None:
-    """Add a fleet: mini on three L4 of eu-west, one of them spot, and one more starting; code has
-    no instance."""
+    """Add a fleet. mini has three L4 in eu-west, one of them spot, and one that starts. code has no
+    instance.
+    """
     group = RouteGroup("g:1", 8.0, aggregated=(Endpoint("i1", "127.0.0.1:1"),))
     picture.add(Routes("mini", 5, 2, NOW_MS, 500, 30, (group,)))
     nodes = [("a", "on-demand", InstanceState.READY), ("b", "on-demand", InstanceState.READY),
@@ -73,7 +74,7 @@ def test_the_important_columns_stay_at_every_width(picture: Picture, width: int)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
-def test_twelve_rows_keep_the_clock_the_money_every_model_and_the_last_decision(
+def test_twelve_rows_show_clock_cost_models_and_the_last_decision(
     picture: Picture, width: int
 ) -> None:
     fill(picture)
@@ -85,7 +86,7 @@ def test_twelve_rows_keep_the_clock_the_money_every_model_and_the_last_decision(
 
 
 def test_a_missed_slo_has_a_colour_and_a_sign(picture: Picture) -> None:
-    """The sign is also shown without colours; the latency above its limit is marked too."""
+    """The sign is also shown without colours. A latency above its limit is marked too."""
     picture.add(telemetry(ttft_ms={bucket_of(1300.0): 4}))
     lines = screen(picture, NOW_MS, FACTS, 100)
     (mini,) = (line for line in lines if line.plain.startswith("mini"))
@@ -106,17 +107,18 @@ def test_an_slo_that_is_met_has_no_sign(picture: Picture) -> None:
     assert "!" not in line_of(shown(picture, 100), "mini")
 
 
-def test_a_load_on_next_to_no_capacity_stays_readable(picture: Picture) -> None:
-    """If one kind of GPU cannot hold the request lengths, the capacity is 1e-8 req/s."""
+def test_a_load_on_almost_no_capacity_stays_readable(picture: Picture) -> None:
+    """A GPU that cannot serve the request lengths has a capacity of 1e-8 req/s."""
     group = RouteGroup("g:1", 1e-8, aggregated=(Endpoint("i1", "127.0.0.1:1"),))
     picture.add(Routes("mini", 5, 2, NOW_MS, 500, 30, (group,)))
     picture.add(telemetry())
     assert ">999%" in line_of(shown(picture, 100), "mini")
 
 
-def test_what_is_broken_now_is_seen_first(picture: Picture) -> None:
-    """Failed processes, failed requests and unmet demand are shown first, even on a small
-    screen."""
+def test_present_faults_are_shown_first(picture: Picture) -> None:
+    """These are failed processes, failed requests and unmet demand. They come first even on a small
+    screen.
+    """
     fill(picture)
     picture.add(Decision(2, 1, "mini", "infeasible", NOW_MS, False, "pool full",
                          demand_req_per_s=2.0, capacity_req_per_s=1.0))  # fmt: skip
@@ -129,7 +131,7 @@ def test_what_is_broken_now_is_seen_first(picture: Picture) -> None:
     assert "! load sent late, p99 700 ms" in "\n".join(lines)
 
 
-def test_of_many_models_those_that_do_worst_are_shown(picture: Picture) -> None:
+def test_the_worst_of_many_models_are_shown(picture: Picture) -> None:
     """The view also states the number of omitted models."""
     picture.add(telemetry(model="code"))
     lines = shown(picture, 80, 6)
@@ -137,7 +139,7 @@ def test_of_many_models_those_that_do_worst_are_shown(picture: Picture) -> None:
     assert "and 2 more models" in lines
 
 
-def test_an_instance_that_is_lost_is_told_at_once(picture: Picture) -> None:
+def test_a_lost_instance_is_shown_at_once(picture: Picture) -> None:
     ready = instance("i1", InstanceState.READY, (0,))
     picture.add(Status("n", "eu-west/l4/spot", "e", 1, NOW_MS, (ready,)))
     assert picture.story == []
@@ -157,7 +159,7 @@ def test_owned_nodes_and_phases_are_named(picture: Picture) -> None:
     assert "d 4×H100-SXM us-east, owned; p 2×H100-SXM us-east, owned" in wide
 
 
-def test_a_replan_says_what_goes_and_what_comes(picture: Picture) -> None:
+def test_a_new_plan_shows_additions_and_removals(picture: Picture) -> None:
     change = (("mini:a1@eu-west/l4/spot", -2), ("mini:a1@us-east/l40s/on-demand", 1))
     picture.add(Decision(1, 1, "mini", "replan", NOW_MS, False, "why; -1.28/h", change=change))
     assert picture.story[-1].text == (
@@ -166,7 +168,7 @@ def test_a_replan_says_what_goes_and_what_comes(picture: Picture) -> None:
     )
 
 
-def test_a_proposal_says_the_number_that_approve_takes(picture: Picture) -> None:
+def test_a_proposal_shows_its_number(picture: Picture) -> None:
     change = (("mini:a1@us-east/l40s/on-demand", 1),)
     picture.add(
         Decision(12, 1, "mini", "scale_out", NOW_MS, False, "why", change=change,
@@ -184,8 +186,9 @@ def test_the_clock_of_the_screen(elapsed_ms: int, said: str) -> None:
 
 
 def test_no_figure_is_cut_at_80_columns(picture: Picture) -> None:
-    """All figures have three digits and instances are in every state; the names of places are
-    shortened first."""
+    """All figures have three digits, and instances are in every state. Names of places are
+    shortened first.
+    """
     late = {bucket_of(12_300.0): 4}
     picture.add(telemetry(arrivals=400, ttft_ms=late, tpot_ms={bucket_of(123.0): 4}))
     group = RouteGroup("g:1", 412.5, aggregated=(Endpoint("i1", "127.0.0.1:1"),))

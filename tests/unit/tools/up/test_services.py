@@ -1,4 +1,4 @@
-"""Services with several models behind one name, in the live view."""
+"""The live view of services that route among several models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def picture_of(cluster: Cluster) -> Picture:
     return Picture(replace(cluster, routes=(ROUTE,)))
 
 
-def test_a_service_says_nothing_that_it_does_not_know(cluster: Cluster) -> None:
+def test_a_service_shows_no_unknown_figure(cluster: Cluster) -> None:
     picture = picture_of(cluster)
     (row,) = picture.services(NOW_MS)
     assert service_parts(row) == ["auto: no thresholds yet"]
@@ -38,7 +38,7 @@ def test_a_service_says_nothing_that_it_does_not_know(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 100])
-def test_a_service_shows_shares_quality_and_what_fell_back(cluster: Cluster, width: int) -> None:
+def test_a_service_shows_shares_quality_and_fallbacks(cluster: Cluster, width: int) -> None:
     """Planned and served values are shown at every width."""
     picture = picture_of(cluster)
     picture.add(Routes("auto", 1, 1, NOW_MS, 0.0, 0.0, split=ROUTE.split((2,), ROUTE.sample)))

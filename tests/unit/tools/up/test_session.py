@@ -1,5 +1,7 @@
-"""The start of a run: the load begins once the whole first fleet is ready, or the run names the
-missing part."""
+"""The start of a run: load begins once the whole first fleet is ready.
+
+If an instance does not become ready, the run names it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ SPEED = 10.0
 
 
 class FakeTime:
-    """A monotonic clock that only sleeping advances, with events at some of its seconds."""
+    """A monotonic clock that advances only in sleeps. Events happen at some of its seconds."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -81,8 +83,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 
 
 def config(**modes: Mode) -> Config:
-    """The sample configuration with a floor of 1 for mini and chat, and no initial demand for other
-    models."""
+    """The sample configuration. mini and chat have a minimum of 1; the other models have no initial
+    demand.
+    """
     found = load_config(SAMPLE, Mode.ACT)
     services = tuple(
         replace(
@@ -97,12 +100,12 @@ def config(**modes: Mode) -> Config:
 
 
 def wishes(found: Config) -> Wishes:
-    """The options of a run: a minute of traffic at ten times real time."""
+    """Options for a run with a minute of traffic at ten times real time."""
     return Wishes(found, SAMPLE, SAMPLE, Traffic(1, 60.0), SPEED, 0.0, "", 0, 1)
 
 
 class Start:
-    """A session before its load, its picture, and the result of the wait."""
+    """A session before its load, its view, and the result of the wait."""
 
     def __init__(self, found: Config) -> None:
         self.session = Session(wishes(found), View(Console(file=io.StringIO())))
@@ -138,7 +141,7 @@ class Start:
 
 
 async def test_the_load_waits_for_every_instance_of_the_first_fleet(clock: FakeTime) -> None:
-    """The load does not wait for models without a floor and a declared rate."""
+    """Load does not wait for models without a minimum and a declared rate."""
     start = Start(config())
     clock.at(1.0, lambda: start.plan(mini=2, chat=1))
     clock.at(2.0, lambda: start.ready("mini", 1))
@@ -152,7 +155,7 @@ async def test_the_load_waits_for_every_instance_of_the_first_fleet(clock: FakeT
     assert start.picture.story == []
 
 
-async def test_models_that_may_not_act_or_cannot_be_had_are_not_waited_for(
+async def test_load_does_not_wait_for_models_without_permission_or_capacity(
     clock: FakeTime,
 ) -> None:
     start = Start(config(chat=Mode.RECOMMEND))
@@ -161,7 +164,7 @@ async def test_models_that_may_not_act_or_cannot_be_had_are_not_waited_for(
     assert clock.now_s < 2.0
 
 
-async def test_a_model_with_a_promise_that_cannot_be_kept_is_waited_for_all_the_same(
+async def test_load_waits_for_a_model_whose_promise_cannot_be_kept(
     clock: FakeTime,
 ) -> None:
     start = Start(config())
@@ -173,7 +176,7 @@ async def test_a_model_with_a_promise_that_cannot_be_kept_is_waited_for_all_the_
     assert clock.now_s > 5.0
 
 
-async def test_after_the_limit_the_load_starts_with_what_is_ready_and_says_so(
+async def test_after_the_limit_load_starts_with_the_ready_instances_and_a_notice(
     clock: FakeTime,
 ) -> None:
     start = Start(config())
@@ -186,7 +189,7 @@ async def test_after_the_limit_the_load_starts_with_what_is_ready_and_says_so(
     assert [event.text for event in start.picture.story if event.bad] == [said]
 
 
-async def test_a_model_with_nothing_at_all_ends_the_run(clock: FakeTime) -> None:
+async def test_a_model_without_a_ready_instance_ends_the_run(clock: FakeTime) -> None:
     start = Start(config())
     start.plan(mini=1, chat=1)
     start.ready("chat", 1)
@@ -195,8 +198,8 @@ async def test_a_model_with_nothing_at_all_ends_the_run(clock: FakeTime) -> None
         await start.wait()
 
 
-async def test_the_run_may_end_before(clock: FakeTime) -> None:
-    """The run ends by its own deadline, or because its user ends it."""
+async def test_a_run_can_end_before_its_load(clock: FakeTime) -> None:
+    """Its own deadline or its user ends it."""
     start = Start(config())
     assert not await start.wait(deadline=3.0)
     assert clock.now_s == pytest.approx(3.0, abs=0.2)
@@ -204,10 +207,10 @@ async def test_the_run_may_end_before(clock: FakeTime) -> None:
     assert not await start.wait()
 
 
-def test_what_is_shown_when_the_parts_have_ended_is_what_the_summary_says(
+def test_the_last_view_equals_the_summary(
     clock: FakeTime,
 ) -> None:
-    """Processes take seconds to end, which would increase the bill at ten times real time."""
+    """Processes take seconds to end. At ten times real time that would increase the cost."""
     out = io.StringIO()
     session = Session(wishes(config()), View(Console(file=out, force_terminal=True, width=100)))
     shown = session._shown
@@ -229,10 +232,10 @@ def test_what_is_shown_when_the_parts_have_ended_is_what_the_summary_says(
         ("_drawing", ZeroDivisionError("a row"), ZeroDivisionError, "a row"),
     ],
 )
-async def test_a_screen_that_stopped_ends_the_wait_with_its_reason(
+async def test_a_failed_screen_ends_the_wait_with_its_reason(
     clock: FakeTime, task: str, error: Exception, raised: type[Exception], said: str
 ) -> None:
-    """The message names the failure of the screen, not the missing instances."""
+    """The message names this failure, not the missing instances."""
 
     async def fail() -> None:
         raise error

@@ -1,4 +1,4 @@
-"""The last lines of a run: what it cost, why requests failed, and whether it ended early."""
+"""The summary at the end of a run: its cost, the reasons of failed requests, and an early end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTHING = {"p50": None, "p99": None}
 
 
 def report(failed: dict[str, int]) -> dict[str, Any]:
-    """The report of a replayer: three served requests, two of them in time, and `failed` ones."""
+    """A replayer's report with three served requests, two of them in time, and `failed` ones."""
     record = Record({"mini": Limits(500.0, 50.0)})
     model = record.models["mini"]
     model.sent = 3 + sum(failed.values())
@@ -44,7 +44,7 @@ def printed(
     return said.getvalue()
 
 
-def test_the_first_line_is_what_it_was_worth(picture: Picture) -> None:
+def test_the_first_line_compares_the_cost_with_other_policies(picture: Picture) -> None:
     others = (
         {"what": "sized for the peak", "usd": 11.204, "unserved": 0.0},
         {"what": "one GPU type", "usd": 9.8, "unserved": 0.25, "gpu": "L40S"},
@@ -76,7 +76,7 @@ def test_failed_requests_have_a_reason(picture: Picture) -> None:
         (Ended(Traffic(9, 9.0), 0.0, False), "load lost", "the load generator was lost"),
     ],
 )
-def test_a_run_that_ends_early_says_so(picture: Picture, ended: Ended, key: str, said: str) -> None:
+def test_an_early_end_is_stated(picture: Picture, ended: Ended, key: str, said: str) -> None:
     text = printed(picture, report({}), ended)
     line = f"3 of the 9 requests of the trace were sent: {said}"
     assert (line in text) == bool(said)
@@ -85,9 +85,8 @@ def test_a_run_that_ends_early_says_so(picture: Picture, ended: Ended, key: str,
     assert summary["trace"]["requests"] == ended.traffic.requests
 
 
-def test_without_a_report_the_counts_are_those_that_were_last_told(picture: Picture) -> None:
-    """The disk is full, or the load generator was killed: the last reported counts apply, and
-    requests in flight have no answer."""
+def test_without_a_report_the_last_reported_counts_apply(picture: Picture) -> None:
+    """The disk is full, or the load generator was killed. Requests in flight have no answer."""
     told = {"sent": 5, "served": 2, "failed": 1}
     text = printed(picture, {}, Ended(Traffic(9, 9.0), 60.0, False, told))
     assert "attainment not known" in text
@@ -97,15 +96,16 @@ def test_without_a_report_the_counts_are_those_that_were_last_told(picture: Pict
     assert "5 of the 9 requests of the trace were sent: the load generator was lost" in text
 
 
-def test_a_gap_in_the_trace_is_said(picture: Picture) -> None:
+def test_a_gap_in_the_trace_is_stated(picture: Picture) -> None:
     ended = Ended(Traffic(3, 3000.0, (Gap(1020.0, 1740.0),)), 0.0, False)
     text = printed(picture, report({}), ended)
     assert "the trace itself has no requests from +17:00 to +29:00" in text
 
 
-def test_a_run_without_requests_says_why(picture: Picture) -> None:
-    """Zero served of zero sent requests is no success: the line states that there was no time for
-    them."""
+def test_a_run_without_requests_states_the_reason(picture: Picture) -> None:
+    """Zero served of zero sent requests is no success. The line states that there was no time for
+    requests.
+    """
     text = printed(picture, {}, Ended(Traffic(3, 9.0), 5.0, False))
     assert "no request was sent" in text
     assert "the time of --for was over" in text

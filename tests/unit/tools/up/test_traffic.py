@@ -1,4 +1,4 @@
-"""The facts of a run about its trace: duration, gaps, and the demand of its first minutes."""
+"""Facts about the trace of a run: duration, gaps, and the demand of its first minutes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_gap_is_a_minute_and_much_longer_than_usual() -> None:
 
 
 def test_models_without_a_rate_are_planned_for_the_first_minutes_of_the_trace() -> None:
-    """Each such model gets its share of those minutes and their lengths; a declared rate stays."""
+    """Each such model gets its share of those minutes and their lengths. A declared rate stays."""
     cluster = load_config(SAMPLE, Mode.ACT).cluster
     busy = trace(*(60.0 + second / 8.0 for second in range(8 * 300)), *(1000.0, 1001.0))
     found = with_first_minutes(cluster, busy, seed=1)

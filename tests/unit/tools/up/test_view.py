@@ -1,4 +1,4 @@
-"""The live view on a terminal in memory, and as plain lines without a terminal."""
+"""The live view on an in-memory terminal, and as plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ FACTS = Facts((TITLE,), "API | Ctrl-C stops everything", (), NOW_MS - 9000, 10, 
 
 
 class Into(io.StringIO):
-    """A stream that writes to a terminal in memory; left: whether the alternate screen was
-    closed."""
+    """A stream that writes to an in-memory terminal. left: whether the
+    alternate screen was closed.
+    """
 
     def __init__(self, terminal: pyte.Screen) -> None:
         super().__init__()
@@ -41,8 +42,8 @@ def expected(picture: Picture, columns: int, rows: int) -> list[str]:
     return shown + [""] * (rows - len(shown))
 
 
-def test_a_resize_leaves_nothing_behind(picture: Picture) -> None:
-    """The screen shows the picture at the new size, and no remains of the old one."""
+def test_a_resize_leaves_no_remains_of_the_old_view(picture: Picture) -> None:
+    """The screen shows the view at the new size."""
     picture.add(telemetry())
     terminal = pyte.Screen(100, 24)
     console = Console(file=Into(terminal), force_terminal=True, width=100, height=24)
@@ -56,7 +57,7 @@ def test_a_resize_leaves_nothing_behind(picture: Picture) -> None:
     view.stop()
 
 
-def test_the_last_picture_stays_after_the_end(picture: Picture) -> None:
+def test_the_last_view_stays_after_the_end(picture: Picture) -> None:
     terminal = pyte.Screen(80, 24)
     into = Into(terminal)
     view = View(Console(file=into, force_terminal=True, width=80, height=24))

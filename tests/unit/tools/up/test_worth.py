@@ -37,8 +37,9 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def demand_of(minutes: int, rate_of: dict[str, list[int]]) -> DemandSeen:
-    """Telemetry of whole minutes, one record per second; rate_of: the rates of each model by
-    minute."""
+    """Telemetry of whole minutes, one record per second. rate_of: the rates of each model by
+    minute.
+    """
     found = DemandSeen()
     for model, rates in rate_of.items():
         for minute in range(minutes):
@@ -77,15 +78,15 @@ def test_two_gateways_share_the_arrivals_of_a_minute() -> None:
     assert mini.req_per_s == pytest.approx(8.0)
 
 
-def test_a_minute_of_which_little_was_seen_is_no_peak() -> None:
+def test_a_minute_with_little_telemetry_is_no_peak() -> None:
     known = demand_of(1, {"mini": [2]})
     known.add(telemetry("mini", sequence=99, end_ms=START_MS + 60_500, arrivals=50))
     (mini,) = known.peak(known.minutes())
     assert mini.req_per_s == 2.0
 
 
-def test_windows_cover_all_that_was_billed() -> None:
-    """The windows begin with the first launch, before any request, and last to the end."""
+def test_windows_cover_the_whole_billed_time() -> None:
+    """They begin with the first launch, before any request, and last to the end."""
     known = demand_of(10, {"mini": [1] * 5 + [4] * 5})
     found = windows(known, START_MS - 120_000, START_MS + 600_000, 300.0)
     assert [round(window.hours * 60.0, 6) for window in found] == [7.0, 5.0]
@@ -93,8 +94,8 @@ def test_windows_cover_all_that_was_billed() -> None:
     assert windows(DemandSeen(), START_MS, START_MS + 60_000, 300.0) == []
 
 
-def test_each_way_costs_what_its_plans_cost(cluster: Cluster) -> None:
-    """A fleet for the peak costs the same all the time; the other policies follow the demand."""
+def test_each_policy_costs_what_its_plans_cost(cluster: Cluster) -> None:
+    """A fleet for the peak costs the same all the time. The other policies follow the demand."""
     known = demand_of(10, {"mini": [2] * 5 + [20] * 5, "small": [30] * 5 + [3] * 5})
     stretches = windows(known, START_MS, START_MS + 600_000, 300.0)
     one = comparisons(cluster)
@@ -109,7 +110,7 @@ def test_each_way_costs_what_its_plans_cost(cluster: Cluster) -> None:
     assert one.each_model_alone(always).usd >= one.sized_for_the_peak(known, stretches).usd * 0.99
 
 
-def test_a_type_that_cannot_hold_a_model_says_how_much_it_serves(cluster: Cluster) -> None:
+def test_a_gpu_too_small_for_a_model_states_the_served_share(cluster: Cluster) -> None:
     pools = tuple(p if p.gpu.name == "L4" else replace(p, max_nodes=0) for p in cluster.pools)
     demands = tuple(Demand(s.model, 5.0, s.lengths) for s in cluster.services)
     found = comparisons(replace(cluster, pools=pools)).one_gpu_type([Window(1.0, demands)])
@@ -121,7 +122,7 @@ def test_a_type_that_cannot_hold_a_model_says_how_much_it_serves(cluster: Cluste
     assert found.unserved == pytest.approx(1.0)
 
 
-def test_owned_nodes_stay_beside_the_one_type_that_is_rented(cluster: Cluster) -> None:
+def test_owned_nodes_are_kept_next_to_the_rented_type(cluster: Cluster) -> None:
     """Owned nodes cost nothing, so a fleet of them alone is no alternative to renting."""
     pool = cluster.pools[0]
     owned = replace(
@@ -138,7 +139,7 @@ def test_owned_nodes_stay_beside_the_one_type_that_is_rented(cluster: Cluster) -
     assert comparisons(replace(more, pools=only)).one_gpu_type([Window(1.0, demands)]) is None
 
 
-def test_the_clock_ends_it(cluster: Cluster) -> None:
+def test_the_comparison_ends_at_its_time_limit(cluster: Cluster) -> None:
     known = demand_of(1, {"mini": [2]})
     late = Comparisons(cluster, default_profile(), lambda: 61.0, 60.0)
     assert list(late.all(known, windows(known, START_MS, START_MS + 60_000, 300.0))) == []
