@@ -1,7 +1,7 @@
 """Check that a broker is reachable: parse its address, read its metadata, explain a failure.
 
-The check runs before the first Kafka client starts, because a Kafka client logs several lines for a
-refused connection and hides the reason.
+The check runs before the first Kafka client starts. A Kafka client would log several lines for a
+refused connection and hide the reason.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ async def own_broker(prefix: str) -> AsyncIterator[str]:
         yield str(json.loads(said)["bootstrap"])
     finally:
         os.close(theirs)
-        os.close(ours)  # the child reads end of file and ends
+        os.close(ours)  # The child reads the end of the file and exits.
         if process is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):

@@ -1,8 +1,8 @@
 """Lag of a consumer behind the ends of its topics: in records, and in time.
 
-Everything up to a moment counts as read once the consumer's position has passed the end that each
-partition had at that moment. This uses only the consumer's own clock, because clocks of producers
-and brokers may be wrong.
+A moment counts as reached once the consumer's position has passed the ends that the partitions had
+at that moment. The lag is the time since the last such moment. It uses only the consumer's own
+clock, because clocks of producers and brokers may be wrong.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from topics.topic_table import short_name
 _EVERY_S = 0.25
 _MOST_ENDS = 1000  # per partition, about four minutes; above this, half are dropped
 BEHIND_S, CAUGHT_UP_S = 3.0, 2.0
-"""Real seconds: a reader counts as behind from a lag above the first value until its lag is at or
-below the second value."""
+"""Real seconds: a reader becomes late above the first value, and is no longer late at the second
+value or below.
+"""
 
 
 class ConsumerLag:
@@ -43,8 +44,10 @@ class ConsumerLag:
         self.records: Mapping[str, int] = {}
 
     async def update(self, consumer: AIOKafkaConsumer) -> None:
-        """Call after each read; the lag is updated at most four times a second. Sends no request,
-        because the ends arrived with the last fetch."""
+        """Call after each read. The lag is updated at most four times a second.
+
+        Sends no request, because the end offsets arrived with the last fetch.
+        """
         now_s = self._now_s()
         if now_s < self._due_s:
             return
@@ -66,14 +69,16 @@ class ConsumerLag:
                 ends.append((told_s, end))
             while ends and position >= ends[0][1]:
                 self._read_until_s[part], _ = ends.popleft()
-            if len(ends) > _MOST_ENDS:  # coarser ends can only overstate the lag
+            if len(ends) > _MOST_ENDS:  # Coarser ends can only overstate the lag.
                 self._ends[part] = deque(list(ends)[1::2])
         self._forget(parts)
         self.records = found
 
     def late_s(self) -> dict[str, float]:
-        """Real seconds since the last moment up to which everything was read, by topic with a lag.
-        The values grow while the broker does not answer."""
+        """Lag in real seconds of each topic that is read late.
+
+        The values grow while the broker does not answer.
+        """
         now_s = self._now_s()
         ages: dict[str, float] = {}
         for part, until_s in self._read_until_s.items():

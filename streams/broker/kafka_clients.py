@@ -17,7 +17,7 @@ from topics.connection import KafkaSecurity
 
 
 def security() -> KafkaSecurity:
-    """TLS and SASL settings of this process; InvalidValue names the fault."""
+    """TLS and SASL settings of this process. InvalidValue names the faulty setting."""
     try:
         return KafkaSecurity.from_environment(os.environ)
     except InvalidRecord as error:
@@ -25,9 +25,9 @@ def security() -> KafkaSecurity:
 
 
 class FilesUnreadable(OSError):
-    """A certificate, key or password cannot be read now. The caller retries, because the failure
-    may be temporary while files are renewed (a file is missing, or a certificate and its key do not
-    match yet)."""
+    """A certificate, key or password cannot be read now. The caller retries, because files may be
+    in the middle of a renewal: a file is missing, or a certificate and its key do not match yet.
+    """
 
 
 def options(settings: KafkaSecurity) -> dict[str, Any]:

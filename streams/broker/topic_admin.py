@@ -1,5 +1,5 @@
-"""Ensure that topics exist before any worker starts: create them on a real Kafka, check them on the
-embedded broker.
+"""Create the topics on a real Kafka, or check them on the embedded broker, before any worker
+starts.
 
 `topic_settings` handles settings of existing topics. Creation is idempotent, so several processes
 may create topics at the same time.
@@ -55,7 +55,7 @@ async def ensure_topics(
     await greet(bootstrap, _TIMEOUT_S)
     try:
         admin = new_admin(bootstrap, "shoal-admin", request_timeout_ms=int(_TIMEOUT_S * 1e3))
-    except FilesUnreadable as error:  # unreadable since `greet` read them
+    except FilesUnreadable as error:  # They became unreadable after `greet`.
         raise BrokerUnreachable(bootstrap, str(error)) from None
     try:
         try:
@@ -128,7 +128,7 @@ async def _create(
     for name, code, *rest in answer.topic_errors:
         if code == 0:
             created.append(name)
-        elif for_code(code) is not TopicAlreadyExistsError:  # another process created it first
+        elif for_code(code) is not TopicAlreadyExistsError:  # Another process created it first.
             if for_code(code).retriable:
                 raise for_code(code)(name)
             why = (rest[0] if rest else "") or for_code(code).__name__
@@ -139,7 +139,7 @@ async def _create(
 async def _partitions(admin: Any, wanted: Mapping[str, Topic]) -> dict[str, int] | None:
     """Partition count of each topic, by short name; None while a topic is missing or a partition
     has no leader."""
-    # List first, because a request to describe unknown topics could create them.
+    # List topics first, because a request to describe unknown topics could create them.
     if not set(wanted) <= set(await admin.list_topics()):
         return None
     described = await admin.describe_topics(list(wanted))

@@ -1,7 +1,7 @@
-"""Update settings of existing topics if no record is lost by the update; refuse other differences.
+"""Update settings of existing topics if the update loses no record; refuse other differences.
 
-Partition counts stay unchanged: a change would move keys to other partitions, and readers take the
-count from the cluster.
+Partition counts stay unchanged, because a change would move keys to other partitions. Readers take
+the count from the cluster.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class TopicsUnusable(RuntimeError):
 async def update_settings(admin: Any, existing: Mapping[str, Topic]) -> tuple[str, ...]:
     """Give existing topics the settings of the table; returns the names of changed topics.
 
-    existing: topics by name on the wire. A topic with another clean-up policy is refused
-    (TopicsUnusable), because it belongs to another application. A longer retention stays, because
-    an operator chose it, as do settings that the table does not name.
+    existing: topics by name on the wire. A topic with another clean-up policy belongs to another
+    application and is refused (TopicsUnusable). A longer retention stays, because an operator chose
+    it. Settings that the table does not name stay too.
     """
     if not existing:
         return ()

@@ -97,8 +97,10 @@ class Options:
 
 
 OnStanding = Callable[[int, str], None]
-"""(own leader token, 0 for a standby; the leader's name): called once the controller is known to
-be a standby, and after the first tick of each of its terms."""
+"""Callback with (own leader token, or 0 for a standby; name of the leader).
+
+Called once the controller is a standby, and after the first tick of each of its terms.
+"""
 
 
 async def run_controller(options: Options, end: asyncio.Event, on_standing: OnStanding) -> None:
@@ -134,7 +136,8 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
         options.controller_id,
         election,
         clock,
-        # Acknowledgements of the embedded broker hold no real time; it uses this machine's clock.
+        # The embedded broker stamps no real time on acknowledgements, so this machine's clock is
+        # used.
         (lambda _append_ms, _sent_ns: None) if found.embedded else broker_clock.add_sample,
     )
     outbox = Outbox(written, options.prefix, seat.leads, signer)
@@ -208,7 +211,7 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
     await warmed(any(service.pipelines != "none" for service in config.cluster.services))
     await words.start()
     try:
-        # The first acknowledgement gives the broker's time, from which record ages are measured.
+        # The first acknowledgement gives the broker's time, and the ages of records follow from it.
         await seat.introduce()
         await control.start()
         windows.advance(clock.now_ms())
@@ -255,8 +258,9 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
 
 
 def _config(options: Options) -> Config:
-    """Read the configuration file. UserError for any fault in the file. A value that is rejected
-    later is a bug, unless it came in a record."""
+    """Read the configuration file. UserError for any fault in it. If a value is rejected later,
+    that is a bug, unless a record set the value.
+    """
     try:
         return load_config(options.config, options.default_mode, cautious=options.cautious)
     except InvalidValue as error:
@@ -264,8 +268,9 @@ def _config(options: Options) -> Config:
 
 
 def _patient(config: Config, speed: float) -> Config:
-    """`config` with a longer limit for silent nodes at a high `speed`, because nodes stall in real
-    seconds."""
+    """`config` with a longer silence limit for nodes at a high `speed`, because pauses of a node
+    take real time.
+    """
     policy = config.cluster.policy
     silent_s = max(policy.node_silent_s, min(3600.0, _STALL_REAL_S * speed))
     cluster = replace(config.cluster, policy=replace(policy, node_silent_s=silent_s))
@@ -319,8 +324,9 @@ def _say_changed(found: EnsuredTopics) -> None:
 
 
 class _DeadLetters:
-    """Writes one dead letter for each invalid record; a standby keeps its letters until it
-    leads."""
+    """Writes one dead letter for each invalid record. A standby keeps its
+    letters until it leads.
+    """
 
     def __init__(
         self, outbox: Publisher, latest: ControlState, reader: str, leads: Callable[[], bool]
@@ -347,10 +353,10 @@ class _DeadLetters:
 
 
 def published(declared: Callable[[], Cluster], outbox: Publisher, seal: Seal) -> PublishingActuator:
-    """Actuator that publishes to executors and gateways while at least one model is in mode act,
-    and otherwise withholds all records.
+    """Actuator that publishes to executors and gateways only while at least one model is in mode
+    act.
 
-    `decide` makes no assignments for models in other modes; this is a second safeguard.
+    `decide` makes no assignments for models in other modes. This is a second safeguard.
     """
     return PublishingActuator(outbox, lambda: _acts(declared()), seal)
 
@@ -369,7 +375,7 @@ async def _within(limit_s: float, stopping: Coroutine[Any, Any, Any]) -> None:
     task = asyncio.ensure_future(stopping)
     done, _ = await asyncio.wait({task}, timeout=limit_s)
     for one in done:
-        if not one.cancelled():  # a client cancels itself if its broker is unreachable
+        if not one.cancelled():  # A client cancels itself if its broker is unreachable.
             one.result()
 
 

@@ -1,7 +1,7 @@
 """Latest value of each key on the control topics.
 
-The initial read and `follow` (`control_topics`) add records to the same object. A record that is
-read twice changes nothing.
+`control_topics` adds records to the same object in its initial read and in `follow`. A record that
+is read twice changes nothing.
 """
 
 from __future__ import annotations
@@ -57,20 +57,19 @@ class ControlState:
     usd_per_node_h: by pool.
 
     beyond: assignments and routes with a token that no leader has claimed, by (type, key) and then
-    by token; kept until a claim arrives. If claims are lost, a forged record with a higher token
-    does not hide the true one. Eight forged records with lower tokens evict it (signatures prevent
-    forged records).
+    by token. They are kept until a claim arrives. If claims are lost, a forged record with a higher
+    token does not hide the true one. Eight forged records with lower tokens evict it, but
+    signatures prevent forged records.
 
-    dead: (topic, partition, offset) of records that have a dead letter, at least the last 10,000; a
-    dict, because it keeps their order. buried: total number of these records. decisions: the last
-    2000.
+    dead: (topic, partition, offset) of records with a dead letter, at least the last 10,000, in
+    order. buried: total number of these records. decisions: the last 2000.
 
     services: by model, as declared on the topic. withdrawn: models whose service was withdrawn on
     the topic. controls: the latest operator command of each key, and at least the last 1000
     verdicts. alerts: alerts not yet returned by `take_alerts`. unmanaged: by model, number of
     servers that Shoal did not start. undeclared: number of records dropped for undeclared names, by
-    topic. refused: by model, why its latest declaration on the topic is invalid; the previous
-    declaration stays in force.
+    topic. refused: by model, the reason why its latest declaration on the topic is invalid. The
+    previous declaration then stays in force.
     """
 
     statuses: dict[str, Status] = field(default_factory=dict)
@@ -96,7 +95,7 @@ class ControlState:
     refused: dict[str, str] = field(default_factory=dict)
 
     def take(self, record: Any, offset: int) -> None:
-        """Store `record`, read at `offset` of its partition."""
+        """Store `record`, which was read at `offset` of its partition."""
         if isinstance(record, Status):
             self.statuses[record.node] = record
         elif isinstance(record, Assignment):
@@ -151,9 +150,12 @@ class ControlState:
                 del self.beyond[key]
 
     def _desired(self, kept: dict[str, Any], key: str, record: Assignment | Routes) -> None:
-        """Keep `record` unless a later record is stored. Records are ordered by (token,
-        generation), because the last record of a key may be a late write of a stale leader, and a
-        forged token can have any value."""
+        """Keep `record` unless a later one is stored.
+
+        Records are ordered by (token, generation). Their order in the topic does not count, because
+        the last record of a key may be a late write of a former leader. A forged token can have any
+        value.
+        """
         if record.leader_token > self.claimed:
             aside = self.beyond.setdefault((type(record).__name__, key), {})
             before = aside.get(record.leader_token)
@@ -177,7 +179,7 @@ class ControlState:
         return found
 
     def bury(self, place: tuple[str, int, int]) -> None:
-        """Note that the record at `place` (topic, partition, offset) has a dead letter."""
+        """Record that the record at `place` (topic, partition, offset) has a dead letter."""
         self.buried += place not in self.dead
         self.dead[place] = None
         if len(self.dead) > 2 * KEPT_DEAD:
@@ -213,8 +215,10 @@ def control_record_handler(
     """Return the handler of control records, called with (topic, record, offset, append time).
 
     overwrite: called with assignments and routes. on_alert: called with new alerts. known: declared
-    names; None accepts every name. The handler raises RecordRefused, before it changes any state,
-    if the record is invalid; any other exception is a bug.
+    names; None accepts every name.
+
+    If a record is invalid, the handler raises RecordRefused before it changes any state. Any other
+    exception is a bug.
     """
 
     offered: dict[tuple[str, str], int] = {}
@@ -248,7 +252,7 @@ def control_record_handler(
             record = dated
         elif isinstance(record, (Availability, Price)):
             if offered.get((topic, record.pool)) == record.observed_ms:
-                return  # this record was read before
+                return  # This record was read before.
             offered[topic, record.pool] = record.observed_ms
             record = dated
         latest.take(record, offset)
@@ -259,9 +263,11 @@ def control_record_handler(
 
 
 def on_local_clock(status: Status, heard_ms: int) -> Status:
-    """Convert `status` to this controller's clock. `at_ms` becomes `heard_ms`, the time at which
-    the broker received the status, and instance times of the executor's clock shift with it.
-    Instance events are never later than `heard_ms`."""
+    """Convert `status` to this controller's clock.
+
+    `at_ms` becomes `heard_ms`, the time at which the broker received the status. Instance times of
+    the executor's clock shift by the same amount, and none is later than `heard_ms`.
+    """
     ahead_ms = status.at_ms - heard_ms
     near = abs(ahead_ms) < _SAME_MS
     newest_ms = max((max(i.since_ms, i.launched_ms) for i in status.instances), default=0)

@@ -1,7 +1,7 @@
 """Read the control topics: their last values at the start, then every new record.
 
-Uses one consumer without a consumer group, which keeps its positions across reconnections and reads
-only the part of the past that is needed. The caller's `on_record` interprets the records.
+One consumer without a consumer group keeps its positions across reconnections. It reads only the
+necessary part of the past. The caller's `on_record` interprets the records.
 
 Uses aiokafka without Faust, because each controller reads all partitions and needs no consumer
 group.
@@ -75,11 +75,11 @@ class ControlTopics:
     short name.
 
     on_gone: called with (short topic name, key) of each tombstone. expected: keys of `status` that
-    the initial read must find even if they have had no record for a while.
+    the initial read must find even if their last record is old.
 
-    verifier: checks signatures and counts failures. A record that fails is reported as invalid
-    (within the limit of `Forgeries`). on_forged receives the record if it is an assignment or
-    routes.
+    verifier: checks signatures and counts failures. A record that fails the check is reported as
+    invalid, within the limit of `Forgeries`. If it is an assignment or routes, on_forged gets it
+    too.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class ControlTopics:
         made = new_consumer(
             self._bootstrap,
             "shoal-control",
-            # Kafka answers a fetch at the first byte; the embedded broker always waits this long.
+            # Kafka answers a fetch at the first byte. The embedded broker always waits this long.
             fetch_max_wait_ms=40 if self._embedded else 500,
             isolation_level="read_uncommitted" if self._embedded else "read_committed",
             max_partition_fetch_bytes=8 * 1024 * 1024,
@@ -244,9 +244,9 @@ class ControlTopics:
         """Decode the last records of each key of compacted topics, and the last 5000 records of
         other topics.
 
-        `status` has a record per node every two seconds, and most are not compacted yet. It is
-        therefore read backwards until the records cover one minute or thirty records per node, or
-        ten times as much if an expected node is missing.
+        `status` has a record per node every two seconds, and most are not compacted yet. So it is
+        read backwards until the records cover one minute or thirty records per node. If an expected
+        node is missing, ten times as much is read.
         """
         parts = self._partitions
         ends = await consumer.end_offsets(parts)
@@ -262,8 +262,8 @@ class ControlTopics:
             spans[part] = begin, ends[part]
         found = await self._read_spans(consumer, spans)
         statuses = {p: f for p, f in found.items() if p.topic == STATUS.wire_name(self._prefix)}
-        # Read leadership first, because it decides which tokens are valid, then services, because
-        # they declare models.
+        # Read leadership first, because it decides which tokens are valid. Then read services,
+        # because they declare models.
         for part in parts:
             if part not in statuses:
                 for message in found[part].kept:
@@ -331,9 +331,11 @@ class ControlTopics:
 
 
 class _Span:
-    """Raw records of a section of a partition: all records, or the last three of each key (the last
-    record of a key may be invalid or come from a stale leader). oldest_ms, newest_ms: append times.
-    count: number of records read."""
+    """Raw records of a section of a partition: all records, or the last three of each key.
+
+    The last record of a key may be invalid or come from a former leader. oldest_ms, newest_ms:
+    append times. count: number of records read.
+    """
 
     def __init__(self, per_key: bool) -> None:
         self._per_key = per_key
@@ -344,7 +346,7 @@ class _Span:
 
     @property
     def kept(self) -> list[Any]:
-        """The kept records, in the order of the partition."""
+        """The stored records, in the order of the partition."""
         return sorted((m for last in self._last.values() for m in last), key=lambda m: m.offset)
 
     def add(self, messages: list[Any]) -> None:
@@ -368,6 +370,7 @@ class _Span:
         return self
 
     def reaches(self, since_ms: int, rounds: int) -> bool:
-        """Whether the section goes back to `since_ms`, or holds `rounds` records of each key on
-        average."""
+        """Whether the section begins before `since_ms`, or has at least `rounds` records of each
+        key on average.
+        """
         return 0 < self.oldest_ms <= since_ms or self.count >= rounds * max(1, len(self._last))

@@ -1,8 +1,8 @@
 """Current declared cluster: the file, overridden by the `services` topic.
 
-An invalid record changes nothing: the model keeps its last valid declaration or withdrawal. The
-same holds for a record with which a newly started controller could not make a decision. The reason
-is logged once, and kept in `ControlState.refused` while it lasts (for at most 100 models).
+An invalid record changes nothing: the model keeps its last valid declaration or withdrawal. A
+record that would make the first decision of a new controller fail is invalid too. The reason is
+logged once. `ControlState.refused` has it until a valid record comes, for at most 100 models.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ class DeclaredCluster:
                 replace(self._config.cluster, services=(service,), routes=()), record.at_ms
             )
         except Exception as error:
-            # The file alone was valid when this controller started, so a record caused the
-            # exception.
+            # The file alone was valid at the start, so a record caused the exception.
             expected = isinstance(error, (UserError, InvalidValue))
             why = str(error) if expected else f"{type(error).__name__}: {first_line(error)}"
             log.error("services: %s", why, exc_info=None if expected else error)
@@ -89,7 +88,8 @@ class DeclaredCluster:
 
 
 def check_decidable(cluster: Cluster, now_ms: int) -> None:
-    """Run one decision for `cluster` from an empty state. Exceptions of that decision pass
-    through."""
+    """Run one decision for `cluster` from an empty state. Exceptions of that decision are not
+    caught.
+    """
     state = restore(cluster, {}, {}, {}, (), now_ms)
     decide(state, Observation(), cluster, now_ms)

@@ -1,8 +1,8 @@
 """Declared names of nodes, models and pools: records of any other name are dropped and counted.
 
 A pool declares its nodes ("us-east.h100.spot.0" up to its `max_nodes`). A node with assigned
-instances counts as declared too, because its pool may now be smaller or gone. Models come from the
-file and from the `services` topic. An undeclared name is counted and not stored.
+instances counts as declared even if its pool was reduced or removed. Models come from the file and
+from the `services` topic. An undeclared name is counted and not stored.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ class DeclaredNames:
         return assigned is not None and bool(assigned.instances)
 
     def admits(self, topic: str, record: Any, controls: int = 0) -> bool:
-        """Whether all names in `record` are declared; if not, the record is counted under `topic`.
-        controls: number of control records already stored."""
+        """Whether all names in `record` are declared. If not, the record is counted under `topic`.
+
+        controls: number of stored control records.
+        """
         if isinstance(record, Status):
             admitted = self.has_node(record.node)
         elif isinstance(record, (Availability, Price)):

@@ -66,10 +66,10 @@ def gateways_sink(
     on_news: Callable[[], None],
     known: DeclaredNames | None = None,
 ) -> Sink:
-    """Sink that counts gateway telemetry. For a model with a Prometheus query, the sink records
-    only that the gateway is alive: a request must not be counted twice, and a zero from our gateway
-    must not hide that Prometheus is unavailable.
+    """Sink that counts gateway telemetry.
 
+    For a model with a Prometheus query, the sink records only that the gateway is alive. Otherwise
+    a request would count twice, and a zero from the gateway would hide an unavailable Prometheus.
     on_news: called after a record is counted. known: declared names; records of other models are
     dropped.
     """
@@ -92,8 +92,10 @@ def merged_sink(
     on_news: Callable[[], None],
     known: DeclaredNames | None = None,
 ) -> Sink:
-    """Like `gateways_sink`, for the records of window workers: counts without a gateway, and
-    gateway records without counts."""
+    """Like `gateways_sink`, for records of window workers.
+
+    These are counts without a gateway, and gateway records without counts.
+    """
 
     def sink(records: TelemetryBatch, ends_ms: Times) -> None:
         records, ends_ms = _declared(records, ends_ms, known)
@@ -121,7 +123,7 @@ def prometheus_sink(windows: TelemetryWindows) -> Sink:
 def _declared(
     records: TelemetryBatch, ends_ms: Times, known: DeclaredNames | None
 ) -> tuple[TelemetryBatch, Times]:
-    """The `records` of declared models; records of other models are counted as dropped."""
+    """The `records` of declared models. Records of other models are dropped and counted."""
     if known is None:
         return records, ends_ms
     models = known.models()

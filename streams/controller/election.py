@@ -1,13 +1,13 @@
 """Leader election over the `leadership` topic: claims and renewals on a monotonic clock.
 
-All times are arguments, in monotonic seconds; `leadership` does the I/O. The order of the log
-decides the election. This needs no consumer group, so it works the same on every broker and leaves
-no state behind.
+All times are arguments, in monotonic seconds. `leadership` does the I/O. The order of the log
+decides the election. No consumer group is needed, so the election works the same on every broker
+and leaves no state behind.
 
-The highest claim leads. A leader's lease begins when the leader sent the last renewal that it has
-read back, so no other claim precedes that renewal in the log. A standby claims if it saw no renewal
-for longer than a lease while it was reading. Two controllers therefore never lead at the same time
-if their monotonic clocks run at about the same rate; otherwise the broker fences one of them (see
+The highest claim leads. A leader's lease begins at the send time of the last renewal that it has
+read back. No other claim precedes that renewal in the log. A standby claims if it read the log for
+longer than a lease and saw no renewal. Two controllers therefore never lead at the same time if
+their monotonic clocks run at about the same rate; otherwise the broker fences one of them (see
 `leader_producer`). If several claims cross, the last claimant leads only after the other claimants
 have published a standby record, or after their leases end.
 
@@ -29,8 +29,10 @@ WATCH_S = 1.6
 """Minimum time that a newly started controller watches; longer than a renewal interval."""
 
 ABOVE_S = 10.0
-"""Minimum time between a leader's new claims above the tokens that executors follow. It limits the
-terms that an executor with a false token can end."""
+"""Minimum time between a leader's new claims above the tokens that executors follow.
+
+An executor with a false token can end only this many terms.
+"""
 
 MOST_FOLLOWED = 10**9
 """Highest plausible token that an executor follows; higher tokens are ignored. It leaves room for
@@ -43,13 +45,14 @@ _MOST_STEP_S = 0.5
 @dataclass(slots=True)
 class Election:
     """boot: id of this process, on all its records. token: token of this controller's claim after
-    it is read back, 0 before. highest, leader: token and name of the highest claim. base: the base
-    of the latest claims on the topic. offset: offset of the last record read. heard_renewal:
-    whether the leader has renewed since this controller began to watch. yielded: whether a later
-    claim has just replaced this controller's claim; the new claimant waits for a standby record of
-    this controller. in_use: the highest plausible token that an executor follows. Tokens that occur
-    only on assignments or routes are ignored: they may be forged, and a claim above a forged token
-    would make it valid."""
+    it is read back, 0 before. highest, leader: token and name of the highest claim. base: the
+    highest base of a claim on the topic; a token is its claim's base plus an offset. offset: offset
+    of the last record read. heard_renewal: whether the leader has renewed since this controller
+    began to watch. yielded: whether a later claim has just replaced this controller's claim. The
+    new claimant then waits for a standby record of this controller. in_use: the highest plausible
+    token that an executor follows. Tokens that occur only on assignments or routes are ignored:
+    they may be forged, and a claim above a forged token would make it valid.
+    """
 
     boot: str
     token: int = 0
@@ -89,7 +92,7 @@ class Election:
             self.highest, self.leader = record.token, record.controller
             self._vacant, self._silent_s = False, self._age_s(age_s)
             self._rival(record, ours)
-            self.heard_renewal = self._checked_s is not None  # old renewals do not count
+            self.heard_renewal = self._checked_s is not None  # Old renewals do not count.
             if sent_s is not None and self.token == record.token:
                 self._lease_until_s = max(self._lease_until_s, sent_s + LEASE_S)
         elif record.kind in ("standby", "resignation"):
@@ -110,25 +113,31 @@ class Election:
             self.token, self._won_s, self._lease_until_s = token, sent_s, sent_s + LEASE_S
 
     def _rival(self, record: Leadership, ours: bool) -> None:
-        """Note that the sender of `record` may lead for one lease from now, unless it is this
-        controller."""
+        """Record that the sender of `record` may lead for one lease from now, unless it is this
+        controller.
+        """
         if not ours:
             self._rivals[record.claim] = self._silent_s
 
     def followed(self, token: int) -> None:
-        """Note that an executor follows the leader with `token`."""
+        """Record that an executor follows the leader with `token`."""
         if token <= MOST_FOLLOWED:
             self.in_use = max(self.in_use, token)
 
     def _age_s(self, age_s: float) -> float:
-        """Age of a record in real seconds: `age_s`, by the broker's clock, before this controller
-        watches, then 0. Silence then begins when a record is read, even if the broker's clock jumps
-        forward."""
+        """Age of a record in real seconds.
+
+        Before this controller watches, it is `age_s`, by the broker's clock. Afterwards it is 0:
+        silence then begins when a record is read, even if the broker's clock jumps forward.
+        """
         return age_s if self._checked_s is None else 0.0
 
     def sent(self, kind: str, at_ms: int, now_s: float) -> None:
-        """Note that this controller is sending a record stamped `at_ms`. A standby record cancels a
-        claim that has not been read back: other controllers may lead afterwards."""
+        """Record that this controller sends a record stamped `at_ms`.
+
+        A standby record cancels a claim that has not been read back, because other controllers may
+        lead afterwards.
+        """
         if kind == "standby":
             self._sent_s.pop(self._claim_ms, None)
         self._claim_ms = at_ms if kind == "claim" else -1
@@ -141,8 +150,11 @@ class Election:
         return now_s - self._sent_s.get(self._claim_ms, float("-inf")) < _CURRENT_S
 
     def watch(self, now_s: float) -> None:
-        """Advance the timers; call it often. Silence counts only while this controller reads back
-        its own records. Time during which the process was stopped does not count."""
+        """Advance the timers; call it often.
+
+        Silence counts only while this controller reads back its own records. Time during which its
+        process was suspended does not count.
+        """
         step_s = 0.0 if self._checked_s is None else now_s - self._checked_s
         self._checked_s = now_s
         step_s = min(step_s, _MOST_STEP_S)
@@ -155,8 +167,11 @@ class Election:
         self._watched_s += step_s
 
     def may_claim(self, now_s: float) -> bool:
-        """Whether this controller may claim: no controller leads (no claim yet, a resignation, or
-        silence), or this controller leads and executors refuse its token."""
+        """Whether this controller may claim.
+
+        It may if no controller leads: no claim exists, the leader resigned, or the leader is
+        silent. It may also if it leads itself and executors refuse its token.
+        """
         if now_s >= self._current_until_s:
             return False
         if self.token:

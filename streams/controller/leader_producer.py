@@ -1,9 +1,9 @@
-"""Kafka producer of the leader, with one transactional id per cluster, so that the broker fences
-other controllers.
+"""Kafka producer of the leader.
 
-The producer is opened again after a failure. The embedded broker does not fence, so there the
-producer is not transactional: readers refuse lower tokens, and the leader overwrites records of
-other writers.
+It has one transactional id per cluster, so the broker fences the producers of other controllers. It
+is opened again after a failure. The embedded broker does not fence, so the producer is not
+transactional there. Readers then refuse lower tokens, and the leader overwrites records of other
+writers.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ class LeaderProducer:
     async def send(
         self, topic: str, value: bytes, key: bytes | None, headers: Sequence[tuple[str, bytes]]
     ) -> Any:
-        """Queue one record; the returned future is done when the broker has acknowledged the
-        record."""
+        """Queue one record. The returned future ends when the broker has
+        acknowledged the record.
+        """
         return await self._producer.send(topic, value=value, key=key, headers=headers)
 
     @contextlib.asynccontextmanager

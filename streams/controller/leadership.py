@@ -73,7 +73,7 @@ class LeadershipClient:
             await asyncio.sleep(_STEP_S)
 
     def step(self, now_s: float) -> None:
-        """Send the record that is due at `now_s`, if any."""
+        """Send the record that is due at `now_s`, if there is one."""
         self.election.watch(now_s)
         sending = self._sending is not None and not self._sending.done()
         if sending or self.election.claiming(now_s):
@@ -112,7 +112,7 @@ class LeadershipClient:
         self._sending = asyncio.create_task(self._send(claims))
 
     async def _send(self, claims: bool = False) -> None:
-        # Build the record only now: the controller may have read back a slow claim meanwhile.
+        # Build the record only now, because the controller may have read back its claim meanwhile.
         token = 0 if claims else self.election.token
         kind = "claim" if claims else "renewal" if token else "standby"
         record = self._record(kind, token)

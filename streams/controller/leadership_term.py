@@ -1,4 +1,4 @@
-"""Terms of leadership: the steps when this controller begins to lead and when it stops.
+"""Terms of leadership: the steps at the begin and at the end of a term.
 
 Order: fence the previous leader, read the remaining records, restore the state from the topics,
 start the ticks. `leadership` and `election` decide which controller leads.
@@ -75,7 +75,9 @@ class Terms:
                         self._seat.election.highest)  # fmt: skip
 
     async def _seated(self) -> int:
-        """Wait until this controller leads; report once if another controller leads."""
+        """Wait until this controller leads. Calls `on_standing` once if another
+        controller leads.
+        """
         winning = asyncio.ensure_future(self._seat.won())
         try:
             told = False
@@ -96,7 +98,7 @@ class Terms:
         # The previous leader is fenced, so the topics now hold its last record.
         await self._control.caught_up()
         latest, loop = self._loop.latest, self._loop
-        latest.take_alerts()  # discard older alerts: the first full plan already covers them
+        latest.take_alerts()  # Discard older alerts: the first full plan already covers them.
         self._before()
         loop.begin(
             restore(

@@ -1,6 +1,7 @@
 """Operator endpoints of the controller: decision log, metrics, status, alerts and console.
 
-This module opens and closes the endpoints. They observe the loop, which does not depend on them.
+This module opens and closes the endpoints. They observe the control loop; the loop does not depend
+on them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ async def open_operator_endpoints(
 ) -> AsyncIterator[str]:
     """Context in which the endpoints of `settings` observe `loop`; yields the URL, "" for none.
 
-    producer: an aiokafka producer for alerts, which a standby publishes too; signer signs the
+    producer: an aiokafka producer for alerts; a standby publishes alerts too. signer: signs the
     alerts. leader: see `Facts`. behind: see `Metrics`. verifier: verifies the records that the
     controller reads. UserError: the address is not available.
     """

@@ -43,8 +43,9 @@ class Producer(Protocol):
     async def send(
         self, topic: str, value: bytes, key: bytes | None, headers: Sequence[tuple[str, bytes]]
     ) -> asyncio.Future[Any]:
-        """Queue one record; the returned future is done when the broker has acknowledged the
-        record."""
+        """Queue one record. The returned future ends when the broker has
+        acknowledged the record.
+        """
 
     def batch(self) -> AbstractAsyncContextManager[None]:
         """Context for the sends of one batch."""
@@ -55,9 +56,9 @@ class Outbox:
 
     signer: signs records that gateways verify. leads: checked before each batch. While it is false,
     nothing is sent, because only a leader may write. A leader whose lease lapsed may continue in
-    the same term with its pending records; `clear` ends a term. Counters: sent records; dropped
-    records (at the end of a term, above MAX_WAITING, or larger than the broker accepts, because a
-    retry would block all other records).
+    the same term with its pending records; `clear` ends a term. Counters: sent and dropped records.
+    Records are dropped at the end of a term, above MAX_WAITING, or if they are larger than the
+    broker accepts, because a retry would block all others.
     """
 
     def __init__(
@@ -129,15 +130,21 @@ class Outbox:
 
     async def _renew(self) -> None:
         """Open the producer again, because a transactional producer may be in any state after a
-        failure. A stale leader must not do this, because it would fence the current leader."""
+        failure.
+
+        A former leader must not do this: it would fence the present leader.
+        """
         if not self._producer.transactional or not self._leads():
             return
         with contextlib.suppress(KafkaError, OSError, TimeoutError):
             await self._producer.open()
 
     async def _send(self, batch: list[tuple[object, Any]]) -> bool:
-        """Send `batch`; returns whether the whole batch is finished. An acknowledged record is not
-        sent again because another record failed, unless the batch is one transaction."""
+        """Send `batch`. Returns whether the whole batch is finished.
+
+        If a record fails, only the unacknowledged records are sent again. A transaction is sent
+        again as a whole.
+        """
         taken: list[tuple[object, Any]] = []
         failed: BaseException | None = None
         try:
@@ -161,7 +168,7 @@ class Outbox:
     async def _deliver(
         self, batch: list[tuple[object, Any]]
     ) -> tuple[list[tuple[object, Any]], BaseException | None]:
-        """Send `batch`; returns the records that the broker acknowledged, and the last failure."""
+        """Send `batch`. Returns the acknowledged records and the last failure."""
         queued: list[tuple[object, Any]] = []
         pending: list[asyncio.Future[Any]] = []
         failed: BaseException | None = None

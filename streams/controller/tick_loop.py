@@ -81,8 +81,9 @@ class Loop:
     """Control loop of one controller. declared: the current declared cluster. leads: whether this
     controller may act; otherwise it only observes. pace: decides when to tick, and is notified of
     new telemetry. refresh_ms: domain ms after which desired state is published again. seated_s:
-    monotonic time at which this controller last began to lead (0: never). late_s: by topic with a
-    lag, real seconds since the last moment up to which everything was read."""
+    monotonic time at which this controller last began to lead (0: never). late_s: lag of the topics
+    that are read late, in real seconds.
+    """
 
     state: ControllerState
     declared: Callable[[], Cluster]
@@ -138,17 +139,21 @@ class Loop:
         return effects
 
     def _controls(self, models: Iterable[str]) -> dict[str, Control]:
-        """Operator controls for all models, for `models`, and for names that have instances or
-        controls in the state. Controls for other names are omitted, because they would only be
-        reported again at each tick."""
+        """Operator controls for all models, for `models`, and for names with instances or controls
+        in the state.
+
+        Controls for other names are left out, because every tick would report them again.
+        """
         state = self.state
         scopes = {ALL_MODELS, *models, *state.routes, *(group.model for group in state.groups)}
         scopes.update(name.rsplit("/", 1)[0] for name in state.active_controls)
         return {key: one for key, one in self.latest.controls.items() if one.scope in scopes}
 
     def _lag_ms(self) -> dict[str, int]:
-        """`late_s` in domain ms, rounded to whole seconds: a finer value would change in every
-        entry of the decision log."""
+        """`late_s` in domain ms, rounded to whole seconds.
+
+        A finer value would change in every entry of the decision log.
+        """
         late_s = self.late_s()
         for name in late_s.keys() - self._late:
             log.warning("reading %s %.0f s late: nothing is removed meanwhile", name, late_s[name])
@@ -160,7 +165,7 @@ class Loop:
 
     def begin(self, state: ControllerState) -> None:
         """Continue from `state` when this controller begins to lead."""
-        self.ports.solver.take()  # discard answers to requests of an earlier term
+        self.ports.solver.take()  # Discard answers to requests of an earlier term.
         self.state, self._said_ms = state, {}
 
     async def run(self, on_first: Callable[[], None]) -> None:
@@ -180,7 +185,7 @@ class Loop:
             second = max(second, now_ms // 1000)
             if not self.leads():
                 self.windows.advance(now_ms)
-                self.ports.solver.take()  # the new leader sends its own requests
+                self.ports.solver.take()  # The new leader sends its own requests.
                 continue
             began_s = self.clock.now_s()
             self.tick(now_ms)
@@ -197,8 +202,10 @@ class Loop:
                 self.say_again(self.clock.now_ms() - self.refresh_ms)
 
     def say_again(self, older_ms: int | None = None) -> None:
-        """Publish the desired state again for every node and model last published at or before
-        `older_ms`, or for all of them if `older_ms` is None. Readers treat the copy as a duplicate.
+        """Publish the desired state again, for every node and model last published at or before
+        `older_ms`.
+
+        None: for all of them. Readers treat the copy as a duplicate.
         """
         wanted: list[Assignment | Routes] = [*self.state.routes.values()]
         wanted += self.state.assignments.values()
@@ -208,8 +215,11 @@ class Loop:
                 self._say(record)
 
     def overwrite(self, record: Assignment | Routes) -> None:
-        """Handle `record`, read back from its topic. If another controller wrote the record,
-        publish the desired state again, because compaction keeps only the last record of a key."""
+        """Handle `record`, which was read back from its topic.
+
+        If another controller wrote it, publish the desired state again, because compaction keeps
+        only the last record of a key.
+        """
         token = self.state.leader_token
         if record.leader_token != token and self.leads():
             log.warning("%s %s was written with leader token %d, not %d: overwriting it",
@@ -227,7 +237,7 @@ class Loop:
         token = self.state.leader_token
         if isinstance(record, Routes):
             ours: Assignment | Routes | None = self.state.routes.get(record.model)
-            # Generation 0: every later decision for this key has a higher one.
+            # Generation 0, because every later decision for this key has a higher one.
             nothing: Assignment | Routes = replace(
                 record,
                 generation=0,

@@ -29,15 +29,16 @@ class TickPacing:
         self._not_before_s = began_s + max(_SPACING_S, _REST * took_s)
 
     async def next(self, wait_s: float, answered: asyncio.Event) -> None:
-        """Wait until `wait_s` real seconds have passed, a planner answer arrives, or telemetry
-        arrives."""
+        """Wait until `wait_s` real seconds have passed, or until a planner answer or telemetry
+        arrives.
+        """
         deadline_s = self._clock.now_s() + wait_s
         answer = asyncio.ensure_future(answered.wait())
         fresh = asyncio.ensure_future(self.fresh.wait())
         try:
             await asyncio.wait({answer, fresh}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
             if fresh.done() and not answer.done():
-                # Records of one second arrive together; wait, so that one tick reads them all.
+                # Records of one second arrive together. Wait, so that one tick reads them all.
                 soon_s = max(self._not_before_s, self._clock.now_s() + _GATHER_S)
                 left_s = min(soon_s, deadline_s) - self._clock.now_s()
                 await asyncio.wait({answer}, timeout=max(0.0, left_s))

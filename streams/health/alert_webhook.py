@@ -3,8 +3,8 @@
 Requests are refused with 401, 408, 413, 429 or 400, and duplicate alerts are dropped. Invalid
 alerts, and alerts for undeclared models, are skipped and named in the answer, which is still 200
 because Alertmanager does not resend a refused notification. The webhook answers once the broker has
-acknowledged the records; later ticks act on them. If the broker does not answer, the answer is 503,
-and Alertmanager resends.
+acknowledged the records. Later ticks act on them. If the broker does not answer, the webhook
+answers 503, and Alertmanager sends the alert again.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Webhook:
         return _answer(200, f"{len(fresh)} new of {len(alerts)}{stray}{unread}")
 
     def _of_declared(self, alerts: list[Alert]) -> tuple[list[Alert], list[str]]:
-        """The alerts for declared models, restricted to these models; and the undeclared names."""
+        """Alerts for declared models, restricted to these models, and the undeclared names."""
         names = known_names(self._declared())
         found: list[Alert] = []
         unknown: dict[str, None] = {}

@@ -22,8 +22,9 @@ MOST_ALERTS = 1000
 
 
 def alerts_of(body: bytes) -> tuple[list[Alert], list[InvalidRecord]]:
-    """The valid alerts of a payload, and the reasons why other alerts in it are invalid.
-    InvalidRecord: the payload itself is invalid."""
+    """The valid alerts of a payload, and the errors of the invalid ones. InvalidRecord: the payload
+    itself is invalid.
+    """
     try:
         payload: Any = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -57,8 +58,11 @@ def known_names(cluster: Cluster) -> dict[str, tuple[str, ...]]:
 def declared_only(
     alert: Alert, names: Mapping[str, Sequence[str]]
 ) -> tuple[Alert | None, list[str]]:
-    """Returns two values: `alert` restricted to declared models, by their own names, or None if it
-    names no declared model; and the undeclared names. names: see `known_names`."""
+    """(`alert` restricted to declared models, undeclared names).
+
+    Models get their own names. The alert is None if it names no declared model. names: see
+    `known_names`.
+    """
     unknown = [name for name in alert.models if name not in names]
     models = dict.fromkeys(model for name in alert.models for model in names.get(name, ()))
     if unknown and not models:

@@ -41,9 +41,10 @@ _KEPT = 500
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of this controller. broker: bootstrap servers; embedded: whether the broker is the
-    embedded broker. records_signed: whether the controller accepts only signed records. open:
-    interfaces without authentication."""
+    """Name and connection of this controller. broker: bootstrap servers; embedded: whether the
+    broker is the embedded broker. records_signed: whether the controller accepts only signed
+    records. open: interfaces without authentication.
+    """
 
     controller: str
     broker: str
@@ -105,15 +106,18 @@ class Facts:
         return self.loop.clock.now_s() - max(last_s, self.loop.seated_s)
 
     def leading(self) -> TickResult | None:
-        """The last tick of this term; None before the first tick, and while this controller is a
-        standby, because another controller has continued from that tick."""
+        """The last tick of this term.
+
+        None before the first tick, and on a standby, because another controller has continued since
+        that tick.
+        """
         leads, token, _ = self.leader()
         if self.last is None or not leads or self.last.after.leader_token != token:
             return None
         return self.last
 
     def standing(self) -> FleetStatus | None:
-        """Status of the fleet after the last tick; None as in `leading`."""
+        """Status of the fleet after the last tick. None under the conditions of `leading`."""
         done = self.leading()
         if done is None:
             return None
@@ -123,7 +127,7 @@ class Facts:
         return self._cached[1]
 
     def supply_age_s(self) -> dict[str, dict[str, float]]:
-        """Seconds since the last observation of a price or an availability, by kind and pool."""
+        """Age in seconds of the last price and availability observation, by kind and pool."""
         done = self.leading()
         if done is None:
             return {"prices": {}, "availability": {}}
@@ -183,8 +187,9 @@ class Facts:
         return found
 
     def explain(self, model: str) -> dict[str, Any] | None:
-        """The content of `shoal explain` for `model`; None if the model is not declared, and while
-        this controller is a standby."""
+        """The content of `shoal explain` for `model`. None if the model is not declared, or on a
+        standby.
+        """
         done, now = self.leading(), self.standing()
         if done is not None:
             for route in done.cluster.routes:

@@ -1,10 +1,10 @@
 """Controller metrics in Prometheus' text form, computed at each scrape.
 
 All names come from the table of `metric_names`. Autoscalers act on desired replicas, so a series
-that existed once remains, with value 0 if no replica is desired any more or its model is no longer
-declared. The series keeps its last value while its model is paused or released, or was removed from
-the declaration but keeps running. A standby exports no desired replicas, because autoscalers would
-otherwise see two counts.
+never disappears. Its value is 0 if no replica is desired or its model is no longer declared. It
+keeps its last value while the model is paused or released, or keeps running although it is
+undeclared. A standby exports no desired replicas, because autoscalers would otherwise see two
+counts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Metrics(Collector):
         """Count one tick."""
         self._within[next((k for k, s in enumerate(_BUCKETS_S) if done.cpu_s <= s), -1)] += 1
         self._cpu_s += done.cpu_s
-        if done.after.leader_token != self._token:  # another leader may have planned meanwhile
+        if done.after.leader_token != self._token:  # Another leader may have planned meanwhile.
             self._token = done.after.leader_token
             self._desired.clear()
 
@@ -63,7 +63,7 @@ class Metrics(Collector):
         return bytes(generate_latest(self._registry))
 
     def describe(self) -> Iterable[Family]:
-        """Returns no families, because all samples are computed at the scrape."""
+        """No families, because all samples are computed at the scrape."""
         return ()
 
     def collect(self) -> Iterator[Family]:
@@ -196,8 +196,10 @@ class Metrics(Collector):
 
 
 def _is_left_alone(model: str, held: Mapping[str, Reason]) -> bool:
-    """Whether the instances of a model that is no longer declared keep running. held: active
-    restrictions by "scope/kind", as in the state."""
+    """Whether instances of an undeclared model keep running.
+
+    held: active restrictions by "scope/kind", as in the state.
+    """
     return f"{model}/undeclared" in held or any(
         f"{scope}/{kind}" in held for scope in (model, ALL_MODELS) for kind in ("pause", "release")
     )

@@ -25,10 +25,11 @@ _READS = ("GET", "HEAD")
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Limits in real seconds. idle_s: until the head of a request is complete, from the start of
-    the connection or the end of the last answer. request_s: for one request, from its head to the
-    last byte of its answer. linger_s: to drain the rest of a refused body. connections: maximum
-    number of concurrent connections."""
+    """Limits in real seconds. idle_s: from the start of the connection or the end of the last
+    answer until the next head is complete. request_s: from the head of a request to the last byte
+    of its answer. linger_s: to read the rest of a refused body. connections: maximum number of
+    concurrent connections.
+    """
 
     idle_s: float = 30.0
     request_s: float = 30.0
@@ -55,8 +56,11 @@ class Guard:
         self.server: web.Server | None = None
 
     def connection(self) -> asyncio.Protocol:
-        """Protocol of a new connection. At the limit, the oldest connection without a request is
-        closed. If every connection has a request, the new connection is closed."""
+        """Protocol of a new connection.
+
+        At the limit, the oldest connection without a request is closed. If every connection has a
+        request, the new one is closed.
+        """
         server = self.server
         assert server is not None  # noqa: S101  set before the socket listens
         now_s = asyncio.get_running_loop().time()
@@ -117,17 +121,19 @@ class Guard:
 
 
 async def expect(request: web.Request) -> web.StreamResponse | None:
-    """Answer to an `Expect` header if the request must not continue; None otherwise. The default
-    answer of aiohttp repeats the header, and fails for bytes that are not text."""
+    """Answer to an `Expect` header if the request must not continue, else None.
+
+    The default answer of aiohttp repeats the header, and fails for bytes that are not text.
+    """
     if request.headers.get("Expect", "").lower() != "100-continue":
         return web.Response(status=417, text="Expect: only 100-continue is known\n")
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0  # bytes sent before the answer do not count
+    request.writer.output_size = 0  # Bytes before the answer do not count.
     return None
 
 
 class _Closed(asyncio.Protocol):
-    """A connection that is closed at once."""
+    """Protocol that closes its connection at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  of a TCP socket

@@ -22,9 +22,9 @@ def service_facts(route: QualityRoute, done: TickResult) -> dict[str, Any]:
     """Thresholds, shares and quality, as planned and for the current scores, and the binding
     constraint.
 
-    requests: number of requests from which `shares` and `quality` are computed, 0 if they come from
-    the declared sample. served: requests in the local window. fallbacks: requests in the local
-    window that another model answered because the model for their score was full.
+    requests: number of requests behind `shares` and `quality`; 0 if they come from the declared
+    sample. served: requests in the local window. fallbacks: requests in the local window that
+    another model answered because the model for their score had no free capacity.
     """
     known = done.after.splits.get(route.name, SplitState())
     demand = done.observation.demand.get(route.name, UNKNOWN_DEMAND)

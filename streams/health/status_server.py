@@ -136,7 +136,7 @@ class HealthServer:
         return app
 
     def _read(self, handler: Handler) -> Handler:
-        """`handler` with a check of the read token, if there is a read token."""
+        """`handler`, with a check of the read token if there is one."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             header = request.headers.get("Authorization", "")
@@ -185,8 +185,9 @@ class HealthServer:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Whether a log record of aiohttp reports an error of the server. Errors of clients are not
-    logged, because each client receives an error answer."""
+    """Whether a log record of aiohttp is about an error of the server itself. Errors of clients are
+    not logged, because each client receives an error answer.
+    """
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, (web.RequestPayloadError, HttpProcessingError))
 

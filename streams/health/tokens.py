@@ -45,8 +45,9 @@ class BearerToken:
             return ""
 
     def allows(self, authorization: str) -> bool:
-        """Whether the header `authorization` holds the token. If there is no token, no request is
-        allowed."""
+        """Whether the header `authorization` has the token. Without a configured token, no request
+        is allowed.
+        """
         token = self.read()
         given = authorization.encode("utf-8", "surrogateescape")
         return bool(token) and hmac.compare_digest(given, f"Bearer {token}".encode())

@@ -15,19 +15,23 @@ from numpy.typing import NDArray
 from topics.telemetry_columns import TelemetryBatch
 
 Sink = Callable[[TelemetryBatch, NDArray[np.int64]], None]
-"""Takes a batch of records and, in domain ms, the event time at which the span of each record ends.
-Called on the event loop."""
+"""Receives a batch of records, each with the event time in domain ms at which its span ends.
+
+Called on the event loop.
+"""
 
 
 class DemandSource(Protocol):
     """A source of request counts."""
 
     async def replay(self, sink: Sink) -> None:
-        """Pass the stored past of the windows to the sink; returns when all of it is passed on."""
+        """Pass the past of the windows to the sink. Returns when all of it is passed on."""
 
     async def follow(self, sink: Sink) -> None:
-        """Pass new records to the sink until cancelled; continues where `replay` ended."""
+        """Pass new records to the sink until cancelled. Continues at the end of `replay`."""
 
     async def live(self) -> None:
-        """Return once `follow` has passed on all records that existed when it began. After that,
-        silence is significant."""
+        """Return once `follow` has passed on all records that existed when it began.
+
+        After that, silence means missing traffic or missing telemetry.
+        """

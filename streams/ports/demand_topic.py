@@ -1,7 +1,7 @@
 """Read the demand merged by window workers: the `demand` topic, read like `telemetry`.
 
-Merged records become input for the windows: the total of all gateways per second, counted once even
-if it is read twice, and the latest record of each gateway.
+Merged records become input for the windows: the total of all gateways per second, and the latest
+record of each gateway. A total that is read twice counts once.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ of the broker's clock."""
 
 
 class DemandTopic(TelemetryTopic):
-    """A `TelemetryTopic` for the topic `DEMAND`. Records of gateways come without counts; the
-    counts come from substitute gateways named `MERGED`-partition."""
+    """A `TelemetryTopic` for the topic `DEMAND`.
+
+    Records of gateways come without counts. The counts come under substitute gateway names,
+    `MERGED`-partition.
+    """
 
     def _take(self, messages: Sequence[Any], events_ms: EventsMs, sink: Sink) -> None:
         said: list[_Said] = []
@@ -67,16 +70,18 @@ class DemandTopic(TelemetryTopic):
 
 
 def _word(model: str, word: GatewayState) -> _Said:
-    # `hear` counts no requests; an arrival only shows that the gateway had requests.
+    # `hear` counts no requests. An arrival only shows that the gateway had requests.
     served = _SERVED if word.active else _IDLE
     said = (*served, 0, 0, 0, word.in_flight, word.route_generation, int(word.leaving))
     return (model, word.gateway, word.boot), said, b"", (), word.end_ms
 
 
 def _merged(record: Demand, second: DemandSecond) -> _Said:
-    """Counts of `second` as a record of a substitute gateway. The sequence follows from the append
-    time and the start of the second, so a copy has the same sequence. Kinds count in the newest
-    second."""
+    """Counts of `second` as a record of a substitute gateway.
+
+    The sequence number follows from the append time and the start of the second, so a copy has the
+    same number. Kinds count in the newest second.
+    """
     turns, turn = divmod(max(0, record.appended_s - second.start_ms // 1000 + 1), _SHARE)
     return (
         (record.model, f"{MERGED}-{record.partition}", f"merged-{turns}"),

@@ -1,7 +1,7 @@
-"""Query Prometheus for the engines' own metrics when an alert fires, before the alert takes effect.
+"""Engine metrics for a firing alert, from Prometheus.
 
-The query has a time limit. The alert is always delivered: with the answer, or with the reason why
-there is no answer.
+The query runs before the alert takes effect and has a time limit. The alert is always delivered,
+with the answer or with the reason for a missing answer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class EngineViews:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, alert: Alert) -> None:
-        """Deliver `alert`; a firing alert is delivered after the query. Returns at once."""
+        """Deliver `alert`. A firing alert is delivered after the query. Returns at once."""
         if alert.state != "firing" or not self._asks:
             self._deliver(alert, {})
             return

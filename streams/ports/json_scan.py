@@ -18,7 +18,7 @@ from autoscaler.performance.numba_decorators import compiled
 _QUOTE, _COMMA, _COLON, _BACKSLASH = b'",:\\'
 _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST = b"{}[]"
 _ZERO, _NINE, _PLUS, _MINUS, _POINT, _SMALL_E, _LARGE_E = b"09+-.eE"
-_LONGEST = 100  # digits before the point: finite with any exponent of two digits
+_LONGEST = 100  # digits before the point: such a number is finite with any exponent of two digits
 _DEEPEST = 32
 
 _Text = NDArray[np.uint8]
@@ -26,7 +26,7 @@ _Text = NDArray[np.uint8]
 
 @compiled
 def after_text(data: _Text, at: int, end: int) -> int:
-    """Position after the plain ASCII text that begins at `at`; -1 if no such text begins there."""
+    """Position after the plain ASCII text that begins at `at`; -1 if there is none."""
     if data[at] != _QUOTE:
         return -1
     at += 1
@@ -39,8 +39,7 @@ def after_text(data: _Text, at: int, end: int) -> int:
 
 @compiled
 def after_word(data: _Text, at: int, end: int) -> int:
-    """Position after the word true, false or null that begins at `at`; -1 if no such word begins
-    there."""
+    """Position after the word true, false or null that begins at `at`; -1 if there is none."""
     for word in (b"true", b"false", b"null"):
         if at + len(word) <= end:
             same = True

@@ -3,8 +3,8 @@
 Compares the nodes that have assignments to the existing nodes, and sends requests to the command:
 JSON on its standard input, JSON on its standard output, within a time limit (docs/provisioning.md).
 A node exists while instances are assigned to it. A node that cannot be created is reported as a
-status with failed instances, so that its pool backs off. The start timeout detects a created node
-that never reports.
+status with failed instances, so that its pool backs off. A created node that never reports is
+detected by the start time-out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class HookFailed(Exception):
 class Provisioner:
     """Creates and deletes the nodes of pools that declare a command. Times are in real seconds.
 
-    hooks: command line by pool id. assignments and statuses: the latest by node; this class adds
+    hooks: command line by pool id. assignments, statuses: the latest by node. This class adds
     statuses of nodes that it could not create. acting: whether changes are allowed now.
     """
 
@@ -71,8 +71,7 @@ class Provisioner:
         self._failing: set[tuple[str, ...]] = set()
 
     async def run(self) -> None:
-        """Compare the nodes and create or delete nodes until cancelled; then kill the running
-        commands."""
+        """Create and delete nodes until cancelled; then kill running commands."""
         try:
             while True:
                 if self._acting():
@@ -84,7 +83,9 @@ class Provisioner:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def step(self, now_s: float) -> None:
-        """Compare the nodes once. If the command does not list the nodes, nothing changes."""
+        """Compare assigned and existing nodes once. If the command does not list the nodes, nothing
+        changes.
+        """
         self._take_back()
         pools = {pool.id: pool for pool in self._cluster().pools if pool.id in self._hooks}
         for command in sorted(set(self._hooks.values())):
@@ -101,7 +102,7 @@ class Provisioner:
             for pool in own:
                 self._compare(pool, command, there, now_s)
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------
 
     def _compare(
         self, pool: Pool, command: tuple[str, ...], there: frozenset[str], now_s: float
@@ -183,8 +184,7 @@ class Provisioner:
         )
 
     def _take_back(self) -> None:
-        """Remove the failed status of a node once none of its failed instances is assigned any
-        more."""
+        """Remove the failed status of a node once it has none of its failed instances assigned."""
         for node, status in list(self._statuses.items()):
             if status.executor != EXECUTOR:
                 continue
@@ -197,12 +197,14 @@ class Provisioner:
 async def ask(
     command: tuple[str, ...], question: Mapping[str, object], limit_s: float
 ) -> Mapping[str, Any]:
-    """The command's answer to one request. HookFailed if the command gives no answer within
-    `limit_s`; the message ends with the last line of the command's standard error, if a temporary
-    file for it could be created."""
+    """The command's answer to one request.
+
+    HookFailed if no answer comes within `limit_s`. The message ends with the last line of the
+    command's standard error, if a temporary file for it could be created.
+    """
     with contextlib.ExitStack() as stack:
         aside: BinaryIO | None = None
-        with contextlib.suppress(OSError):  # no folder for temporary files
+        with contextlib.suppress(OSError):  # There is no folder for temporary files.
             # Use no pipe: a background process of the command could hold a pipe open.
             aside = stack.enter_context(tempfile.TemporaryFile())
         try:

@@ -37,13 +37,16 @@ from topics.telemetry_columns import batch_of
 log = logging.getLogger(__name__)
 
 Ask = Callable[[str], list[dict[str, Any]]]
-"""An instant query: takes PromQL, returns the result vector, and raises the client's errors."""
+"""An instant query. Takes PromQL, returns the result vector, and raises the client's errors."""
 
 MAX_REQ_PER_S = 1e6
 HOLD_MS = 60_000
 MOST_AT_ONCE = 32
-"""Concurrent queries to all servers. The default threads of asyncio, a few more than cores, would
-need more than a second for a hundred models at 0.1 s each."""
+"""Concurrent queries to all servers.
+
+asyncio has by default a few more threads than cores. With those, a hundred models at 0.1 s each
+would need more than a second.
+"""
 
 WHOLE_ANSWERS = {"dedup": "true", "partial_response": "false", "deny_partial_response": "1"}
 """Parameters of every query. With them Thanos and VictoriaMetrics refuse to answer if a store is
@@ -121,8 +124,8 @@ class PromqlDemand:
     every_s: domain seconds between queries: each second, so that a live Prometheus never looks like
     stopped telemetry.
 
-    Prometheus reports rates, not single requests: the rate times the span is reported in whole
-    requests, and the fraction is added to the next span, so that no request is lost.
+    Prometheus reports rates, not single requests. The rate times the span gives whole requests; the
+    fraction is added to the next span, so no request is lost.
     """
 
     def __init__(
@@ -141,14 +144,15 @@ class PromqlDemand:
         self._carried = dict.fromkeys(queries, 0.0)
         self._boot = uuid.uuid4().hex
         self._sequence = 0
-        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, "promql")  # starts threads on demand
+        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, "promql")  # This starts threads on demand.
 
     async def replay(self, sink: Sink) -> None:
         """Does nothing: there is no data before the first answer."""
 
     async def follow(self, sink: Sink) -> None:
-        """Query on a fixed time grid until cancelled; slow answers do not shift the grid. A query
-        that would be late by a whole span is skipped, and that span is a gap."""
+        """Query on a fixed time grid until cancelled. Slow answers do not shift the grid. A query
+        that is late by a whole span is skipped, and that span is a gap.
+        """
         due_ms = self._clock.now_ms() + self._every_ms
         try:
             while True:

@@ -1,7 +1,7 @@
 """Date and sign records for executors and gateways immediately before they are sent.
 
-A healthy controller publishes every record again after a third of the validity period, so the
-period exceeds any of its pauses. After the period an executor starts nothing new.
+A healthy controller publishes every record again after a third of the validity period. So the
+period is longer than any of its pauses. After the period an executor starts no new instance.
 """
 
 from __future__ import annotations

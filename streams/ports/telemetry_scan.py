@@ -1,7 +1,7 @@
 """Layout of a telemetry record on the wire, and the compiled code that reads many records.
 
-Defines the fields and the ranges of their numbers; the caller checks everything else. `end` and
-look-aheads are as in `streams.ports.json_scan`.
+This module defines the fields and the ranges of their numbers. The caller checks everything else.
+`end` is the position of the closing brace, as in `streams.ports.json_scan`.
 """
 
 from __future__ import annotations
@@ -64,10 +64,13 @@ _Cells = NDArray[np.int16]
 
 @compiled
 def scan(data: _Text, ends: _Whole) -> tuple[_Whole, _Whole, _Cells, _Whole]:
-    """Returns four arrays: COLUMNS of each record; start and end positions of its names and of
-    `sent` (the first is -1 if the record has another form); the cells of all records; and the
-    position in the cells at which each record begins. ends: start position of each record, then the
-    end of the last record."""
+    """Read the records of a batch into arrays.
+
+    Returns four arrays: the COLUMNS of each record; start and end positions of its names and of
+    `sent`; the cells of all records; and the position in the cells at which each record begins. The
+    first position of a record in another format is -1. ends: start position of each record, then
+    the end of the last one.
+    """
     count = len(ends) - 1
     numbers = np.zeros((count, len(COLUMNS)), np.int64)
     spans = np.zeros((count, 2 * (len(_NAMES) + 1)), np.int64)
@@ -82,7 +85,7 @@ def scan(data: _Text, ends: _Whole) -> tuple[_Whole, _Whole, _Cells, _Whole]:
         if (
             said < 0
             or end - start > MAX_BYTES
-            or cells[begin + 1 : said : 2].sum() > MOST_COUNT  # a bucket's count may be too high
+            or cells[begin + 1 : said : 2].sum() > MOST_COUNT  # A bucket's count may be too high.
             or _is_beyond(values)
         ):
             said = begin
@@ -115,7 +118,7 @@ def _record(
     values[:] = 0
     seen, expected = 0, 0
     at += 1
-    end -= 1  # the closing brace, which stops every look-ahead
+    end -= 1  # the closing brace, which ends every look-ahead
     while True:
         field = _field(data, at, end, expected)
         if field < 0:
@@ -124,7 +127,7 @@ def _record(
                 at = after_value(data, at, end)
         else:
             if seen & (1 << field):
-                return -1  # the field occurs twice
+                return -1  # The field occurs twice.
             seen |= 1 << field
             expected = field + 1
             at += _KEY_ENDS[field + 1] - _KEY_ENDS[field]

@@ -1,7 +1,7 @@
-"""Read signed telemetry; drop records that have an invalid signature or name a gateway other than
-their signer.
+"""Read signed telemetry.
 
-Signatures are checked first, over whole batches; only valid records are parsed
+Records with an invalid signature are dropped, and so are records that name another gateway than
+their signer. Signatures are checked first, over whole batches. Only valid records are parsed
 (`streams.ports.telemetry_wire`).
 """
 
@@ -22,8 +22,10 @@ from topics.topic_table import TELEMETRY
 
 @dataclass(frozen=True, slots=True)
 class SignedTelemetry:
-    """records: the valid records, in order. places: their positions in the batch; None: every
-    record is valid. bad: malformed records, refused: unverified records, by position in the batch.
+    """Result of `read_signed`. records: the valid records, in order.
+
+    places: their positions in the batch; None: every record is valid. bad: errors of malformed
+    records, by position. refused: reasons for unverified records, by position.
     """
 
     records: TelemetryBatch

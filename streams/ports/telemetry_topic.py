@@ -30,7 +30,7 @@ from topics.topic_table import TELEMETRY, Topic
 log = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 5000
-_TOGETHER = 100  # records per batch: larger batches do not fit the processor's caches
+_TOGETHER = 100  # records per batch; larger batches exceed the processor's caches
 _PAUSE_S = 1.0
 
 
@@ -38,9 +38,9 @@ class TelemetryTopic:
     """All partitions of `telemetry`. partitions: partition count of each topic on this broker, by
     short name. horizon_s: domain seconds of the past that windows need.
 
-    verifier: checks the signatures of gateways and counts failures. embedded: the broker is the
-    embedded broker. It cannot map times to offsets, so all of its records are replayed. It holds
-    each fetch for the full wait, so the wait is short.
+    verifier: checks the signatures of gateways and counts failures. embedded: whether the broker is
+    the embedded one. That broker cannot map times to offsets, so all of its records are replayed.
+    It delays each fetch by the full wait, so the wait is short.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class TelemetryTopic:
             self._changed = False
             try:
                 consumer = await self._open()
-                for partition in self._partitions:  # an added partition is read from its beginning
+                for partition in self._partitions:  # An added partition is read from its beginning.
                     consumer.seek(partition, self._next.get(partition, 0))
                 await self._catch_up(consumer, sink)
                 self._live.set()
@@ -122,7 +122,8 @@ class TelemetryTopic:
         """Read up to the current end of the topic."""
         ends = await consumer.end_offsets(list(consumer.assignment()))
         for partition, end in ends.items():
-            # Transactions leave gaps between offsets, so query the position; do not count records.
+            # Transactions leave gaps between offsets, so query the position instead of counting
+            # records.
             while await consumer.position(partition) < end:
                 await self._read(consumer, sink)
 

@@ -33,7 +33,7 @@ _SENT = dict[str, dict[str, int]]
 _BETWEEN = len('","gateway":"","boot":"')
 
 _known: dict[bytes, SourceName] = {}
-"""Checked names of models, gateways and boots, by their text on the wire."""
+"""Validated names of models, gateways and boots, by their text on the wire."""
 
 
 def read_reported(batch: Sequence[bytes]) -> tuple[TelemetryBatch, dict[int, InvalidRecord]]:
@@ -66,8 +66,10 @@ def read_reported(batch: Sequence[bytes]) -> tuple[TelemetryBatch, dict[int, Inv
 def _with_odd(
     plain: TelemetryBatch, batch: Sequence[bytes], odd: Sequence[int]
 ) -> tuple[TelemetryBatch, dict[int, InvalidRecord]]:
-    """`plain`, with the records at the positions `odd` read by `codec`, and the errors of invalid
-    records by position. Invalid records are removed."""
+    """`plain`, with the records at the positions `odd` read by `codec`.
+
+    Also returns the errors of invalid records by position; these records are removed.
+    """
     names, numbers, cells = [*plain.names], plain.numbers, [*plain.cells]
     kinds = dict(plain.kinds)
     bad: dict[int, InvalidRecord] = {}
@@ -85,8 +87,10 @@ def _with_odd(
 
 
 def _learn(data: bytes, spans: Sequence[int]) -> SourceName | None:
-    """Model, gateway and boot at `spans` (from `scan`) in `data`; None if one of them is missing or
-    invalid. Adjacent names are stored in `_known`."""
+    """Model, gateway and boot at `spans` (from `scan`) in `data`.
+
+    None if one of them is missing or invalid. Adjacent names are stored in `_known`.
+    """
     start, end = spans[0], spans[5]
     if start < 0 or not start < spans[1] < spans[2] < spans[3] < spans[4] < end:
         return None

@@ -27,16 +27,20 @@ from topics.reason_codes import ReasonCode
 _PR_SET_PDEATHSIG = 1
 
 ANSWER_S = 4.5
-"""Real seconds for one answer: the search ends then, with its best plan and the plan's gap."""
+"""Real seconds for one answer. The search ends then with its best plan and the gap of that plan."""
 
 _SEARCH_S = 3.0
-"""Minimum real seconds for the search if the evaluation of candidates takes long: in a newly
-started process, or on a loaded machine."""
+"""Minimum real seconds for the search.
+
+It applies if the evaluation of candidates takes long, as in a new process or on a loaded machine.
+"""
 
 
 class Stopwatch:
-    """Callable: seconds since creation. The search makes the first call; the time before that call
-    counts for at most `ANSWER_S - _SEARCH_S`."""
+    """A clock in s that starts when it is created.
+
+    The search reads it first. The time before that counts for at most `ANSWER_S - _SEARCH_S`.
+    """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -56,10 +60,10 @@ def main() -> int:
     _end_with_parent()
     # Serving has priority on a shared machine, so the solver runs at low priority.
     os.nice(5)
-    # Solver libraries print to stdout, so answers use a descriptor of their own.
+    # Solver libraries print to stdout, so answers use another descriptor.
     with os.fdopen(os.dup(1), "wb", buffering=0) as out:
         os.dup2(2, 1)
-        compile_kernels()  # the time limit of the first answer must not include this
+        compile_kernels()  # The time limit of the first answer must not include this.
         for line in sys.stdin.buffer:
             elapsed_s = Stopwatch()
             request, cluster = decode_request(line)

@@ -1,8 +1,8 @@
 """Planner client of the controller: sends requests; answers appear in a later observation.
 
-Urgent requests are small. A thread of the controller answers them, so neither a long full solve nor
-a restart of the solver process delays them. Full requests go to a separate process, one at a time,
-each with a time limit. A solver process that does not answer is killed and restarted.
+Urgent requests are small, and a thread of the controller answers them. So a long full solve or a
+restart of the solver process does not delay them. Full requests go to a separate process, one at a
+time, each with a time limit. A solver process that does not answer is killed and restarted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FULL_LIMIT_S = 60.0
 URGENT_LIMIT_S = 10.0
 """Real seconds for one answer; for a full plan, they include the start of the process."""
 
-_URGENT_S = 8.0  # of URGENT_LIMIT_S, for evaluation and search
+_URGENT_S = 8.0  # part of URGENT_LIMIT_S for evaluation and search
 _MOST_LINE_BYTES = 64 * 1024 * 1024
 
 Plan = Callable[[PlanRequest, Cluster], PlanAnswer]
@@ -73,8 +73,8 @@ def _since_s(began_s: float) -> float:
 class Solver:
     """argv: command of the solver process. Run `run` concurrently with the ticks.
 
-    news: set when a plan arrives. A failure does not set it and waits for the next tick, because an
-    immediate retry would fail too. killed: how often the process or the thread was abandoned.
+    news: set when a plan arrives. A failure does not set it, because an immediate retry would fail
+    too. killed: number of times that the process or the thread was abandoned.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Solver:
             named = str(error) or type(error).__name__
             why = Reason(ReasonCode.SOLVER_GONE, quoted=named)
         except (InvalidRecord, ValueError, KeyError, TypeError) as error:
-            # The answer is invalid JSON, too long or lacks a field: the process is not usable.
+            # The answer is invalid JSON, too long or lacks a field, so the process is not usable.
             why = Reason(ReasonCode.SOLVER_GARBLED, quoted=str(error))
         log.warning("%s plan: %s", urgency, text(why))
         await self._start_over(urgency)
@@ -162,7 +162,7 @@ class Solver:
         self.killed += 1
         if urgency is Urgency.FULL:
             await self._kill()
-        else:  # a thread cannot be killed: abandon it
+        else:  # A thread cannot be killed, so it is abandoned.
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = _threads()
 

@@ -51,8 +51,11 @@ class _Second:
 
 
 class Worker:
-    """Open seconds of the partitions of this worker. ends: queries the broker for the end offsets
-    of partitions. keys: verify telemetry and sign merged records."""
+    """Open seconds of the partitions of this worker.
+
+    ends: queries the broker for the end offsets of partitions. keys: verify telemetry and sign
+    merged records.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class Worker:
     ) -> None:
         self._verifier = Verifier(keys)
         self._told = 0
-        # Append time of the current records by the broker's clock; it also dates the result.
+        # Append time of the current records by the broker's clock. Merged records get this time.
         self._appended_ms = 0
         self._signer = Signer(keys, lambda: self._appended_ms)
         self._demand = demand
@@ -72,8 +75,9 @@ class Worker:
         self._open: dict[int, _Second] = {}
 
     async def take(self, event: Any) -> None:
-        """Add a record; the first record of a later second closes the open second of its
-        partition."""
+        """Add a record. The first record of a later second closes the open
+        second of its partition.
+        """
         message = event.message
         appended_s = _append_ms(event) // 1000
         known = self._open.get(message.partition)
@@ -86,9 +90,11 @@ class Worker:
         known.last_s = self._monotonic_s()
 
     async def close_idle(self) -> None:
-        """Close seconds that received no record for a while, if the broker holds no further
-        records. The broker is queried because this worker itself may have been stopped. If a second
-        is merged twice, readers count it once."""
+        """Close seconds without a new record for a while, if the broker has no unread record.
+
+        The broker is queried because this worker itself may have been suspended. If a second is
+        merged twice, readers count it once.
+        """
         idle = {partition for partition in self._open if self._is_idle(partition)}
         if not idle:
             return
@@ -111,8 +117,9 @@ class Worker:
         return second is not None and self._monotonic_s() - second.last_s > _IDLE_S
 
     def forget(self, partitions: set[int]) -> None:
-        """Drop the open seconds of revoked partitions; the new workers read the unacknowledged
-        records again."""
+        """Drop the open seconds of revoked partitions. Their new workers read the unacknowledged
+        records again.
+        """
         for partition in partitions:
             self._open.pop(partition, None)
 

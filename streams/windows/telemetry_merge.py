@@ -30,9 +30,11 @@ from topics.telemetry_columns import (
 def merged(
     partition: int, appended_s: int, records: TelemetryBatch, appended_ms: NDArray[np.int64]
 ) -> list[Demand]:
-    """Merge `records` (appended to `partition` at `appended_ms`, within the second `appended_s`)
-    into one record per model. Sums are capped at the valid maximum of a record, so no gateway can
-    make the merged record invalid."""
+    """Merge `records` into one record per model.
+
+    They were appended to `partition` at `appended_ms`, within the second `appended_s`. Sums are
+    limited to the maximum of a record, so no gateway can make the merged record invalid.
+    """
     ends_ms = np.maximum(0, appended_ms - records.numbers[:, AGE_MS])
     words: dict[str, dict[str, GatewayState]] = {}
     rows = zip(records.names, records.numbers.tolist(), ends_ms.tolist(), strict=True)

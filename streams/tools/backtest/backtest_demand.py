@@ -30,9 +30,13 @@ from streams.tools.replay.traces import NO_COLUMNS, Given, Trace, load_trace
 
 DEFAULT_CONFIG = Path(str(resources.files("streams").joinpath("data/backtest.yaml")))
 PRIOR_S = 300.0
-"""Where no workload is declared, the first minutes of the trace are what an operator expected."""
+"""Length of the trace's beginning that gives the demand of models without a declared workload, in
+s.
+"""
 LEAD_S = 240.0
-"""From the controller's start to the first possible request: the first fleet comes up."""
+"""Seconds from the controller's start to the first possible request, in which the first fleet
+starts.
+"""
 _SPREAD_S = 5.0
 _NO_COMPONENTS = (
     "backtest: a trace does not say which components its requests need, and the other policies "
@@ -53,8 +57,8 @@ class Demand:
     configuration.
 
     from_s, to_s: the slice of the trace, to_s = inf for its end. supply: FILE or POOL=FILE. fluid:
-    simulate rates, so that ServeGen's windows need no single requests. columns: the user's mapping
-    of trace columns, if there is one.
+    simulate rates, so that no single requests are drawn from ServeGen's windows. columns: the
+    user's mapping of trace columns, if there is one.
     """
 
     traces: tuple[str, ...]
@@ -78,7 +82,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A scenario, with notes on how the scenario was made from the traces."""
+    """A scenario, with notes on how it was made from the traces."""
 
     scenario: Scenario
     notes: tuple[str, ...]
@@ -186,7 +190,7 @@ def _slice(demand: Demand, path: Path, random: np.random.Generator) -> tuple[Tra
 
 
 def _copied(trace: Trace, rows: np.ndarray, copies: np.ndarray) -> list[int]:
-    """The sessions of `rows`. Each copy of a session gets a session number of its own."""
+    """The sessions of `rows`. Each copy of a session gets its own number."""
     if not trace.sessions:
         return []
     sessions = np.array(trace.sessions)[rows]
@@ -197,12 +201,12 @@ def _copied(trace: Trace, rows: np.ndarray, copies: np.ndarray) -> list[int]:
 def _scaled(
     count: int, scale: float, random: np.random.Generator, sessions: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The indices of the chosen rows among `count` requests, the number of each copy (from 0) and
-    its shift in seconds. A row may be chosen several times.
+    """Rows that are drawn to scale the rate of `count` requests.
 
-    To lower the rate, requests are drawn at random. To raise the rate, copies are placed within a
-    few seconds of the original. The rate then keeps its shape over time, and bursts grow with it.
-    Requests of a session share one draw.
+    Returns the indices of the drawn rows, the number of each copy (from 0), and its shift in
+    seconds. A row may be drawn several times. To lower the rate, requests are drawn at random. To
+    raise it, copies are placed within a few seconds of the original. The rate keeps its shape over
+    time, and bursts grow with it. Requests of a session share one draw.
     """
     if scale == 1.0:
         return np.arange(count), np.zeros(count, np.int64), np.zeros(count)
@@ -235,8 +239,10 @@ def _with_names(cluster: Cluster, traces: Sequence[Trace], notes: list[str]) -> 
 
 
 def _owners(traces: Sequence[tuple[str, Trace]], cluster: Cluster) -> list[tuple[str, Trace]]:
-    """Each trace with its model, "" if the trace names models itself or is split among all
-    models."""
+    """Each trace with its model.
+
+    "" if the trace names models itself, or is split among all models.
+    """
     models = [service.model for service in cluster.services]
     for name, trace in traces:
         if name and name not in models:

@@ -1,7 +1,7 @@
-"""The result of a backtest, as values and as JSON: one row per policy, curves over its knob.
+"""The result of a backtest, as values and as JSON: one row per policy, and curves over its knob.
 
-docs/backtest.md lists the keys of the JSON. Figures are means over seeds and further traces. The
-report depends neither on the clock nor on the machine: equal input gives equal bytes.
+docs/backtest.md lists the keys of the JSON. Figures are means over seeds and traces. The report
+depends neither on the clock nor on the machine: equal input gives equal bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streams.tools.backtest.backtest_demand import Workload
 from streams.tools.backtest.backtest_runs import spread
 
 WITHIN = 0.005
-"""Attainments this close count as equal."""
+"""Attainments within this difference count as equal."""
 FIGURES = (
     "cost_usd",
     "gpu_hours",
@@ -37,7 +37,7 @@ _SHOWN_WITH_INTERVAL = ("cost_usd", "slo_attainment", "goodput_tokens_per_s")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One policy at one setting of its knob, one score per trace and seed."""
+    """The results of one policy at one setting of its knob: one score per trace and seed."""
 
     policy: str
     knob: float
@@ -99,8 +99,9 @@ class Backtest:
         )
 
     def undercut_by(self, row: Row) -> tuple[str, ...]:
-        """Other policies that attain at least as much as `row` (within half a point) for less
-        money."""
+        """Other policies with lower cost and at least the attainment of `row`,
+        within half a point.
+        """
         return tuple(
             other.policy
             for other in self.rows

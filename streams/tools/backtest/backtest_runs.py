@@ -1,4 +1,4 @@
-"""The runs of a backtest: list them, perform one, and perform all of them in parallel.
+"""The runs of a backtest: their list, and their parallel execution.
 
 A run is one (policy, knob, seed, trace). joblib distributes the runs over this machine's cores or
 the user's Dask or Ray cluster. A worker reads the traces itself and keeps the last workload that it
@@ -107,8 +107,7 @@ def _each(runs: Sequence[Run], jobs: int, backend: str) -> Iterator[Outcome]:
 
 @contextmanager
 def _cluster(backend: str) -> Iterator[None]:
-    """In this context, joblib uses `backend`. UserError if the packages of the backend are
-    missing."""
+    """In this context, joblib uses `backend`. UserError if a package of the backend is missing."""
     if backend == "local":
         yield
         return
@@ -129,8 +128,10 @@ def _cluster(backend: str) -> Iterator[None]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """The middle 90% of values, by nearest rank. For up to 20 values, the least and the greatest
-    value."""
+    """The middle 90% of values, by nearest rank.
+
+    For up to 20 values, these are the least and the greatest value.
+    """
     ranked = sorted(values)
     last = len(ranked) - 1
     return ranked[math.floor(0.05 * last)], ranked[math.ceil(0.95 * last)]

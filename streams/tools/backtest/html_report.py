@@ -110,7 +110,7 @@ def _point(row: Row) -> tuple[float, float]:
 
 
 def _spans(row: Row) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """The middle 90% of cost and of attainment, as a cross; nothing for a single run."""
+    """The middle 90% of cost and of attainment, as a cross. Nothing for a single run."""
     if len(row.scores) < 2:
         return []
     usd, share = _point(row)

@@ -1,7 +1,6 @@
-"""Choose the setting of a policy's knob: the cheapest setting that attains the SLOs on another
-trace.
+"""Choose the setting of a policy's knob: the cheapest one that meets the SLOs on another trace.
 
-Every policy, including Shoal's own, is tuned in the same way.
+Every policy is tuned in the same way, including Shoal's own.
 """
 
 from __future__ import annotations
@@ -14,9 +13,11 @@ from streams.tools.backtest.backtest_runs import Outcome
 
 
 def chosen(outcomes: Sequence[Outcome], workload: Workload) -> dict[str, float]:
-    """The setting of each policy's knob: the cheapest setting whose attainment, weighted by
-    requests, reaches the declared percentile. If no setting reaches it, the setting with the
-    highest attainment."""
+    """The setting of each policy's knob.
+
+    It is the cheapest setting whose attainment, weighted by requests, reaches the declared
+    percentile. If none reaches it, it is the setting with the highest attainment.
+    """
     asked = Counter(arrival.model for arrival in workload.scenario.arrivals)
     services = workload.scenario.cluster.services
     target = sum(s.percentile * asked[s.model] for s in services) / max(1, sum(asked.values()))

@@ -67,7 +67,7 @@ def rebuild(
     names: Mapping[str, str] | None = None,
     declared_only: bool = False,
 ) -> Rebuilt:
-    """The last `since_s` seconds (at least 120) before `to_s` as a trace in `folder`.
+    """The last `since_s` seconds (at least 120) before `to_s`, as a trace in `folder`.
 
     names: `model_name` in Prometheus -> model of the configuration, if they differ. declared_only:
     read only `names`. UserError: Prometheus does not answer, has no data, or has more than 5
@@ -176,7 +176,7 @@ def _note(
     lengths: Mapping[str, LengthHistogram],
     drawn: Mapping[str, npt.NDArray[np.int64]],
 ) -> str:
-    """Text that compares the rebuilt requests with the counters."""
+    """A comparison of the rebuilt requests with the counters, as text."""
     parts = []
     for what, metric in (("prompt", PROMPT), ("answer", ANSWER)):
         told = float(lengths[metric].tokens.get(name, np.zeros(1)).sum())

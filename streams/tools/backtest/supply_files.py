@@ -32,16 +32,18 @@ from streams.files.user_errors import UserError
 _LIMITS = {"time": 366 * 86_400.0, "price": 100_000.0, "nodes": 1_000_000.0}
 _TABLE = "a CSV with the columns time, pool and price or nodes, or a price history of a cloud"
 _STEPS = "rows of time,nodes without a header"
-_SINCE_1970_S = 946_684_800.0  # larger times are dates
+_SINCE_1970_S = 946_684_800.0  # Larger times are dates.
 Change = tuple[float, str, float | None, int | None]
-"""Seconds, of the trace or since 1970; the pool; its price and nodes, None where they stay."""
+"""(seconds of the trace or since 1970, pool, price, nodes). Price and nodes are
+None if they stay.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceTime:
-    """The trace's time axis, on which dates are placed.
+    """The time axis of the trace, on which dates of supply files are placed.
 
-    origin_s: start of the trace in seconds since 1970, None if the trace has no dates. duration_s:
+    origin_s: start of the trace in seconds since 1970; None if the trace has no dates. duration_s:
     length of the trace. instances: the instance type of each pool that declares one.
     """
 
@@ -58,8 +60,10 @@ def load_supply(
     times: TraceTime | None = None,
     notes: list[str] | None = None,
 ) -> tuple[ScriptEvent, ...]:
-    """The changes of supply as events of a simulation that begins `lead_s` before second `from_s`
-    of the trace. The values at `from_s` hold from the start of the simulation.
+    """Changes of supply as events of a simulation.
+
+    The simulation begins `lead_s` before second `from_s` of the trace. The values at `from_s` hold
+    from the start of the simulation.
 
     notes: a note on how dates were placed is added. UserError for unusable input.
     """
@@ -115,7 +119,7 @@ def _placed(
 def _changes(path: Path, instances: Mapping[str, str]) -> Iterable[Change]:
     table = read_table(path, _TABLE)
     columns = set(table.columns)
-    if not columns:  # JSON: use the columns of the first row
+    if not columns:  # JSON, so use the columns of the first row.
         first = next(table.rows, None)
         columns = set(first[1]) if first else set()
         rest = table.rows

@@ -23,10 +23,10 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a chart. points: in order of x. mark: the emphasised point, if any. steps: draw
-    the line as steps.
+    """One line of a chart. points: in order of x. mark: an emphasised point. steps: draw the line
+    as steps.
 
-    spans: thin straight lines, each between two points, which show the spread over runs.
+    spans: thin straight lines between two points each, which show the spread over runs.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """A short sweep against an OpenAI-compatible server: a few requests at rising concurrency.
 
-The sweep shows a progress bar and times requests by this process's clock. Its results have the form
-of a benchmark tool's results.
+The sweep shows a progress bar. Requests are timed by this process's clock. The results have the
+format of a benchmark tool.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _WORDS = ("alpha", "beta", "delta", "gamma", "omega", "sigma", "theta", "kappa")
 class Sweep:
     """The requests to send: prompts of about `input_tokens` words.
 
-    Each step of concurrency sends `_ROUNDS` times as many requests as its concurrency, then the
-    same number with a quarter of the prompt. served: the model's name on the server, None = the
-    first model that the server lists.
+    Each step has a concurrency. It sends `_ROUNDS` times as many requests, then the same number
+    with a quarter of the prompt. served: the model's name on the server, None = the first model
+    that the server lists.
     """
 
     url: str
@@ -61,7 +61,7 @@ async def sweep(wanted: Sweep) -> tuple[str, list[Result]]:
     """
     headers = {"Authorization": f"Bearer {wanted.api_key}"} if wanted.api_key else {}
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    # Each step limits the concurrency, so the client must set no limit.
+    # Each step limits the concurrency itself, so the client must not.
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(
         connector=connector, headers=headers, timeout=timeout
@@ -191,7 +191,7 @@ def _result(served: str, timed: Sequence[_Timed], load: int) -> Result:
 
 
 def _prompt(seed: random.Random, tokens: int) -> str:
-    """A prompt of about `tokens` tokens that no prefix cache holds."""
+    """A prompt of about `tokens` tokens that no prefix cache contains."""
     return " ".join([str(seed.randrange(10**6)), *seed.choices(_WORDS, k=max(1, tokens - 4))])
 
 

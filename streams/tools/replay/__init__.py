@@ -1,1 +1,3 @@
-"""Replays recorded traces as OpenAI requests, open loop."""
+"""Replays recorded traces as OpenAI requests, at their recorded times whether or not answers have
+come.
+"""

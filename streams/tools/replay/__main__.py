@@ -72,8 +72,8 @@ async def _replay(
     headers: Mapping[str, str],
 ) -> None:
     end = end_event(asyncio.get_running_loop())
-    # If reading the trace took longer than planned, shift the whole replay. The first seconds
-    # would otherwise be sent in one burst.
+    # If reading the trace took longer than planned, shift the whole replay. Otherwise the first
+    # seconds would be sent in one burst.
     start_ms = max(options.start_ms, base.now_ms(time.monotonic_ns()))
     sender = Sender(options.url, base, start_ms, record, options.request_s, headers)
     _say({"ready": True, "requests": len(jobs)})

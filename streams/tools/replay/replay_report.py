@@ -1,7 +1,7 @@
 """The outcomes of the sent requests, and the report on them.
 
-Latencies are in domain ms from the scheduled arrival; lateness is in real ms. Quantiles are exact:
-a replay is bounded, so every value is kept.
+Latencies are in domain ms from the scheduled arrival. Lateness is in real ms. Quantiles are exact,
+because every value of a replay is kept.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ class Limits:
 
 @dataclass(slots=True)
 class ModelRecord:
-    """The requests for one model. sent = served + failed + those in flight or dropped.
+    """Counts and latencies of the requests for one model.
 
-    answered_by: the models that served them, several if the name is a service of several models.
+    sent = served + failed + those in flight or dropped. answered_by: the models that served them;
+    several if the name is a service of several models.
     """
 
     limits: Limits | None
@@ -51,7 +52,7 @@ class ModelRecord:
         """Count one complete answer. first_ms, last_ms: its first token and its end, after the
         scheduled arrival.
 
-        by: the model that answered. limits: that model's limits, used if this record has none.
+        by: the model that answered. limits: limits of that model, if this record has none.
         """
         self.served += 1
         if by:
@@ -90,7 +91,9 @@ class Record:
         self.reasons[reason] += 1
 
     def requests(self) -> dict[str, int]:
-        """sent = served + failed + dropped; before the end, dropped are those in flight."""
+        """Counts, with sent = served + failed + dropped. Before the end, dropped are those in
+        flight.
+        """
         sent = sum(model.sent for model in self.models.values())
         served = sum(model.served for model in self.models.values())
         failed = sum(model.failed for model in self.models.values())

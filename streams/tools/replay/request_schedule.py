@@ -18,11 +18,10 @@ from streams.tools.replay.traces import Trace
 class Job:
     """One request to send. at_ms: domain ms after the start. Tokens are at least 1.
 
-    media: None for a completion, else the media of a chat (`topics.routing.MEDIA`; () is text
-    alone). score: stated by the client, None without one. session: None for a single request; a
-    turn of a session waits for the answer to the turn before. delay_ms: from the answer to the turn
-    before until this turn; None: this turn is sent at at_ms, or after that answer if the answer is
-    later.
+    media: the media of a chat (`topics.routing.MEDIA`; () is only text); None for a completion.
+    score: the score that the client states, or None. session: None for a single request. A turn of
+    a session waits for the answer to the previous turn. delay_ms: from that answer until this turn.
+    None: this turn is sent at at_ms, or after that answer if it comes later.
     """
 
     at_ms: float
@@ -42,7 +41,7 @@ Kinds = tuple[tuple[float, tuple[str, ...]], ...]
 def with_media(jobs: list[Job], kinds: Mapping[str, Kinds], seed: int) -> list[Job]:
     """`jobs` with media drawn for models of several kinds.
 
-    The draw is separate, so that each request keeps its model.
+    The draw of media is separate, so each request keeps its model.
     """
     draw = random.Random(f"media {seed}")  # noqa: S311 - a reproducible split, no secret
     drawn = []
@@ -66,11 +65,10 @@ def schedule(
     """The jobs of the first `for_ms` of `trace` (inf: all of them), in order of time.
 
     If a trace names models, its requests go to those models; UserError for a model that `weights`
-    lacks. Otherwise each request is assigned at random to a model that can hold it (max_len: input
-    and output tokens together; a model without a limit holds any request). Turns of a session get
-    the same model. A request that no model can hold goes to the model with the highest limit, which
-    refuses it, so that the request counts as failed. scores: distributions of scores, for requests
-    to a service of several models.
+    lacks. Otherwise each request goes to a random model whose `max_len` is at least its input and
+    output tokens. Turns of a session get the same model. A request that no model can hold goes to
+    the model with the highest limit, which refuses it, so that the request counts as failed.
+    scores: distributions of scores, for services of several models.
     """
     unknown = sorted(set(trace.models) - set(weights))
     if unknown:
@@ -92,7 +90,7 @@ def schedule(
         else:
             point = (
                 draw.random()
-            )  # always one number per request, so that limits do not change later draws
+            )  # Always draw one number per request, so that limits do not change later draws.
             if session is not None:
                 point = points.setdefault(session, point)
             size = read + written

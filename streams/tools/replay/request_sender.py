@@ -33,8 +33,8 @@ _WORDS = {
     "engine_lost": "the engine was lost",
 }
 MODEL_HEADER = "X-Shoal-Model"
-"""Of answers: the model that gave them."""
-_TAIL_BYTES = 4096  # the end of a stream has usage, an error event and [DONE]
+"""Header of an answer that names the model that gave it."""
+_TAIL_BYTES = 4096  # The end of a stream has usage, an error event and [DONE].
 
 
 class BrokenAnswer(Exception):
@@ -93,7 +93,7 @@ class Sender:
             await self._drain(ending, drain_real_s)
             ending.cancel()
             if not sending.cancelled():
-                sending.result()  # raises the error of a failed generator
+                sending.result()  # This raises the error of a failed generator.
 
     async def _drain(self, ending: asyncio.Task[bool], drain_real_s: float) -> None:
         if self._tasks and not ending.done():
@@ -123,7 +123,7 @@ class Sender:
             elif turns[job.session][0] is job:
                 task = asyncio.create_task(self._converse(turns[job.session], due_ns))
             else:
-                continue  # a later turn: the task of its session sends it
+                continue  # This is a later turn. The task of its session sends it.
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -154,7 +154,7 @@ class Sender:
         except (aiohttp.ClientError, OSError) as error:
             self._record.fail(job.model, f"connection: {connection_words(error)}")
         except Exception as error:
-            # A bug here or in the HTTP client fails one request visibly; the load continues.
+            # A bug here or in the HTTP client fails one request visibly. The load continues.
             self._record.fail(job.model, type(error).__name__)
             log.exception("a request met a bug")
 
@@ -223,6 +223,8 @@ def _why(body: bytes) -> str:
 
 
 def _count(kind: bytes, tail: bytes, otherwise: int) -> int:
-    """Tokens by the last usage chunk; the requested number if the engine does not report usage."""
+    """Tokens of the last usage chunk, or the requested number if the engine
+    does not report usage.
+    """
     found = _COUNTS[kind].findall(tail)
     return int(found[-1]) if found else otherwise

@@ -1,11 +1,11 @@
 """ServeGen's published windows as a trace: rates per 10 minutes, and request lengths.
 
-Requests are drawn from the windows. Two forms are read, distinguished by their header: the rate of
-a whole workload per window (Poisson arrivals), and the rate, burstiness and distribution of each
-client per window (renewal arrivals with Gamma or Weibull gaps, as ServeGen makes them). Lengths are
-drawn from the histogram in the same folder, and scaled to the means of their window if the file has
-means. A window without a rate is a gap in the record, not silence: the rate of the window before
-applies. Source: ServeGen (alibaba/ServeGen).
+Requests are drawn from the windows. There are two formats, distinguished by their header. One has
+the rate of a whole workload per window: arrivals are Poisson. The other has rate, burstiness and
+distribution of each client per window: arrivals are renewal processes with Gamma or Weibull gaps,
+as in ServeGen. Lengths are drawn from the histogram in the same folder, and scaled to the means of
+their window if the file has means. A window without a rate is a gap in the record, not silence: the
+rate of the window before applies. Source: ServeGen (alibaba/ServeGen).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def is_servegen(path: Path) -> bool:
 def load_servegen(
     path: Path, from_s: float, to_s: float, rate_scale: float, random: np.random.Generator
 ) -> Trace:
-    """Requests of [from_s, to_s) at rate_scale times the recorded rates; times count from from_s.
+    """Requests of [from_s, to_s) at rate_scale times the recorded rates. Times count from from_s.
 
     UserError: an unusable file, or more than 5 million requests.
     """
@@ -64,13 +64,12 @@ def load_representatives(
     random: np.random.Generator,
     most: int,
 ) -> tuple[Trace, float]:
-    """As `load_servegen`, but one request may represent several. Also returns how many.
+    """As `load_servegen`, but one request may stand for several. Also returns their number.
 
-    Each request represents one unless there would be more than `most` requests (0 = no limit).
-    Requests that represent several are evenly spaced at the recorded rate, and any few hundred
+    Each request stands for one, unless there would be more than `most` requests (0 = no limit).
+    Requests that stand for several are evenly spaced at the recorded rate. Any few hundred
     consecutive ones follow the distribution of lengths. Random lengths would have too large an
-    effect here, because each length counts for all represented requests. The caller adds the
-    randomness.
+    effect, because each length counts for several requests. The caller adds the randomness.
     """
     rows = read_rows(path)
     rates = _by_client(path, rows) if "client" in rows[0] else {"": _windows(path, rows, 0)}
@@ -140,7 +139,7 @@ def _windows(path: Path, rows: Sequence[Row], clients: int) -> dict[float, _Wind
     found: dict[float, _Window] = {}
     for row in rows:
         if not row["rate_rps"].strip():
-            continue  # a gap in the record
+            continue  # This is a gap in the record.
         at_s = _number(path, row, "window_start_s", 366 * 86_400.0)
         rate = _number(path, row, "rate_rps", 1e6)
         if not clients:
@@ -163,7 +162,7 @@ def _number(path: Path, row: Row, column: str, most: float) -> float:
 
 
 def _width(rates: Mapping[str, Mapping[float, _Window]]) -> float:
-    """The length of a window in seconds: the least distance between the starts of two windows."""
+    """The length of a window in seconds: the least distance between two starts."""
     starts = sorted({at for found in rates.values() for at in found})
     gaps = [b - a for a, b in pairwise(starts)]
     if not gaps:
@@ -195,8 +194,11 @@ def _even(spans: Sequence[tuple[float, float, _Window]], scale: float) -> Floats
 def _arrivals(
     begin: float, end: float, window: _Window, scale: float, random: np.random.Generator
 ) -> Floats:
-    """Random arrival times in [begin, end). A renewal process is scaled by superposing independent
-    copies and thinning them, which makes it less bursty."""
+    """Random arrival times in [begin, end).
+
+    To raise the rate of a renewal process, independent copies are superposed and then thinned,
+    which makes it less bursty.
+    """
     rate, span = window.req_per_s, end - begin
     if rate <= 0.0:
         return np.zeros(0)
@@ -289,8 +291,8 @@ def _drawn(law: Mapping[str, float], points: Floats) -> Floats:
 
 
 def _spread_points(sides: int, count: int, random: np.random.Generator) -> Floats:
-    """(sides, count) points of [0, 1) that fill the cube evenly. Any consecutive part of them fills
-    the cube evenly, too.
+    """Points of [0, 1) in `sides` dimensions that fill the cube evenly, as an array (sides, count).
+    Any consecutive part of them fills it evenly too.
 
     They are Roberts' R sequence, whose steps are powers of the root of x^(sides + 1) = x + 1. The
     seed sets the first point.
@@ -306,8 +308,11 @@ def _spread_points(sides: int, count: int, random: np.random.Generator) -> Float
 def _scaled(
     path: Path, values: Floats, rows: Sequence[Row], columns: Sequence[str], at_s: Floats
 ) -> Floats:
-    """`values`, each multiplied by the recorded mean of the window that contains its arrival and
-    divided by the mean of all values. columns: the recorded mean is their sum."""
+    """`values`, scaled to the recorded means of the windows.
+
+    Each value is divided by the mean of all values and multiplied by the recorded mean of its
+    arrival's window. columns: the recorded mean is their sum.
+    """
     starts = np.array([_number(path, row, "window_start_s", 1e9) for row in rows])
     means = np.array([sum(_number(path, row, c, _LONGEST) for c in columns) for row in rows])
     index = np.clip(np.searchsorted(starts, at_s, side="right") - 1, 0, len(starts) - 1)

@@ -13,22 +13,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 FIELDS = ("time", "input", "output", "model", "session", "delay", "latency", "chat", "parent")
-"""What a column may hold. latency: from the arrival to the end of the answer. chat, parent: of
-conversations that name the request before."""
+"""Contents of a column. latency: from the arrival to the end of the answer. chat, parent: ids of
+conversations that name the previous request.
+"""
 NEEDED = ("time", "input", "output")
 
 Columns = Mapping[str, tuple[str, ...]]
-"""Per field the names of columns that hold it, the first that a row has counts."""
+"""For each field the names of its columns. The first one that a row has counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
     """One format. name: for users. needs: the columns that identify it, each with its spellings.
 
-    time_unit: of bare numbers ("s", "ms"; "": determined from the values). delay_unit,
-    latency_unit: likewise. finished: times are the ends of answers; the arrival is earlier by the
-    latency. only: a column and its value in rows that are requests. turns: requests within one row
-    are turns of a session.
+    time_unit: unit of times that are bare numbers ("s", "ms"; "": determined from the values).
+    delay_unit, latency_unit: likewise. finished: whether times are the ends of answers, so that the
+    arrival is earlier by the latency. only: a column and the value that marks requests. turns:
+    whether requests of one row are turns of a session.
     """
 
     name: str
@@ -105,12 +106,12 @@ FORMATS = (
     Format("vllm-bench", ("start_times", "input_lens", "output_lens"), time_unit="s"),
     PLAIN,
 )
-"""The first that fits counts, so a format stands before those whose columns it has too."""
+"""The first matching format counts, so a format comes before those whose columns it also has."""
 OTHER = Format("columns", ())
-"""Whatever has the usual names of columns, or those that the user gives."""
+"""The format of any table with usual column names, or with names that the user gives."""
 
 GROUPS = ("requests", "turns", "llm_calls")
-"""Keys that hold the requests of one row; turns and calls are those of one session."""
+"""Keys that contain several requests of one row. Turns and calls are those of one session."""
 
 KNOWN = (
     "an Azure, BurstGPT or AIBrix CSV, a Mooncake, bailian, Dynamo or AIBrix JSONL, a request log "
@@ -120,7 +121,10 @@ KNOWN = (
 
 
 def format_of(columns: set[str]) -> Format:
-    """The format whose rows have `columns` (of `column`); `OTHER` if there is none."""
+    """The format whose rows have `columns`.
+
+    column: user-given names. `OTHER` if no format matches.
+    """
     return next((one for one in FORMATS if columns.issuperset(one.needs)), OTHER)
 
 

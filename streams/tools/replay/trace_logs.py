@@ -1,8 +1,8 @@
 """Requests in the text logs of vLLM and SGLang, as rows of a trace.
 
 SGLang (`--log-requests`) writes one line per finished request, with its tokens and latency. vLLM
-(`--enable-log-requests`, `--enable-log-outputs`) writes one line when a request comes and one when
-it ends, each with the token ids, which are counted. vLLM leaves the year out.
+(`--enable-log-requests`, `--enable-log-outputs`) writes one line at the arrival and one at the end
+of a request. Both have the token ids, which are counted here. vLLM leaves the year out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def is_log(text: str) -> bool:
 
 
 def log_rows(path: Path, text: str) -> Iterator[Numbered]:
-    """Requests of the log. UserError: the log does not state the numbers of tokens."""
+    """Requests of the log. UserError: the log has no token counts."""
     came: dict[str, tuple[str, str, int]] = {}
     year, month = _LEAP_YEAR, 0
     found = 0

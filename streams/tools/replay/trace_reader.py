@@ -1,6 +1,6 @@
 """Reads the rows of a trace in a given format: tokens, times, models and sessions, each checked.
 
-`traces` makes the trace from the rows.
+`traces` turns the rows into a trace.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ COLUMNS_HELP = (
     f"which column of a trace holds what, if names and units do not tell: {_EXAMPLE} "
     f"(fields: {', '.join(FIELDS)}; units of times: {', '.join(MS_OF)})"
 )
-"""Of the option --columns, which every command that reads a trace has."""
+"""Help of the option --columns, which every command with a trace has."""
 _SHOWN = 120
 
 
@@ -82,14 +82,14 @@ def parse_columns(text: str | None) -> Given:
 
 
 class _BadRow(ValueError):
-    """An error in a row, without the place of the row."""
+    """An error in a row. The caller adds the place of the row."""
 
 
 class Rows:
-    """The rows of a table, in the order of the file; arrays of the same length.
+    """The rows of a table, in the order of the file, as arrays of the same length.
 
     at: dates in ms since 1970, or bare numbers; nan if a turn has only a delay. `delays` and
-    latencies are -1 if a row has none, in the unit of `unit_of`.
+    latencies are in the unit of `unit_of`, and -1 if a row has none.
     """
 
     def __init__(self, path: Path, table: Table, given: Given) -> None:
@@ -148,14 +148,14 @@ class Rows:
             ) from None
 
     def clock_said(self, clock: Clock) -> str:
-        """How times were read, as text: "timestamp in milliseconds"."""
+        """The format of times, as text: "timestamp in milliseconds"."""
         name = self._column_of["time"]
         if self._dates:
             return f"{name}: dates"
         return f"{name}: {UNIT_WORDS[clock.unit]}{' since 1970' if clock.dated else ''}"
 
     def unit_of(self, what: str, clock: Clock) -> str:
-        """The unit of delays ("delay") or latencies ("latency")."""
+        """The unit of "delay" or "latency"."""
         of_form = self.form.latency_unit if what == "latency" else ""
         of_times = "s" if self._dates else clock.unit
         name = self._column_of[what]
@@ -300,8 +300,10 @@ def _listed(columns: tuple[str, ...]) -> str:
 
 
 def _column(names: tuple[str, ...], columns: tuple[str, ...], timed: bool) -> str:
-    """The column for the first of `names` that any of `columns` matches: among the matching
-    columns, the least nested one."""
+    """The column for the first name in `names` that matches any of `columns`.
+
+    If several columns match, the least nested one.
+    """
     for name in names:
         fitting = [
             one

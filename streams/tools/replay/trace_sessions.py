@@ -1,8 +1,7 @@
 """Sessions of a trace: which requests are turns of one conversation, and the delays between turns.
 
-A turn waits for the answer to the turn before, then for the recorded delay. If the record gives a
-turn only a delay, its time of arrival is estimated from an answer of usual speed; a replay does not
-use that estimate.
+A turn waits for the answer to the previous turn, then for the recorded delay. If a turn has only a
+delay, its arrival is estimated with an answer of usual speed. A replay does not use that estimate.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def arrivals_with_turns(
 
 
 def of_several_turns(sessions: array[int]) -> array[int]:
-    """`sessions` without those that have only one turn; empty if no session has more."""
+    """`sessions` without those of only one turn. Empty if no session has several."""
     turns = Counter(sessions)
     if not any(count > 1 for session, count in turns.items() if session != NO_SESSION):
         return array("q")

@@ -1,7 +1,7 @@
-"""Recorded request traces: any table of `streams.files.tables`, by the formats of `trace_formats`.
+"""Recorded request traces, read from any table in a known or declared format.
 
-Times are put on one axis, and turns of a session are marked, so that a replay can wait for the
-answer before the next turn.
+Times are put on one axis. Turns of a session are marked, so that a replay can wait for the previous
+answer.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _MAX_MS = 366 * 86_400_000.0
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in the order of their arrival; the arrays have the same length, at least 1.
+    """Requests in the order of arrival, as arrays of the same length, at least 1.
 
     form: the format's name, "columns" for a table of no known format, or "servegen". arrivals_ms:
     from the start of the record (from the first request if times are dates). Tokens are the
     recorded ones, which may be 0. models: the model of each request, empty if the record names
     none. sessions: the session of each request, -1 for none; empty if no session has several turns.
-    delays_ms: for each request, the delay from the end of the turn before; -1: the turn is sent at
-    its arrival, or when the turn before ends if that is later. clock: how times were read, as text.
-    origin_ms: ms since 1970 of arrivals_ms 0, None if times are not dates.
+    delays_ms: delay of each request from the end of the previous turn. -1: the turn is sent at its
+    arrival time, or after the previous turn if that ends later. clock: how times were read, as
+    text. origin_ms: ms since 1970 of arrivals_ms 0, None if times are not dates.
     """
 
     path: Path

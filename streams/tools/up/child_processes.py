@@ -1,8 +1,8 @@
 """Child processes of one run: start, watch, restart, and end all of them with the run.
 
-`streams.tools.up.process_list` lists the processes of a run. A child has a session of its own, so
-Ctrl-C in the terminal reaches only this process, which ends the children in order. Every child
-holds the read end of a pipe (SHOAL_SUPERVISION_FD). This process alone holds the write end: if this
+`streams.tools.up.process_list` lists the processes of a run. Each child has its own session, so
+Ctrl-C in the terminal reaches only this process. It then ends the children in order. Every child
+has the read end of a pipe (SHOAL_SUPERVISION_FD), and only this process has the write end. If this
 process dies, the pipe closes and the children end. This process is also the subreaper: it becomes
 the parent of engines whose executor died.
 """
@@ -51,7 +51,7 @@ class Child:
     hello: Mapping[str, object] = field(default_factory=dict)
     restarts: int = 0
     stopping: bool = False
-    up: bool = False  # it has reported that it is ready, and its process is alive
+    up: bool = False  # It has reported that it is ready, and its process is alive.
 
     @property
     def running(self) -> bool:
@@ -69,7 +69,7 @@ class Children:
         self._ending = False
         self._supervision_read, self._supervision_write = -1, -1
         self.failed: asyncio.Future[str] | None = None
-        self.lost: list[str] = []  # parts that failed during the run and are not restarted
+        self.lost: list[str] = []  # Parts that failed during the run and are not restarted.
         # Called at each event of a part during the run: its text, and whether it is a fault.
         self.on_event: Callable[[str, bool], None] = lambda _text, _bad: None
 
@@ -101,8 +101,9 @@ class Children:
         )  # fmt: skip
 
     async def wait_ready(self, child: Child, timeout_s: float) -> Mapping[str, object]:
-        """The JSON line with which the part reports that it is ready. ChildFailed: the part is not
-        ready in time."""
+        """The JSON line with which the part reports that it is ready. ChildFailed: it is not ready
+        in time.
+        """
         assert self.failed is not None  # noqa: S101  open() made it
         waiter = asyncio.create_task(child.ready.wait())
         try:
@@ -124,8 +125,8 @@ class Children:
         if process is None:
             return None
         if process.returncode is None:
-            # Not process.terminate(): it polls the process, and could take the exit code from
-            # the watcher that `wait` relies on.
+            # Not process.terminate(): it polls the process and could take the exit code that the
+            # watcher needs.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
             try:
@@ -172,7 +173,7 @@ class Children:
         try:
             await self._watch(child)
         except Exception as error:
-            # The task is awaited only at the end, so report now that the part has no watcher.
+            # The task is awaited only at the end. Report now that the part has no watcher.
             self._fail(f"{child.name} cannot be kept running: {error}")
 
     async def _watch(self, child: Child) -> None:
@@ -229,7 +230,7 @@ class Children:
 
 
 def _how(code: int) -> str:
-    """Text on how a process ended."""
+    """How a process ended, as text."""
     return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with code {code}"
 
 

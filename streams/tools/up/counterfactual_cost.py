@@ -41,8 +41,8 @@ class Window:
 class Otherwise:
     """One comparison. what: its name. usd: cost of the whole run.
 
-    unserved: the unserved share of the demand, over all windows. detail: the chosen GPU type, if
-    any.
+    unserved: share of the demand that is not served, over all windows. detail: the chosen GPU type,
+    if there is one.
     """
 
     what: str
@@ -63,7 +63,7 @@ def compare(
     elapsed_s: Callable[[], float],
     limit_s: float,
 ) -> Iterator[Otherwise]:
-    """The comparisons for the demand in `picture`, one by one, until `limit_s`.
+    """Yields the comparisons for the demand in `picture`, one by one, until `limit_s`.
 
     until_ms: domain time of the run's end, when billing stopped.
     """
@@ -79,7 +79,7 @@ def windows(seen: DemandSeen, from_ms: int, until_ms: int, every_s: float) -> li
     """The billed time cut into windows of `every_s`, each with its busiest minute.
 
     The first window begins at `from_ms`, when the first node was started. For a window without
-    requests, only the models' floors are planned.
+    requests, only the models' minimums are planned.
     """
     minutes = seen.minutes()
     if not minutes or until_ms <= from_ms:
@@ -109,7 +109,7 @@ class Comparisons:
         self._strategy = strategy("shoal")
 
     def all(self, seen: DemandSeen, stretches: Sequence[Window]) -> Iterator[Otherwise]:
-        """The comparisons one by one, until the time limit."""
+        """Yields the comparisons one by one, until the time limit."""
         if not stretches:
             return
         try:
@@ -123,7 +123,7 @@ class Comparisons:
             return
 
     def sized_for_the_peak(self, seen: DemandSeen, stretches: Sequence[Window]) -> Otherwise:
-        """A constant fleet for every model's busiest minute, for the whole run."""
+        """A constant fleet for the whole run, sized for every model's busiest minute."""
         demands = seen.peak(seen.minutes())
         made = self._plan(self._cluster, demands)
         hours = sum(window.hours for window in stretches)
@@ -133,8 +133,8 @@ class Comparisons:
         """The best single GPU type to rent, planned again for each window. None if at most one type
         can be rented.
 
-        The best type can hold the most models, then leaves the least demand unserved, then is the
-        cheapest. Owned nodes stay, because they cost the same in every comparison.
+        Types are compared by the number of models that fit, then by unserved demand, then by cost.
+        Owned nodes stay, because they cost the same in every comparison.
         """
         owned = tuple(pool for pool in self._cluster.pools if pool.market is Market.OWNED)
         rented = [pool for pool in self._cluster.pools if pool.market is not Market.OWNED]

@@ -1,6 +1,6 @@
-"""The events of a run in order: decisions, lost instances, ended parts.
+"""The events of a run as text, in order: decisions, lost instances, ended parts.
 
-This module writes the text of one event. Pure: records and facts are input, lines are output.
+Pure: records and facts are input, lines are output.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ _WORDS_ONLY = ("infeasible", "hold", "rebuilt")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of the log. at_ms: domain time. bad: a loss, or a demand or SLO that cannot be
-    met."""
+    """One line of the log. at_ms: domain time. bad: whether it is a loss, or a demand or SLO that
+    cannot be met.
+    """
 
     at_ms: int
     text: str

@@ -17,8 +17,8 @@ _TRIES = 50
 def free_port() -> int:
     """A free port of the loopback address.
 
-    The port is below the ephemeral range, so that no outgoing connection can take it before the
-    part listens on it.
+    The port is below the ephemeral range. So no outgoing connection can take it before the part
+    listens.
     """
     tried = random.sample(_BELOW_EPHEMERAL, _TRIES)
     for port in (*tried, 0):
@@ -56,7 +56,7 @@ def _refused(host: str, port: int) -> str:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except (OSError, UnicodeError) as error:  # UnicodeError: `host` is not a valid name
+    except (OSError, UnicodeError) as error:  # UnicodeError: `host` is not a valid name.
         return getattr(error, "strerror", None) or str(error)
     return ""
 

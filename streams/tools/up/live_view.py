@@ -1,7 +1,7 @@
 """The live view of a run on a terminal, or plain lines if there is no terminal.
 
 On a terminal the whole view is redrawn on the alternate screen, so that old text does not remain
-after a resize. At the end the last picture stays on the normal screen. Without a terminal the view
+after a resize. At the end the last view stays on the normal screen. Without a terminal the view
 prints one line per model at intervals, and each event once.
 """
 
@@ -25,7 +25,9 @@ _LEAST_WIDTH, _LEAST_HEIGHT = 40, 6
 
 
 class View:
-    """Shows `Picture`s. Call `start` first, `update` repeatedly, and `stop` at the end."""
+    """Shows a `Picture` repeatedly. Call `start` first, `update` repeatedly,
+    and `stop` at the end.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or SafeConsole(file=sys.stdout, highlight=False)
@@ -42,7 +44,7 @@ class View:
             self._live.start()
 
     def stop(self) -> None:
-        """Restore the normal screen and print the last picture."""
+        """Restore the normal screen and print the last view."""
         if self._live is None:
             return
         self._live.stop()

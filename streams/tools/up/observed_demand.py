@@ -69,8 +69,8 @@ class DemandSeen:
     def peak(self, minutes: Iterable[int]) -> tuple[Demand, ...]:
         """Each model's busiest minute of `minutes`, with its mean lengths over the whole run.
 
-        Minutes with telemetry for less than half of their time count only if the model has no
-        others.
+        A minute with telemetry for less than half of its time counts only if the model has no
+        other.
         """
         wanted = list(minutes)
         found = []

@@ -21,8 +21,8 @@ _PHASE_LETTER = {"prefill": "p ", "decode": "d ", "aggregated": ""}
 class Placement:
     """GPUs in one region that serve one phase of a model.
 
-    ready: GPUs of ready instances by kind; spot: those on spot nodes; owned: those on owned nodes.
-    starting, draining: GPUs of instances that start or drain, by kind.
+    All counts are by GPU type. ready: GPUs of ready instances. spot, owned: those of them on spot
+    or owned nodes. starting, draining: GPUs of instances that start or drain.
     """
 
     phase: str
@@ -106,7 +106,7 @@ def change_text(change: Iterable[tuple[str, int]], pools: Mapping[str, Pool]) ->
     for combo, count in change:
         try:
             _, members = parse_combo_id(combo)
-        except InvalidValue:  # other writers may use any name
+        except InvalidValue:  # Other writers may use any name.
             others.append(f"{count:+d}×{combo}")
             continue
         for _, gpus, pool_id, each in members:

@@ -109,10 +109,10 @@ def gateway(run: Run, bootstrap: str) -> Child:
 def replayer(
     run: Run, url: str, wishes: Wishes, start_ms: int, for_ms: int | None, report: Path
 ) -> Child:
-    """The load generator: sends the trace's requests at their recorded times, spread over the
+    """The load generator. It sends the trace's requests at their recorded times, spread over the
     models.
 
-    for_ms: the replayed part of the trace, None = all of it.
+    for_ms: the replayed part of the trace; None = all of it.
     """
     services = run.config.cluster.services
     shares = ",".join(f"{m}={share:g}" for m, share in weights(run.config.cluster).items())

@@ -19,8 +19,8 @@ from topics.scoring import ALL_REQUESTS, FALLBACK
 class ServiceRow:
     """One service. shares: (model, served, planned); served is None without answers.
 
-    quality: of the answers, by the scores of requests; None without scores. thresholds: the scores
-    that separate its models, as text, "" before there are any. fallbacks: requests that another
+    quality: quality of the answers by the scores of requests; None without scores. thresholds:
+    scores that separate its models, as text; "" if there are none. fallbacks: requests that another
     model answered, because the model for their score had no capacity.
     """
 

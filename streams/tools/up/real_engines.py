@@ -16,7 +16,7 @@ from pathlib import Path
 from streams.files.engines_section import EngineSpec
 from streams.files.user_errors import UserError
 
-# Seconds from launch to ready, on a machine with two cores.
+# Seconds from launch to ready on a machine with two cores.
 _STARTUP_S = 45.0
 
 

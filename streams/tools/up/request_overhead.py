@@ -1,8 +1,8 @@
-"""The time that the harness itself adds to a request, from metrics of the gateway and the engines.
+"""The time in real ms that the harness itself adds to a request, from metrics of gateway and
+engines.
 
-p50 is the gateway's own median plus the engines' median lateness, weighted by their number of
-samples. p99 is the gateway's p99 plus the p99 of the latest engine, which overestimates. Real
-milliseconds.
+p50 is the median of the gateway plus the median lateness of the engines, weighted by their number
+of samples. p99 is the p99 of the gateway plus the largest p99 of an engine, which overestimates.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from topics.log_format import DEFAULT_LEVEL
 class Wishes:
     """The options of a run. for_s: real seconds for the whole run, 0 = the whole trace.
 
-    demands: demands from the trace's first minutes, for models that declare no rate; `config`
-    already includes them. real: real engines, None = simulated. operated: options of the
-    controller. columns: the user's mapping of trace columns, the value of --columns.
+    demands: demands from the trace's first minutes, for models without a declared rate; `config`
+    includes them. real: real engines, None = simulated. operated: options of the controller.
+    columns: the user's mapping of trace columns, the value of --columns.
     """
 
     config: Config

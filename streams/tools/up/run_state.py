@@ -1,7 +1,6 @@
-"""The state of a run from its topics: the values for the live view and the summary.
+"""The state of a run, folded from the records of its topics, for the live view and the summary.
 
-This module folds records into one picture. Pure: records and the domain time are input, values are
-output.
+Pure: records and the domain time are input, values are output.
 """
 
 from __future__ import annotations
@@ -32,7 +31,10 @@ from topics.sketch import merge, quantile_ms
 SHOWN_WINDOW_S = 10
 LATENCY_WINDOW_S = 60
 UNMET_STANDS_MS = 660_000
-"""The controller repeats every ten minutes that demand cannot be met; after that it is over."""
+"""Time after which unserved demand counts as over, in ms.
+
+While it lasts, the controller repeats it every ten minutes.
+"""
 _SLIVER = 0.03
 _OVER = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 _LIVE_STATES = tuple(state for state in InstanceState if state not in _OVER)
@@ -120,7 +122,7 @@ class Picture:
                 if record.model in self._models:
                     self.demand.add(
                         record
-                    )  # a service's requests are also in its models' telemetry
+                    )  # A service's requests are also in its models' telemetry.
                 self.ways.add(record)
         elif isinstance(record, Status):
             latest = self.statuses.get(record.node)
@@ -185,8 +187,8 @@ class Picture:
     def unmet(self, now_ms: int) -> dict[str, str]:
         """Models whose demand or SLO cannot be met, with the controller's last reason.
 
-        A model with unmet demand leaves the list after a later plan without a shortfall. Every
-        entry expires unless the controller repeats its reason.
+        A model leaves the list after a later plan without a shortfall. An entry expires if the
+        controller does not repeat its reason.
         """
         last = {d.model: d for d in self.decisions if d.kind == "infeasible"}
         return {
@@ -196,7 +198,7 @@ class Picture:
         }
 
     def behind(self) -> str:
-        """Text on a topic that the controller reads late; "" if there is none."""
+        """Text about a topic that the controller reads late; "" if there is none."""
         found = ""
         for decision in self.decisions:
             if ReasonCode.READER_BEHIND in decision.codes:
@@ -211,7 +213,7 @@ class Picture:
         service = next((s for s in self._cluster.services if s.model == decision.model), None)
         usable = decision.capacity_req_per_s * (service.utilization if service else 1.0)
         if usable >= decision.demand_req_per_s:
-            return False  # the reason was the SLO, which plans do not report
+            return False  # The reason was the SLO, which plans do not report.
         missing = self.plan.shortfall_req_per_s.get(decision.model, 0.0)
         return missing <= _SLIVER * decision.demand_req_per_s
 
@@ -232,7 +234,7 @@ class Picture:
         return sum((span.usd for span in self._bill.until(now_ms / 1000.0)), 0.0)
 
     def gpu_hours(self, now_ms: int) -> dict[str, float]:
-        """GPU hours until now by GPU type. Whole nodes count, also nodes without a price."""
+        """GPU hours until now by GPU type. Whole nodes count, including those without a price."""
         found: dict[str, float] = {}
         for span in self._bill.until(now_ms / 1000.0):
             pool = self._pools[span.pool]
@@ -263,8 +265,10 @@ class Picture:
         ]
 
     def reactions_s(self) -> list[float]:
-        """For each scale-out, domain seconds from the first second over the threshold to the first
-        assignment that is issued at or after the decision."""
+        """Reaction time of each scale-out in domain seconds.
+
+        From the first second over the threshold to the first assignment at or after the decision.
+        """
         found = []
         issued = sorted(self.assigned_ms)
         for decision in self.decisions:
@@ -278,7 +282,7 @@ class Picture:
         return (status for status in self.statuses.values() if _live(status))
 
     def _lately(self, name: str, now_ms: int) -> tuple[list[Telemetry], list[Telemetry]]:
-        """The recent telemetry for rates, and that for latencies."""
+        """The recent telemetry for rates, and the recent telemetry for latencies."""
         spans = self._telemetry[name].spans
         recent = [t for t in spans if t.end_ms > now_ms - LATENCY_WINDOW_S * 1000]
         return [t for t in recent if t.end_ms > now_ms - SHOWN_WINDOW_S * 1000], recent

@@ -1,7 +1,7 @@
 """The summary of a run: its options, served requests, cost and decisions, as JSON and as text.
 
-docs/summary.md describes the keys of `--summary`. Pure except for writing the file. Latencies and
-reactions are in domain time, lateness and overhead in real milliseconds.
+docs/summary.md describes the keys of `--summary`. Only writing the file is I/O. Latencies and
+reactions are in domain time; lateness and overhead are in real milliseconds.
 """
 
 from __future__ import annotations
@@ -165,8 +165,10 @@ def _last_told(told: Mapping[str, int]) -> dict[str, int]:
 
 
 def _thresholds(split: ScoreSplit) -> list[float | None]:
-    """For each model but the last, the score below which it answers; None if the model gets all
-    requests or none."""
+    """The score below which each model answers, except for the last one.
+
+    None if the model gets all requests or none.
+    """
     ends = (None, *split.edges, None)
     return [ends[cut] for cut in split.cuts]
 
@@ -179,7 +181,7 @@ def _attained(models: Mapping[str, Any]) -> float | None:
 
 
 def _cost_line(summary: Mapping[str, Any]) -> str:
-    """The cost, the attainment, and the cost of the other ways to serve the demand."""
+    """The cost, the attainment, and the cost of the compared policies."""
     attained = summary["slo_attainment"]
     parts = [f"{summary['cost_usd']:.2f} USD"]
     unknown = "attainment not known" if summary["requests"]["sent"] else "nothing to attain"
@@ -192,7 +194,7 @@ def _cost_line(summary: Mapping[str, Any]) -> str:
 
 
 def _early(summary: Mapping[str, Any]) -> list[str]:
-    """Text on why the trace was not sent to its end."""
+    """The reason why the trace was not sent to its end, as text."""
     sent, total = summary["requests"]["sent"], summary["trace"]["requests"]
     why = {
         "interrupted": "it was interrupted",
@@ -207,7 +209,7 @@ def _early(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _gaps(summary: Mapping[str, Any]) -> list[str]:
-    """Gaps without requests in the trace, in trace time."""
+    """Gaps without requests in the trace, in time of the trace."""
     gaps = [
         f"{clock(start * 1000)} to {clock(end * 1000)}" for start, end in summary["trace"]["gaps_s"]
     ]
@@ -216,7 +218,7 @@ def _gaps(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _failures(summary: Mapping[str, Any]) -> list[str]:
-    """Text on why requests failed: `246 failed: 503, no instance yet`."""
+    """The reasons of failed requests, as text: `246 failed: 503, no instance yet`."""
     failed, reasons = summary["requests"]["failed"], summary["failures"]
     if not failed:
         return []

@@ -1,4 +1,5 @@
-"""The layout of the live view: where each item is, and which items a small screen omits first.
+"""The layout of the live view: the place of each item, and the order in which a small screen drops
+items.
 
 The result is lines of text of a given width and number. A narrow screen loses columns, never
 figures. A low screen loses blank lines, old events and models without a problem.
@@ -28,12 +29,13 @@ _INDENT = 7
 _BAD, _GOOD, _WARN, _QUIET = "bold red", "green", "yellow", "dim"
 
 Cell = tuple[str, str]
-"""Text and style."""
+"""A text and its style."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about the run outside the picture. title: of the run. state: its current activity.
+    """Facts of the run that are not in the picture. title: title of the run. state: its current
+    activity.
 
     alerts: current faults. began_ms: domain time of the start. late_p99_ms: real ms.
     """
@@ -53,7 +55,7 @@ class Facts:
 class _Column:
     title: str
     left: bool = False
-    optional: int = 0  # lower numbers are shown first if there is room; 0: always
+    optional: int = 0  # Lower numbers are shown first if there is room. 0: always.
 
 
 _COLUMNS = (
@@ -101,7 +103,7 @@ def screen(
 
 
 def facts_parts(picture: Picture, now_ms: int, facts: Facts) -> list[Cell]:
-    """The texts on the clock, the requests and the cost."""
+    """Texts about the clock, the requests and the cost."""
     usd_per_h = picture.usd_per_h()
     spot, rented = usd_per_h[Market.SPOT], usd_per_h[Market.ON_DEMAND]
     failed: list[Cell] = [(f"! {facts.failed} failed", _BAD)] if facts.failed else []
@@ -119,7 +121,7 @@ def facts_parts(picture: Picture, now_ms: int, facts: Facts) -> list[Cell]:
 
 
 def _service(row: ServiceRow) -> list[Cell]:
-    """The texts on a service of several models, each as one part."""
+    """Texts about a service of several models, each as one part."""
     first, *rest = service_parts(row)
     return [(first, ""), *((part, _BAD if part.startswith("!") else "") for part in rest)]
 
@@ -137,8 +139,11 @@ def flow(parts: Sequence[Cell], width: int) -> list[Text]:
 
 
 def table(rows: Sequence[ModelRow], width: int, most: int | None = None) -> list[Text]:
-    """A header and one line per model. Of more than `most` models, the table has the models that
-    miss their SLO, then the models with the highest load, and the number of omitted models."""
+    """A header and one line per model.
+
+    If there are more than `most` models, the table has those that miss their SLO, then those with
+    the highest load, and the number of omitted models.
+    """
     shown = list(rows)
     if most is not None and len(shown) > most:
         worst = sorted(rows, key=lambda row: (not row.missed, -_load(row)))[:most]
@@ -164,8 +169,10 @@ def table(rows: Sequence[ModelRow], width: int, most: int | None = None) -> list
 
 
 def _kept(wide: list[int], width: int, gap: int) -> list[int]:
-    """The columns that fit into `width`. Sets the widths of all columns in `wide`; the columns of
-    names and places shrink last."""
+    """The columns that fit into `width`.
+
+    Sets the widths of all columns in `wide`. The columns of names and places shrink last.
+    """
     wide[_MODEL] = max(cell_len(_COLUMNS[_MODEL].title), wide[_MODEL])
     kept = [index for index, column in enumerate(_COLUMNS) if not column.optional]
 
@@ -215,7 +222,7 @@ def _limited(text: str, value: float | None, limit: float, limit_text: str) -> C
 
 
 def unmet_lines(picture: Picture, now_ms: int) -> list[str]:
-    """One line per model whose demand or SLO cannot be met, the reason last."""
+    """One line per model whose demand or SLO cannot be met, with the reason at the end."""
     return [f"! {model} falls short: {why}" for model, why in picture.unmet(now_ms).items()]
 
 
@@ -250,8 +257,9 @@ def _load(row: ModelRow) -> float:
 
 
 def _load_text(load: float) -> str:
-    """`load` as text of at most five characters. The load is very large if almost no capacity is
-    left."""
+    """`load` as text of at most five characters. It can be very large if almost no capacity is
+    left.
+    """
     if load < 0.0:
         return "-"
     return f"{load:.0%}" if load < 9.995 else ">999%"

@@ -1,7 +1,7 @@
 """One run of the whole system on this machine, from the first process to the summary.
 
-The order is: broker, topics, the parts in parallel, the first fleet, then the load. At the end the
-load stops first, then everything else. Clean-up happens after every error.
+The start order is: broker, topics, the parts in parallel, the first fleet, the load. At the end the
+load stops first, then everything else. Clean-up follows every error.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Session:
         self._bootstrap = ""
         self._following: asyncio.Task[None] | None = None
         self._drawing: asyncio.Task[None] | None = None
-        self.ended_ms = 0  # domain time of the run's end, when the parts begin to end
-        self.logs: Path | None = None  # kept if a part failed
+        self.ended_ms = 0  # Domain time of the run's end, when the parts begin to end.
+        self.logs: Path | None = None  # Kept if a part failed.
 
     @property
     def lost(self) -> str:
@@ -80,7 +80,7 @@ class Session:
             check_port(wishes.gateway_port)
         started = time.monotonic()
         for_s = wishes.for_s or float("inf")
-        # Real engines have no predictable start, so the time counts from the first ready one.
+        # Real engines have no predictable start, so time counts from the first ready one.
         deadline = float("inf") if wishes.real else started + for_s
         folder = Path(tempfile.mkdtemp(prefix="shoal-up-"))
         time_base = TimeBase(wishes.speed, int(time.time() * 1000), time.monotonic_ns())
@@ -199,8 +199,8 @@ class Session:
         return f"http://{process_list.HOST}:{run.gateway_port}"
 
     async def _first_fleet(self, deadline: float) -> bool:
-        """Wait for the first planned instances of every model with a floor or a declared rate:
-        until they are ready or unavailable. Returns False if the run ends before.
+        """Wait until the first planned instances of every model with a minimum or a declared rate
+        are ready or unavailable. Returns False if the run ends before.
 
         The wait has a limit. At the limit the load starts, or ChildFailed names the models without
         any ready instance.
@@ -242,8 +242,9 @@ class Session:
             await asyncio.sleep(0.1)
 
     def _routed(self) -> tuple[set[str], set[str]]:
-        """Services of several models without thresholds yet, and the models to which the others
-        send requests."""
+        """Services of several models without thresholds so far, and the models to which the others
+        send requests.
+        """
         known = self.picture.routes
         names = {route.name for route in self._wishes.config.cluster.routes}
         splits = [routes.split for name in names if (routes := known.get(name)) and routes.split]

@@ -1,6 +1,6 @@
-"""The texts of the screen: the state of a run, its events, and the gaps of the trace.
+"""The texts on the screen: the state of a run, its events, and the gaps of the trace.
 
-This module also decides when the screen is drawn.
+This module also decides when to draw the screen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Shown:
     """The screen of one run. state: its current activity. progress: the replayer's progress.
 
     title: the run's title, once the run serves. trace_began_ms: domain time at which trace time 0
-    is replayed; 0: not yet. silent: gaps of the trace are not shown any more.
+    is replayed; 0 before the replay. silent: whether gaps of the trace are hidden.
     """
 
     def __init__(self, wishes: Wishes, view: View, picture: Picture, children: Children) -> None:
@@ -49,13 +49,15 @@ class Shown:
         self._stopped_ms = 0
 
     def begin(self) -> None:
-        """Draw from now on."""
+        """Begin to draw."""
         self._view.start()
         self._visible = True
         self._tell_workloads()
 
     def stop(self) -> int:
-        """The run is over: freeze the clock and the cost. Returns domain time in ms."""
+        """End the clock and the cost of the view, because the run is over. Returns domain time in
+        ms.
+        """
         self._stopped_ms = self.now_ms()
         self.stand("stopping...")
         return self._stopped_ms
@@ -123,8 +125,9 @@ class Shown:
         return next((g for g in self._wishes.traffic.gaps if g.start_s <= at_s < g.end_s), None)
 
     def _tell_workloads(self) -> None:
-        """Add events for models whose facts come from another catalogue entry or whose rate comes
-        from the trace."""
+        """Add events for models with facts of another catalogue entry or with a rate from the
+        trace.
+        """
         if self._wishes.traffic.read_as:
             self.say(f"{self._wishes.trace.name} is read as {self._wishes.traffic.read_as}")
         for model, name, entry in uncertain_facts(self._wishes.config.cluster):

@@ -1,7 +1,7 @@
 """Follow the topics of a run and fold them into a picture.
 
-Unreadable records are skipped, so that they do not stop the screen: the controller writes their
-dead letters.
+Unreadable records are skipped, so they do not stop the screen. The controller writes their dead
+letters.
 """
 
 from __future__ import annotations

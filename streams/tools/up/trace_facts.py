@@ -15,7 +15,7 @@ from streams.tools.replay.request_schedule import schedule
 from streams.tools.replay.traces import Trace
 
 FIRST_S = 300.0
-"""A model without a declared rate is planned for the first five minutes of the trace."""
+"""Length in s of the trace's beginning that gives the demand of a model without a declared rate."""
 _GAP_S = 60.0
 _GAP_MEANS = 30.0
 
@@ -69,22 +69,24 @@ def weights(cluster: Cluster) -> dict[str, float]:
 
 
 def longest_of(cluster: Cluster) -> dict[str, int]:
-    """The most tokens of a request, by name of a model or service. For a service, every one of its
-    models must be able to hold the request."""
+    """The most tokens of a request, by name of a model or service.
+
+    Every model of a service must have room for such a request.
+    """
     found = {service.model: service.max_len_tokens for service in cluster.services}
     return found | {r.name: min(found[model] for model in r.models) for r in cluster.routes}
 
 
 def with_first_minutes(cluster: Cluster, trace: Trace, seed: int) -> dict[str, Demand]:
-    """Demand of the trace's first minutes, for models that declare no rate and get requests.
+    """Demand of the trace's first minutes, for models without a declared rate that get requests.
 
-    The rate is that of the five minutes after the first request; the lengths are their means.
+    The rate is that of the five minutes after the first request, and the lengths are their means.
     """
     start_ms = trace.arrivals_ms[0]
     span_s = min(FIRST_S, max(1.0, trace.duration_s - start_ms / 1000.0))
     first_ms = start_ms + FIRST_S * 1000.0
     longest = longest_of(cluster)
-    jobs = [  # except those that the gateway refuses
+    jobs = [  # except requests that the gateway refuses
         job
         for job in schedule(trace, weights(cluster), longest, seed, first_ms)
         if job.input_tokens + job.output_tokens <= longest[job.model]

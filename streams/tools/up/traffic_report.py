@@ -61,7 +61,7 @@ class WaysSeen:
             for kind, ways in kinds.items():
                 shares = planned.get(kind)
                 if not shares:
-                    continue  # the record of its routes is missing, so there is no plan to compare
+                    continue  # Its routes are unknown, so there is no plan to compare.
                 total = sum(ways.values())
                 went = served.setdefault((model, kind), Counter())
                 for way, count in ways.items():
@@ -73,13 +73,14 @@ class WaysSeen:
 
 
 def _of(way: str) -> str:
-    """The name of a route without the number of its copy: all copies of one combo count as one
-    route."""
+    """The name of a route without the number of its copy, because all copies of a combo are one
+    route.
+    """
     return combo_id_of(way) if serial_of(way) else way
 
 
 def shares_of(routes: Routes) -> Mapping[str, Mapping[str, float]]:
-    """Kind -> route -> planned share.
+    """Planned share by kind and route.
 
     Routes are paths of a model of components, groups of workload types, or the models of a service.
     """

@@ -1,6 +1,4 @@
-"""Nobody can change a signed assignment, move it to another node, or replay it under another
-leader.
-"""
+"""A signed assignment cannot be changed, moved to another node or replayed under another leader."""
 
 from __future__ import annotations
 
