@@ -25,11 +25,13 @@ HTTP = "127.0.0.1:8702"
 
 @dataclass(frozen=True, slots=True)
 class OperatorOptions:
-    """http: listen address for scrapes, status and alerts, "" for none. hosts: accepted host names,
-    in addition to addresses. alert_token: without this token, alerts are refused. read_token:
-    without this token, reads need no authentication. operator_token: without this token, commands
-    over HTTP are refused. record: folder of the decision log and the
-    maximum size of the log in bytes; None for no log."""
+    """http: listen address for scrapes, status and alerts; "" for none. hosts: accepted host names,
+    in addition to addresses. record: folder and maximum size in bytes of the decision log; None for
+    no log.
+
+    alert_token, operator_token: tokens for alerts, and for commands over HTTP; without a token,
+    these are refused. read_token: token for reads; without one, reads need no authentication.
+    """
 
     http: str = ""
     hosts: frozenset[str] = frozenset()

@@ -75,9 +75,7 @@ class Terms:
                         self._seat.election.highest)  # fmt: skip
 
     async def _seated(self) -> int:
-        """Wait until this controller leads. Calls `on_standing` once if another
-        controller leads.
-        """
+        """Wait until this controller leads. If another controller leads, report that once."""
         winning = asyncio.ensure_future(self._seat.won())
         try:
             told = False

@@ -41,9 +41,12 @@ DEFAULT_LIMITS = HttpLimits()
 
 
 class Guard:
-    """rule: accepted host names. streams: paths whose answers have no end, so that `request_s` does
-    not apply; their handlers limit each write. Use `middleware` in the application and `connection`
-    at the listening socket, after `server` is set."""
+    """Limits for one server. rule: accepted host names.
+
+    streams: paths whose answers have no end. `request_s` does not apply to them; their handlers
+    limit each write. Use `middleware` in the application and `connection` at the listening socket,
+    after `server` is set.
+    """
 
     def __init__(
         self, rule: HostRule, limits: HttpLimits, streams: frozenset[str] = frozenset()

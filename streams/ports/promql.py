@@ -1,9 +1,9 @@
 """Demand from a user's own Prometheus: PromQL queries per model that return requests per second.
 
 Queries run in threads, because the client is synchronous. Answers of several servers are summed,
-and rates become telemetry of whole requests. A query that fails or returns NaN is missing data, and
-so is a model whose queries are all empty: nothing is reported for that time, and windows show the
-gap. A rate of zero is reported as zero.
+and rates become telemetry of whole requests. A query that fails or returns NaN is missing data. So
+is a model whose queries are all empty. Nothing is reported for that time, and windows show the gap.
+A rate of zero is reported as zero.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ class PromqlDemand:
     counts with its last rate for `HOLD_MS`; after that nothing is reported for the model, because a
     partial sum is not the demand.
 
-    every_s: domain seconds between queries: each second, so that a live Prometheus never looks like
-    stopped telemetry.
+    every_s: domain seconds between queries. With one query per second, a live Prometheus never
+    looks like stopped telemetry.
 
     Prometheus reports rates, not single requests. The rate times the span gives whole requests; the
     fraction is added to the next span, so no request is lost.
@@ -200,7 +200,7 @@ class PromqlDemand:
         return total
 
     def _note_silence(self, model: str, why: str) -> None:
-        """Log the first time that the demand is unknown, not every second."""
+        """Log once that the demand is unknown, not every second."""
         if model not in self._silent:
             self._silent.add(model)
             log.warning("demand for %s: %s", model, why)

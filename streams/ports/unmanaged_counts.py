@@ -21,11 +21,12 @@ _MOST = 1_000_000
 
 
 class UnmanagedServers:
-    """asks: one query function per Prometheus; a server that several of them monitor is counted
-    several times, and so is its demand. names: names under which the servers of a model may report,
-    for models that may have such servers. own: addresses of Shoal's engines. counts: number of
-    servers by model, updated here. If a Prometheus does not answer, or if none knows such a server,
-    the count is unknown and stays unchanged."""
+    """asks: one query function per Prometheus. A server that several of them monitor is counted
+    several times, as is its demand. names: by model, the names under which such servers may report.
+    own: addresses of Shoal's engines. counts: number of servers by model, updated here. If a
+    Prometheus does not answer, or if none knows such a server, the count is unknown and stays
+    unchanged.
+    """
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class UnmanagedServers:
                     *(asyncio.to_thread(ask, query) for ask in self._asks for query in queries)
                 )
                 found = [server for answer in answers for server in servers_of(answer)]
-            except Exception as error:  # any client error: the count is unknown
+            except Exception as error:  # Any client error makes the count unknown.
                 self._note_silence(model, f"Prometheus did not answer: {error}")
                 continue
             if not found:

@@ -1,6 +1,6 @@
 """A trace rebuilt from a Prometheus that scrapes vLLM: requests per minute, lengths per hour.
 
-Prometheus has counters, not single requests. Finished requests are spread evenly inside each step.
+Prometheus has counters, not single requests. Finished requests are spread over each step at random.
 Prompt and answer lengths are drawn from the histograms of their hour and scaled to the hour's token
 sums. `notes` state how the rebuilt trace differs from the counters. The module sends only range
 queries. The trace does not depend on the policy.
@@ -41,7 +41,9 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A rebuilt trace. path: a plain CSV trace with models. notes: on the trace's accuracy."""
+    """A rebuilt trace. path: a plain CSV trace with models. notes: texts about the accuracy of the
+    trace.
+    """
 
     path: Path
     notes: tuple[str, ...]
@@ -117,7 +119,7 @@ def _refuse_unusable(
     present: Collection[str],
     grid: Grid,
 ) -> None:
-    """UserError if no series matches, if no request was finished, or if there are too many."""
+    """UserError if no series matches, no request was finished, or there are too many requests."""
     span = f"in the last {grid.steps * grid.step_s:.0f} s"
     if not found:
         of = f" with model_name {_listed(wanted)}" if wanted else ""
