@@ -2,11 +2,11 @@
 
 It models one engine: slots, KV cache, the waiting queue (first come, first served), chunked
 prefill, preemption and KV leases. It reads no clock: `advance(to_ms)` returns the events up to
-`to_ms`, and any real time may pass between two calls. It does not depend on HTTP.
+`to_ms`, whatever real time has passed.
 
-Iterations with an unchanged batch are not simulated one by one: k decode iterations take k x
-t(batch, context + (k - 1) / 2). This is exact if the time of a step is linear in the context, which
-holds for a roofline between its kinks.
+Iterations with an unchanged batch are computed together: k decode iterations take k x t(batch,
+context + (k - 1) / 2). This is exact if the time of a step is linear in the context, which holds
+for a roofline between its kinks.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _NEVER = float("inf")
 class _Sequence:
     """A request in the machine.
 
-    todo: prompt tokens still to compute, 0 = decoding. context: tokens in the KV cache. reserved:
-    KV tokens reserved.
+    todo: prompt tokens still to compute; 0: the sequence decodes. context: its tokens in the KV
+    cache. reserved: KV cache reserved for it, in tokens.
     """
 
     work: Work
@@ -53,8 +53,8 @@ class _Sequence:
 
     @property
     def growth(self) -> int:
-        """KV tokens that the next decode step needs. The token of the first step is reserved
-        together with the prompt."""
+        """KV tokens that the next decode step needs. It is 0 before the first step, whose token is
+        reserved together with the prompt."""
         return 1 if self.produced else 0
 
 
@@ -115,8 +115,8 @@ class Batcher:
     def next_event_ms(self) -> float:
         """Earliest time of a first token, an end or an expiry; inf if there is none.
 
-        Further tokens of running requests may come earlier. Call it after `advance`, because an
-        idle machine starts submitted requests only in `advance`.
+        Events of further tokens may be earlier. Call it after `advance`, because an idle machine
+        starts submitted requests only in `advance`.
         """
         expiry = min((expires for _, expires in self._leases.values()), default=_NEVER)
         arrival = min((s.ready_ms for s in self._loading), default=_NEVER)
@@ -181,8 +181,8 @@ class Batcher:
     def advance(self, to_ms: float) -> list[Event]:
         """Run until `to_ms` and return the events, in order of time.
 
-        An iteration that ends later stays in progress. Requests that are submitted meanwhile join
-        after it.
+        An iteration that ends after `to_ms` stays in progress, and requests submitted meanwhile
+        join after its end.
         """
         if to_ms < self._now_ms:
             raise InvalidValue("to_ms", to_ms, f"at least {self._now_ms} (time never runs back)")
@@ -263,7 +263,7 @@ class Batcher:
         if self._waiting:
             joins = min(joins, min((at for _, at in self._leases.values()), default=_NEVER))
         if joins < _NEVER:
-            # The iteration that is in progress at that time still runs to its end.
+            # The iteration in progress at that time is still completed.
             before = bisect_left(
                 range(1, steps + 1),
                 joins - self._now_ms,
@@ -281,8 +281,9 @@ class Batcher:
         """Time of an iteration with several prompt chunks, computed as one chunk with the same
         attention cost.
 
-        Attention of n tokens after c cached ones is proportional to n (c + n / 2). One chunk of N =
-        sum n tokens gets the context C for which N (C + N / 2) equals the sum of these costs.
+        The attention cost of n tokens after c cached tokens is proportional to n (c + n / 2). The
+        replacement chunk has N = sum n tokens and the context C for which N (C + N / 2) equals the
+        sum of these costs.
         """
         tokens = sum(n for _, n in chunks)
         seen = sum(n * (s.context + 0.5 * n) for s, n in chunks)
@@ -335,15 +336,15 @@ class Batcher:
         return grown
 
     def _make_room_to_grow(self) -> None:
-        """Preempt the latest sequences until every decode can add its token. Preempted sequences
-        are recomputed, as in vLLM."""
+        """Preempt the newest sequences until every decode can add its token. Preempted sequences
+        start again, as in vLLM."""
         while self._running:
             growth = sum(s.growth for s in self._running if s.todo == 0)
             if self._used + growth <= self._limits.kv_tokens:
                 return
             victim = self._running.pop()
             self._free(victim)
-            # All tokens of the sequence become a prompt, even those of a prefill engine.
+            # All tokens of the sequence so far must be computed again as a prompt.
             victim.todo = victim.work.prompt_tokens + victim.produced
             victim.context = 0
             victim.ready_ms = -1.0
@@ -364,7 +365,7 @@ class Batcher:
             if len(self._running) + len(self._loading) >= self._limits.max_seqs:
                 break
             if self._used + growth + head.todo > self._limits.kv_tokens:
-                break  # first come, first served: no request overtakes the head
+                break  # first come, first served: no request overtakes the first one
             self._waiting.popleft()
             head.reserved = head.todo
             self._used += head.todo
@@ -380,7 +381,8 @@ class Batcher:
     def _join_arrived(self, now: float) -> None:
         for sequence in [s for s in self._loading if s.ready_ms <= now]:
             self._loading.remove(sequence)
-            # Its first step computes the last prompt token again; the other KV was transferred.
+            # The KV was transferred without that of the last prompt token, which the first step
+            # computes.
             sequence.context, sequence.todo = sequence.todo - 1, 0
             self._running.append(sequence)
 

@@ -1,7 +1,6 @@
-"""The bill of a fleet: spans of node time at one price each, from the statuses of its nodes.
-
-A whole node is billed from the launch of its first instance until a status shows it without
-instances, including idle and starting time. A change of price ends a span and begins another one. A
+"""The bill of a fleet: spans of node time, each at one price, computed from node statuses. A whole
+node is billed from the launch of its first instance until a status shows the node without
+instances, including idle and starting time. A price change ends the span and begins another one. A
 node that sends no more statuses stays on the bill, because no report shows that it was released.
 """
 
@@ -50,7 +49,7 @@ class Bill:
         return sum(where == pool for where, _ in self._open.values())
 
     def newest(self, pool: str) -> list[str]:
-        """The nodes of `pool` that are billed now; nodes with the latest launch come first."""
+        """The nodes of `pool` that are billed now, latest launch first."""
         mine = [(from_s, node) for node, (where, from_s) in self._open.items() if where == pool]
         return [node for _, node in sorted(mine, reverse=True)]
 

@@ -1,8 +1,7 @@
-"""The batching machine for simulations: a compiled form of `batching.Batcher`.
-
-Holds one engine's arrays and maps request ids to rows. A differential test compares it with the
-Batcher, which is the reference. It reports only first tokens and ends, and it has no `abort`,
-because a simulated engine dies as a whole.
+"""The batching machine for simulations: a compiled form of `batching.Batcher`, for one engine. A
+differential test compares it with the Batcher, which is the reference. It reports only the first
+token and the end of requests. It has no `abort`, because all requests of a simulated engine end
+with it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Request-static routing through a model of components: the path of a request is chosen once.
-
-A path is chosen among the planned paths of the request's class. The instances of a stage take
-turns. Queues are ignored: the plan has balanced the stages, and a path costs one decision for any
-number of hops (Cornserve sec. 5.3). Shares are kept by weighted rotation, not at random
-(`traffic_classes`). Gateways and the simulator use this module.
+"""Request-static routing through a model of components: each request gets its path once, from the
+planned paths of its class. The instances of a stage take turns. Queue lengths do not matter,
+because the plan balances the stages; so a path needs one decision for any number of hops (Cornserve
+sec. 5.3). Weighted rotation keeps the planned shares (`traffic_classes`). Gateways and the
+simulator use this module.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ class ComponentPaths:
     _stages: dict[tuple[str, str], _StageRotation] = field(default_factory=dict)
 
     def apply(self, groups: Iterable[RouteGroup]) -> None:
-        """Use the paths of `groups` from now on. A path that stays keeps the requests that it is
-        owed."""
+        """Use the paths of `groups` from now on. A path that was in use before keeps its surplus or
+        deficit of requests."""
         turns = {key: turn.at for key, turn in self._stages.items()}
         rates: dict[str, dict[str, float]] = {}
         self._of, self._stages = {}, {}
@@ -84,10 +83,8 @@ class ComponentPaths:
         return bool(self._of)
 
     def sample(self, kind: str, out: Collection[Endpoint] = frozenset()) -> ComponentPath | None:
-        """The path of the next request of class `kind`; None if no path of that class is usable.
-
-        out: instances that must not be used. A path is usable if each of its hops has another
-        instance.
+        """The path of the next request of class `kind`; None if no path of that class is usable. A
+        path is usable if each of its hops has an instance outside `out`.
         """
         ways = self._of.get(kind, {})
         usable = {key for key, way in ways.items() if self._is_usable(way, out)}
@@ -99,8 +96,8 @@ class ComponentPaths:
         """The instance for hop number `hop` of `way`: the next instance of its stage in the present
         routes.
 
-        If the group has left the routes, an instance of the stage with this name in another group;
-        None if there is none.
+        If the group is no longer in the routes, it is an instance of the same stage in another
+        group; None if there is none.
         """
         stage = way.hops[hop].stage
         own = self._stages.get((way.group, stage))
@@ -113,7 +110,7 @@ class ComponentPaths:
         return found
 
     def is_open(self, out: Collection[Endpoint] = frozenset(), kind: str = "") -> bool:
-        """Whether a path is usable: a path of class `kind`, or of any class if `kind` is empty."""
+        """Whether any path of class `kind` is usable (of any class if `kind` is "")."""
         kinds = [self._of.get(kind, {})] if kind else self._of.values()
         return any(self._is_usable(way, out) for ways in kinds for way in ways.values())
 
@@ -130,8 +127,8 @@ class ComponentPaths:
 
 def kind_with(kinds: Iterable[RequestKind], media: frozenset[str]) -> str | None:
     """The class of a request with `media`: the class with exactly these media, else the class with
-    the fewest additional media (an encoder without input costs nothing). None if no class has all
-    of them."""
+    the fewest additional media (their encoders get no input and cost nothing). None if no class has
+    all of them."""
     able = [kind for kind in kinds if media <= set(kind.media)]
     return min(able, key=lambda kind: (len(kind.media), kind.name)).name if able else None
 

@@ -38,7 +38,7 @@ class Ejections:
         self._why = {at: why for at, why in self._why.items() if at in live}
 
     def eject(self, endpoint: Endpoint, now_ms: int) -> bool:
-        """Send nothing to `endpoint` until `readmit`; False if it is ejected already."""
+        """Send no requests to `endpoint` until `readmit`. False if it is already ejected."""
         if endpoint in self._why:
             return False
         self._why[endpoint] = _Ejection(0, now_ms + PROBE_FIRST_MS)

@@ -1,4 +1,5 @@
-"""Requests, limits, events and timings of an engine: inputs and outputs of the batching machines.
+"""Input and output types of the batching machines: requests, limits, events and timings of an
+engine.
 
 Times are domain milliseconds as floats, from an origin that the caller chooses.
 """
@@ -42,11 +43,10 @@ class Timings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one engine.
-
-    max_seqs: sequences in one iteration. kv_tokens: size of the KV cache in tokens. batched_tokens:
-    tokens of one iteration; longer prompts are cut into chunks. lease_ms: how long the KV of a
-    finished prefill waits for its decode instance.
+    """Limits of one engine. max_seqs: maximum of sequences in one iteration. kv_tokens: size of the
+    KV cache in tokens. batched_tokens: maximum of tokens in one iteration; longer prompts are cut
+    into chunks. lease_ms: time for which an engine holds the KV of a finished prefill for its
+    decode instance.
     """
 
     max_seqs: int
@@ -57,7 +57,8 @@ class Limits:
     def __post_init__(self) -> None:
         whole("limits: max_seqs", self.max_seqs, 1, 100_000)
         whole("limits: kv_tokens", self.kv_tokens, 1, 10**12)
-        # A full batch of decodes must leave room for a prompt, or prompts could starve.
+        # A full batch of decodes must leave room for a prompt; otherwise prompts could wait
+        # forever.
         whole("limits: batched_tokens", self.batched_tokens, self.max_seqs + 1, _MAX_TOKENS)
         finite("limits: lease_ms", self.lease_ms, 0.0, 1e9)
 
@@ -100,7 +101,8 @@ class Tokens:
 
 
 class Finished(NamedTuple):
-    """A request generated all of its tokens; the KV of a PREFILL is now under a lease."""
+    """A request generated all of its tokens. If it is a PREFILL, the engine holds its KV until the
+    lease ends."""
 
     id: int
     at_ms: float

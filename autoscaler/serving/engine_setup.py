@@ -1,6 +1,7 @@
 """Timings, limits and start-up time of one engine, from its launch options.
 
-Combines catalogue, profile and formulas for gateways and engines, which do not use the domain.
+It combines catalogue, profile and formulas for simulated engines and other callers that have launch
+options but no declared cluster.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ def engine_setup(
     """The engine of `source` on `gpus` GPUs of type `gpu` with tensor parallelism over all of them.
 
     stages: for an engine over several nodes, (GPU type, GPUs, layers) of each node. args: vLLM's
-    arguments; only those that change the memory have an effect. adapters: LoRA adapters, which
-    take memory.
+    arguments; only arguments that change the memory have an effect. adapters: LoRA adapters,
+    which take memory.
 
     Raises InvalidValue for an unknown model, GPU, phase or quantization, for weights that do not
     fit, and for a KV cache that is too small for a request of `max_len` tokens (a real engine would

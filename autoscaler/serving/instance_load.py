@@ -1,7 +1,6 @@
-"""Load of the instances of one model: requests of this gateway, and requests of others as reported.
-
-Counts requests in flight by instance and compares them with the slots in the routes. Endpoints are
-keyed without their slots (`round_robin.without_slots`).
+"""Load of the instances of one model: requests in flight from this gateway, and reported requests
+from other gateways. The loads are compared with the slots in the routes. Endpoints are keyed
+without their slots (`round_robin.without_slots`).
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ class InstanceLoads:
         self._count(endpoint)
 
     def remove(self, endpoint: Endpoint) -> None:
-        """Count one request less in flight at `endpoint`, whether it succeeded or not."""
+        """Count one request less in flight at `endpoint`, because one has ended, successfully or
+        not."""
         left = self._in_flight.pop(endpoint) - 1
         if left:
             self._in_flight[endpoint] = left
@@ -49,8 +49,8 @@ class InstanceLoads:
         return self._in_flight.get(without_slots(endpoint), 0)
 
     def report(self, endpoint: Endpoint, requests: int, held_kv: int) -> None:
-        """Store the report of `endpoint`: its requests from all gateways, and its held KV. Requests
-        from other gateways take slots, too."""
+        """Store the report of `endpoint`: its requests from all gateways, and its held KV. So
+        requests from other gateways take slots too."""
         self._others[endpoint] = max(0, requests - self._in_flight.get(endpoint, 0))
         self._held_kv[endpoint] = held_kv
         self._count(endpoint)
@@ -78,8 +78,8 @@ class InstanceLoads:
         )
 
     def busy(self, ring: Ring, out: Iterable[Endpoint]) -> bool:
-        """Whether all instances of `ring` outside `out` are full. An instance without slots is full
-        with any load."""
+        """Whether all instances of `ring` outside `out` are full. An instance without slots counts
+        as full if it has any load."""
         return all(
             end in self.full if end in self._slots else self.load(end) > 0.0
             for end in ring.endpoints

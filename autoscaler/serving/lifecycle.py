@@ -37,7 +37,8 @@ _S, _E = InstanceState, LifecycleEvent
 TRANSITIONS = MappingProxyType(
     {
         (_S.STARTING, _E.ANSWERED): _S.READY,
-        # A start that failed or took too long is tried again after a pause, in the same state.
+        # After a failed start or a time-out, the executor pauses and starts the process again; the
+        # state stays.
         (_S.STARTING, _E.DIED): _S.STARTING,
         (_S.STARTING, _E.GAVE_UP): _S.FAILED,
         (_S.STARTING, _E.DRAIN_ASKED): _S.DRAINING,
@@ -46,13 +47,13 @@ TRANSITIONS = MappingProxyType(
         (_S.READY, _E.SWITCH_ASKED): _S.SWITCHING,
         (_S.READY, _E.DRAIN_ASKED): _S.DRAINING,
         (_S.SWITCHING, _E.SWITCHED): _S.READY,
-        # The instance serves in its old role, because it did not answer in the new role.
+        # The instance did not answer in the new role, so it serves in its old role again.
         (_S.SWITCHING, _E.ROLLED_BACK): _S.READY,
         # A switch by relaunch ends one process and starts the next.
         (_S.SWITCHING, _E.DIED): _S.SWITCHING,
         (_S.SWITCHING, _E.GAVE_UP): _S.FAILED,
         (_S.SWITCHING, _E.DRAIN_ASKED): _S.DRAINING,
-        # The instance must answer again, because the drain may have come while it was starting.
+        # The drain may have begun while the instance was starting, so it must answer a probe first.
         (_S.DRAINING, _E.DRAIN_REVOKED): _S.STARTING,
         (_S.DRAINING, _E.STOP_SENT): _S.STOPPING,
         (_S.DRAINING, _E.ENDED): _S.STOPPED,
@@ -81,7 +82,8 @@ class IllegalEvent(ValueError):
 
 
 def after(state: InstanceState, event: LifecycleEvent) -> InstanceState:
-    """The state after `event` in `state`. IllegalEvent if the table has no such transition."""
+    """The state after `event` in `state`. Raises IllegalEvent if the table has no such
+    transition."""
     found = TRANSITIONS.get((state, event))
     if found is None:
         raise IllegalEvent(state, event)

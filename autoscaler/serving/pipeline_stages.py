@@ -1,6 +1,5 @@
-"""Several batching machines as one engine: a pipeline with n stages works on n batches at a time.
-
-A request stays in the batch that had the fewest requests when it arrived. The timings of each
+"""Several batching machines as one engine, because a pipeline with n stages works on n batches at a
+time. A new request joins the batch with the fewest requests and stays there. The timings of each
 machine cover an iteration through all stages.
 """
 
@@ -29,8 +28,8 @@ _M = TypeVar("_M", bound=BatchingMachine)
 
 
 class PipelinedBatcher(Generic[_M]):
-    """`lanes` machines as one. Each method returns the sum over all machines, or uses the machine
-    of the request."""
+    """One engine made of `lanes` batching machines. Figures are sums over all machines; other
+    methods use the machine of the request."""
 
     def __init__(self, lanes: Sequence[_M]) -> None:
         self._lanes = lanes
@@ -51,7 +50,7 @@ class PipelinedBatcher(Generic[_M]):
         its id is in use."""
         number = self._inside.index(min(self._inside))
         if work.id in self._of:
-            number = self._of[work.id][0]  # this lane refuses the id
+            number = self._of[work.id][0]  # the lane that has the id refuses it
         self._lanes[number].submit(work)
         self._inside[number] += 1
         self._of[work.id] = number, work.part

@@ -1,7 +1,7 @@
 """Detect the language of a prompt from its letters and most common words.
 
-A rough test that takes microseconds. If a language has its own script, the script decides; for
-Latin and Cyrillic letters, frequent words decide. The result is "" if neither is conclusive.
+A rough test that takes microseconds. Some languages have their own script; languages in Latin and
+Cyrillic letters are told apart by frequent words. The result is "" if neither is conclusive.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def language_of(text: str) -> str:
     text = text[:_PREFIX_CHARS]
     letters = sum(map(str.isalpha, text))
     for name, pattern in _OF_SCRIPT:
-        # Japanese comes first: it also uses Chinese characters, but Chinese has no kana.
+        # Test for Japanese before Chinese: Japanese uses Chinese characters too, but only Japanese
+        # uses kana.
         found = len(pattern.findall(text))
         if found and found >= _LETTERS * letters:
             return name

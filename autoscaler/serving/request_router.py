@@ -1,9 +1,9 @@
 """Chooses the instance for the next request of a model.
 
-Between combos: smooth weighted round robin, over all requests or per request class
-(`traffic_classes`). Inside a combo: `routing_policies`. `ejections` holds the failed instances,
-`instance_load` the full ones, `wait_queue` the waiting requests. Callers pass the time (`now_ms`,
-domain ms) and report events.
+It chooses a combo by smooth weighted round robin, over all requests or per request class
+(`traffic_classes`), then an instance of the combo by `routing_policies`. `ejections` knows the
+failed instances, `instance_load` the full instances, `wait_queue` the waiting requests. Callers
+pass the time (`now_ms`, domain ms) and report events.
 
 Endpoints are returned without their slots: name and address identify an instance.
 """
@@ -69,10 +69,8 @@ class Router:
     _adapters: AdapterAffinity = field(default_factory=AdapterAffinity)
 
     def apply(self, routes: Routes) -> RouteUpdate:
-        """Use `routes` from now on, unless they are older than the present ones.
-
-        Older means a lower (leader_token, generation). Groups that stay keep their position in the
-        rotation.
+        """Use `routes` from now on, unless they are older than the present routes, i.e. have a
+        lower (leader_token, generation). Groups that stay keep their position in the rotation.
         """
         known = self.routes
         if known is not None:
@@ -102,21 +100,22 @@ class Router:
         return RouteUpdate.CHANGED
 
     def distrust(self) -> None:
-        """Accept any next routes, because the present ones were not written by a leader."""
+        """Accept any routes next, even older ones, because the present routes were not written by a
+        leader."""
         if self.routes is not None:
             self.routes = replace(self.routes, leader_token=0, generation=0)
 
     def pick(
         self, exclude: frozenset[Endpoint] = frozenset(), want: RequestTraits = ANY
     ) -> Pick | None:
-        """The next instance with room, or None. The request counts as in flight at the instance
-        until `release`.
+        """The next instance with a free slot; None if there is none. The request counts as in
+        flight at the instance until `release`.
 
-        exclude: instances that this request has tried. Groups share by weight (smooth weighted
-        round robin: each step adds the weights of the usable groups to their scores; the group with
-        the highest score is chosen and loses the sum of the weights). If all usable groups have
-        weight 0, they share equally. A request class with shares of its own uses their groups; it
-        uses other groups only while none of these serves.
+        exclude: instances that this request has tried. Groups share the requests by weight (smooth
+        weighted round robin): each pick adds the weight of every usable group to its score, chooses
+        the group with the highest score, and subtracts the sum of the weights from that score. If
+        all usable groups have weight 0, they share equally. A request class with its own shares
+        uses the groups in these shares, and other groups only while none of them serves.
         """
         gone = self._ejections.out | exclude
         if self._paths:
@@ -168,14 +167,14 @@ class Router:
         return self._ways.class_of(input_tokens, output_tokens)
 
     def accepts_media(self, media: frozenset[str]) -> bool:
-        """Whether a planned class covers requests with `media`. Always true in a model without
-        components, because its engines decide."""
+        """Whether a planned class covers requests with `media`. Always true for a model without
+        components, because its engines decide what they accept."""
         kinds = self.routes.kinds if self.routes is not None else ()
         return not kinds or kind_with(kinds, media) is not None
 
     def _lanes_for(self, kind: str, gone: Collection[Endpoint]) -> tuple[Lane, ...]:
-        """The lanes that class `kind` may use: the lanes in which it has a share, else all
-        lanes."""
+        """The lanes that class `kind` may use: the lanes of groups in which it has a share if one
+        of them serves, else all lanes."""
         shares = self._ways.shares.get(kind)
         if shares is None:
             return self._lanes
@@ -222,7 +221,8 @@ class Router:
         first, decode = lane.first, lane.decode
         if decode is None:
             return self._next_instance(first, out, want), False
-        if not want.single:  # the KV of the request cannot be handed over
+        # one instance must serve the whole request: its KV cannot be handed over
+        if not want.single:
             found = decode.least_loaded(gone, self._occupancy.load) or first.least_loaded(
                 gone, self._occupancy.load
             )
@@ -265,8 +265,8 @@ class Router:
         self._occupancy.remove(endpoint)
 
     def report_load(self, endpoint: Endpoint, requests: int, held_kv: int) -> None:
-        """Store the load that `endpoint` reports over all gateways. The report is valid until the
-        next one or `forget_load`."""
+        """Store the load that `endpoint` reports over all gateways. The report stays valid until
+        the next report or until `forget_load`."""
         endpoint = without_slots(endpoint)
         if self._occupancy.all_reported((endpoint,)) or endpoint in self.endpoints():
             self._occupancy.report(endpoint, requests, held_kv)
@@ -290,8 +290,8 @@ class Router:
     def is_open(
         self, exclude: frozenset[Endpoint] = frozenset(), kind: str = "", adapter: str = ""
     ) -> bool:
-        """Whether an instance outside `exclude` serves, full or not, and has `adapter`. `kind` has
-        an effect only in a model of components."""
+        """Whether any instance outside `exclude` has `adapter` and serves, with or without a free
+        slot. `kind` has an effect only in a model of components."""
         out = self._ejections.out | exclude
         if adapter:
             out = out.union(self._adapters.lacking(adapter))
@@ -303,10 +303,10 @@ class Router:
         """The decode instance of `group` for a request that was just prefilled there; None if there
         is none.
 
-        The present routes decide. Drains rely on this, because a decode instance that has left the
-        routes must get no more requests. The instance may be full: the KV waits for it, and the
-        slots of the prefill instances limit the number of waiting requests. The request counts as
-        in flight at the instance until `release`.
+        Only instances in the present routes are chosen, because a draining instance, which is no
+        longer in the routes, must get no more requests. The instance may be full: the KV waits for
+        it, and the slots of the prefill instances limit the number of waiting requests. The request
+        counts as in flight at the instance until `release`.
         """
         out = self._ejections.out | exclude
         for lane in self._lanes:
@@ -321,7 +321,7 @@ class Router:
         return None
 
     def eject(self, endpoint: Endpoint, now_ms: int) -> bool:
-        """Send nothing to `endpoint` until `readmit`; False if it is ejected already."""
+        """Send no requests to `endpoint` until `readmit`. False if it is already ejected."""
         endpoint = without_slots(endpoint)
         return endpoint in self.endpoints() and self._ejections.eject(endpoint, now_ms)
 

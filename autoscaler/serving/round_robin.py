@@ -1,7 +1,6 @@
-"""Round robin over the instances of one role, and the lanes through a group.
-
-A lane is one way through a group: its aggregated instances, or its prefill and decode instances.
-Callers pass the excluded instances and the loads.
+"""Round robin over the instances of one role, and the lanes of a group. A lane consists of a
+group's aggregated instances, or of its prefill and decode instances. Callers pass the excluded
+instances and the loads.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from hashlib import blake2b
 
 from topics.records import Endpoint, RouteGroup
 
-_MOST_ABOVE = 1.25  # highest load over the mean load at which prefix routing uses an instance
+_MOST_ABOVE = 1.25  # prefix routing uses an instance up to this multiple of the mean load
 
 
 def without_slots(endpoint: Endpoint) -> Endpoint:
@@ -59,7 +58,8 @@ class Ring:
         """The instance that caches `prefix`, among the instances that are not loaded far above the
         mean.
 
-        Rendezvous hashing: few prefixes change their instance when instances come and go.
+        It uses rendezvous hashing, so that few prefixes change their instance when instances come
+        and go.
         """
         usable = [endpoint for endpoint in self.endpoints if endpoint not in out]
         if not usable:
@@ -79,7 +79,8 @@ class Ring:
 
 @dataclass(slots=True)
 class Lane:
-    """One way through a group: its aggregated instances, or its prefill and decode instances."""
+    """A part of a group that can serve whole requests: its aggregated instances, or its prefill and
+    decode instances."""
 
     group: str
     weight: float
@@ -88,7 +89,7 @@ class Lane:
     current: float = 0.0  # score in the smooth weighted round robin
 
     def usable(self, out: Collection[Endpoint]) -> bool:
-        """Whether a request can be served without the instances in `out`."""
+        """Whether instances outside `out` can serve a whole request."""
         return self.first.any_outside(out) and self.can_decode(out)
 
     def can_decode(self, out: Collection[Endpoint]) -> bool:

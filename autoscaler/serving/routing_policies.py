@@ -1,5 +1,5 @@
-"""How requests are spread over combos and instances, and the traits of a request that matter for
-it."""
+"""The policies that spread requests over combos and instances, and the request traits that they
+use."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import NamedTuple
 class AcrossCombos(StrEnum):
     """How combos share the requests.
 
-    GOODPUT: in proportion to each combo's throughput within the SLO (Cauchy 3.4.1). TOKENS: in
-    these proportions, but counted in tokens instead of requests, so that a few long prompts on one
-    combo are compensated. EQUAL: equal shares (basic round robin, for comparison).
+    GOODPUT: in proportion to each combo's throughput within the SLO (Cauchy 3.4.1). TOKENS: in the
+    same proportions of tokens instead of requests, so that a combo with a few long prompts gets
+    fewer requests. EQUAL: equal shares (basic round robin, for comparison).
     """
 
     GOODPUT = "goodput"
@@ -22,14 +22,14 @@ class AcrossCombos(StrEnum):
 
 
 class WithinCombo(StrEnum):
-    """Which instance of a combo takes a request.
+    """The rule that chooses the instance of a combo for a request.
 
     OPPORTUNISTIC (Cauchy 3.4.2): by default a prefill instance prefills and the least loaded decode
     instance decodes. While one phase is busy, an idle instance of the other phase takes the whole
     request. If the routes give slots, a decode instance is busy when it holds as many requests as
     it can decode within the SLO. ROUND_ROBIN: prefill and decode are always separate, and instances
-    take turns. PREFIX: as OPPORTUNISTIC, but prompts with the same beginning go to one instance,
-    whose prefix cache serves them, unless it is loaded much above the others.
+    take turns. PREFIX: like OPPORTUNISTIC, but prompts with the same beginning go to the same
+    instance, which has them in its prefix cache, unless its load is far above the mean.
     """
 
     OPPORTUNISTIC = "opportunistic"
@@ -39,7 +39,7 @@ class WithinCombo(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoutingPolicy:
-    """The two choices of an operator."""
+    """The operator's choice: the policy across combos and the policy within a combo."""
 
     between: AcrossCombos = AcrossCombos.GOODPUT
     inside: WithinCombo = WithinCombo.OPPORTUNISTIC

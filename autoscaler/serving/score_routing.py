@@ -42,12 +42,10 @@ def has_code(text: str) -> bool:
 
 
 def valid_score(source: ScoreSource, value: object) -> float | None:
-    """`value` as a score; None if it is not a finite number within the source's range."""
+    """`value` as a score; None unless it is a finite number within the range of `source`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return (
-        float(value) if source.low <= value <= source.high else None
-    )  # NaN fails both comparisons
+    return float(value) if source.low <= value <= source.high else None  # false for NaN too
 
 
 def header_score(source: ScoreSource, text: str) -> float | None:
@@ -71,8 +69,8 @@ def model_of(split: ScoreSplit, number: int) -> str:
 
 
 def fallback_models(split: ScoreSplit, model: str) -> tuple[str, ...]:
-    """Models that may answer while `model` has no room, nearest first. If two models are equally
-    near, the model for harder requests comes first."""
+    """Models that may answer while `model` has no room, nearest first. Of two models at the same
+    distance, the model for harder requests comes first."""
     if not split.fallback:
         return ()
     at = split.models.index(model)

@@ -1,8 +1,6 @@
-"""Request classes with traffic shares of their own: the class of a request, and its next group.
-
-Smooth weighted round robin keeps the planned shares: after any number of requests, each group
-differs from its share by at most one request. A full group is skipped and is owed the skipped
-requests.
+"""Request classes with their own traffic shares: finds the class of a request, and the group for
+it. Smooth weighted round robin keeps the planned shares: after any number of requests, each group
+is within one request of its share. A full group is skipped and gets the skipped requests later.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from topics.request_shapes import nearest_kind
 from topics.routing import Routes
 
 MOST_OWED = 64.0
-"""Most requests of one class that a group is owed after it was full."""
+"""Largest number of skipped requests of one class that a group gets later."""
 
 
 @dataclass(slots=True)
@@ -31,7 +29,8 @@ class ClassShares:
     _owed: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def with_routes(self, routes: Routes) -> ClassShares:
-        """The classes of `routes`. A group that stays keeps the requests that it is owed."""
+        """The classes of `routes`. A group that was in use before keeps its surplus or deficit of
+        requests."""
         shares = {}
         for kind in routes.types:
             total = sum(kind.shares)
@@ -53,8 +52,8 @@ class ClassShares:
         names: tuple[str, ...] = (),
         lengths: tuple[tuple[float, float], ...] = (),
     ) -> ClassShares:
-        """Classes with `shares` among groups or other named targets. A target that stays keeps the
-        requests that it is owed."""
+        """Classes with `shares` among groups or other named targets. A target that was in use
+        before keeps its surplus or deficit of requests."""
         owed = {
             kind: {way: known for way, known in self._owed.get(kind, {}).items() if way in of}
             for kind, of in shares.items()

@@ -1,12 +1,12 @@
 """Requests of one model that wait for an instance with room.
 
 Callers pass the time (`now_ms`, domain ms) and act on the results. Requests that can still meet the
-TTFT limit are served first come, first served; late ones come after them. Otherwise a queue from
-one minute of overload would make all later requests miss their SLO. Each request class has a queue
-of its own, so that a class without room does not block the others.
+TTFT limit are served first come, first served; late requests come after them. Otherwise one minute
+of overload would make all later requests miss their SLO. Each request class has a queue of its own,
+so that a class without room does not block the others.
 
-Requests wait here and not in an engine's queue, because a request in an engine's queue cannot leave
-it, even if an instance that starts later has room.
+Requests wait in the gateway, because a request in an engine's queue could not move to an instance
+that becomes available later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autoscaler.serving.routing_policies import ANY, RequestTraits
 from topics.records import Endpoint
 
 LATE = 0.75
-"""Share of the TTFT limit after which a waiting request is late: prefill takes the rest."""
+"""A waiting request is late after this share of the TTFT limit; the rest is needed for prefill."""
 
 
 def wait_limits_ms(hold_ms: float, queue_ms: float, start_s: float) -> tuple[float, float]:
@@ -35,7 +35,7 @@ def wait_limits_ms(hold_ms: float, queue_ms: float, start_s: float) -> tuple[flo
 
 
 class Refusal(StrEnum):
-    """Why a request gets no slot."""
+    """The reason why a waiting request is refused."""
 
     NO_INSTANCE = "no_instance"  # no instance serves the model
     NO_ROOM = "no_room"  # all instances were full for too long
@@ -44,10 +44,9 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """One waiting request. order: number by arrival; a retry keeps its number.
-
-    tried: instances to which the request was sent. joined_ms: begin of this wait. want: traits of
-    the request.
+    """One waiting request. order: serial number by arrival, which a retry keeps. tried: instances
+    to which the request was sent before. joined_ms: begin of this wait. want: traits of the
+    request.
     """
 
     order: int
@@ -61,10 +60,8 @@ _Entry = tuple[int, int, Ticket]
 
 @dataclass(slots=True)
 class _ClassQueue:
-    """The queue of one class, as heaps by order. Entries of requests that left may remain for a
-    while.
-
-    late: entries that come after all others.
+    """The queue of one class: two heaps by order, of which `late` comes last. Entries of requests
+    that are no longer waiting may remain for a while.
     """
 
     entries: list[_Entry] = field(default_factory=list)
@@ -100,7 +97,7 @@ class WaitQueue:
     def join(
         self, order: int, tried: frozenset[Endpoint], now_ms: int, want: RequestTraits = ANY
     ) -> Ticket:
-        """Begin to wait, after the requests of lower `order`."""
+        """Add a waiting request; requests with a lower `order` are served before it."""
         ticket = Ticket(order, tried, now_ms, want)
         self._joined += 1
         self._waiting[ticket] = False
@@ -124,10 +121,9 @@ class WaitQueue:
             self._on_time = deque(entry for entry in self._on_time if entry[2] in self._waiting)
 
     def dispatch(self, now_ms: int) -> list[tuple[Ticket, Pick]]:
-        """Take out every request for which an instance has room now, each with its destination.
-
-        A retry waits for an instance that it has not tried, as long as such an instance serves.
-        Requests behind the retry may use the room that it skips.
+        """Remove every request for which an instance has a free slot now, and return it with its
+        destination. A retry waits for an instance that it has not tried, as long as one serves.
+        Requests behind the retry may take the slots that it does not use.
         """
         self._move_late_back(now_ms)
         found: list[tuple[Ticket, Pick]] = []
@@ -150,18 +146,20 @@ class WaitQueue:
         return found
 
     def _next(self, late: bool) -> list[_Entry] | None:
-        """The heap with the first request for which there may be room; None if there is none."""
+        """The heap whose first request comes next among classes that may have a free slot; None if
+        there is none."""
         best: list[_Entry] | None = None
         for kind, line in self._lines.items():
             entries = line.late if late else line.entries
             while entries and self._waiting.get(entries[0][2]) is not late:
-                heapq.heappop(entries)  # the request has left, or is in the other heap
+                # drop the entry: its request no longer waits, or is in the other heap
+                heapq.heappop(entries)
             if entries and (best is None or entries[0] < best[0]) and self.router.has_room(kind):
                 best = entries
         return best
 
     def _move_late_back(self, now_ms: int) -> None:
-        """Move requests that can no longer meet the TTFT limit to the end of the queue."""
+        """Move requests that can no longer meet the TTFT limit to the heap `late`."""
         limit_ms = self.router.routes.ttft_limit_ms if self.router.routes else 0.0
         while self._on_time:
             entry = self._on_time[0]
@@ -174,7 +172,8 @@ class WaitQueue:
             self._on_time.popleft()
 
     def expired(self, now_ms: int) -> list[tuple[Ticket, Refusal]]:
-        """Take out every request that has waited too long. Call periodically."""
+        """Remove and return every request that has waited too long. Call this method
+        periodically."""
         if self.router.is_open():
             self._closed_ms = None
         elif self._closed_ms is None:
