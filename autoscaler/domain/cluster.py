@@ -30,7 +30,7 @@ class Market(StrEnum):
 
 
 class Mode(StrEnum):
-    """Permission of Shoal for a model: only recommend, act after an approval, or act."""
+    """Permissions of Shoal for a model: only recommend, act after an approval, or act at once."""
 
     RECOMMEND = "recommend"
     APPROVE = "approve"
@@ -39,7 +39,7 @@ class Mode(StrEnum):
 
 class Objective(StrEnum):
     """Goal of plans: the least cost for a demand, or the most work for a budget. The work is either
-    a sustained rate or a batch that must end early."""
+    a rate to sustain, or a batch to finish as early as possible."""
 
     COST = "cost"
     THROUGHPUT = "throughput"
@@ -52,8 +52,8 @@ class Pool:
 
     name: as declared, unique in its region. per_node: GPUs in a node. max_nodes: maximum number of
     nodes. price_usd_per_h: price of a node (0 for owned). `id` = "region/name/market". max_of_both:
-    maximum number of nodes over all markets of the pools with this region and name (0 = only
-    max_nodes limits). between_gb_s: bandwidth between nodes in 1e9 bytes/s per direction (0 = not
+    maximum number of nodes over all pools with this region and name, i.e. over all markets (0 = no
+    such limit). between_gb_s: bandwidth between nodes in 1e9 bytes/s per direction (0 = not
     declared); inside a node, the GPU's interconnect applies. provision_s: seconds from renting a
     node until it can start an engine.
     """
@@ -89,26 +89,26 @@ _LONGEST_COOLDOWN_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One served model, as its owner declares it.
-
-    architecture: includes the quantization of the engine. percentile: share of requests, in (0, 1],
-    that must attain the SLO. utilization: target share of capacity, in (0, 1]. spot_share: maximum
-    share on spot nodes, of the needed capacity or, if the plan cannot meet the need, of the planned
-    capacity. max_len_tokens: longest request (input and output) that an instance must be able to
+    """One served model, as its owner declares it. architecture: the model's architecture, with the
+    quantization of the engine. percentile: share of requests, in (0, 1], that must attain the SLO.
+    utilization: target share of capacity, in (0, 1]. spot_share: maximum share of the capacity on
+    spot nodes (of the needed capacity or, if the plan cannot meet the need, of the planned
+    capacity). max_len_tokens: longest request (input and output) that an instance must be able to
     hold, vLLM's --max-model-len. min_instances, max_instances: minimum and maximum number of combos
     (max 0 = no maximum). survive: "none", "one-node" or "all-spot".
 
     scale_in_after_s: how long an excess must last before a scale-in. max_disruption: share of
     capacity that may leave at the same time. traffic_share: weight of the service in a replayed
-    trace. lengths, req_per_s: the declared workload, which is used until windows have data (0 = no
-    rate declared). scale_targets: pool name -> external scale target ("counts only"); empty =
-    Shoal's executors act. floors: scheduled minimum numbers in addition to min_instances. freezes:
-    windows in which no instance is removed, moved or exchanged. zero_after_s: time without requests
-    after which the last combo leaves (0 = scale_in_after_s); used only if min_instances is 0.
+    trace. lengths, req_per_s: the declared workload, used until telemetry windows have data
+    (req_per_s 0 = no rate declared). scale_targets: pool name -> external scale target ("counts
+    only"); empty = Shoal's executors act. floors: scheduled minimum numbers in addition to
+    min_instances. freezes: weekly windows in which no instance is removed, moved or replaced.
+    zero_after_s: time without requests after which the last combo leaves (0 = scale_in_after_s);
+    used only if min_instances is 0.
 
     pipelines: which nodes one instance may span: "none", "same-slice", "same-size" (equal number of
     GPUs per node) or "any". disaggregate: whether prefill and decode may run in separate instances.
-    cautious: whether to plan with the lower end of a prediction's interval if the interval is wide.
+    cautious: whether plans use the lower end of a prediction's interval if the interval is wide.
     types: kinds of requests in the declared workload; empty = one kind. graph: set for a model of
     components, whose combos are cells. unmanaged: the combo that corresponds to one server of the
     model that Shoal does not manage ("" = none declared). served_as: declared names under which
@@ -177,10 +177,9 @@ class Service:
             raise InvalidValue(f"{who}: shares of workload types", total, "a sum of 1")
 
     def max_leaving_req_per_s(self, rates_req_per_s: Iterable[float]) -> float:
-        """Requests/s of capacity that may leave at the same time.
-
-        The disruption budget, or the capacity of the largest instance with at most half of the
-        total, whichever is more. rates_req_per_s: capacity of each instance.
+        """Capacity in requests/s that may leave at the same time: the disruption budget, but at
+        least one instance (the largest one with at most half of the total). rates_req_per_s:
+        capacity of each instance.
         """
         rates = tuple(rates_req_per_s)
         total = sum(rates)
@@ -190,8 +189,9 @@ class Service:
     def start_penalty(self, policy: Policy, start_s: float) -> float:
         """K_start of a combo that takes `start_s` to start, as a share of the combo's price.
 
-        A starting combo is paid for in addition to the capacity that it replaces, and it then stays
-        for at least `scale_in_after_s`. 0 if the policy's k_start is 0.
+        While a combo starts, it is paid for in addition to the capacity that it replaces; it then
+        stays for at least `scale_in_after_s`. So K_start is start_s / scale_in_after_s, at most 1
+        and at least the policy's k_start. 0 if k_start is 0.
         """
         if policy.k_start <= 0.0:
             return 0.0
@@ -231,20 +231,20 @@ class Policy:
     """Parameters of the control loop.
 
     surge_window_s, local_window_s, global_window_s: lengths of the three sliding windows of demand.
-    replan_every_s: period of full plans. ratio: relative change of a price or of an offer of nodes
-    that triggers a plan. min_samples: arrivals needed for a decision. significance: false-alarm
-    probability of one test of the rate. reversals_per_h: maximum number of changes of one model
-    from adding to removing or back, as a mean over two hours. start_timeout_s, drain_timeout_s:
-    deadlines of rollout steps; if drain_timeout_s is 0, it is computed from each model's workload
-    (`planning.time_limits`). approve_within_s: how long a proposal waits for approval.
-    node_silent_s: silence after which a node counts as lost and leaves capacity, routes and the
-    bill.
+    replan_every_s: period of full plans. ratio: relative change of a price, or of the number of
+    available nodes, that triggers a plan. min_samples: arrivals needed for a decision.
+    significance: false-alarm probability of one test of the rate. reversals_per_h: maximum number
+    of times per hour that one model changes from adding to removing or back, as a mean over two
+    hours. start_timeout_s, drain_timeout_s: deadlines of rollout steps; if drain_timeout_s is 0, it
+    is computed from each model's workload (`planning.time_limits`). approve_within_s: time after
+    which a proposal without approval expires. node_silent_s: silence after which a node counts as
+    lost and leaves capacity, routes and the bill.
 
     k_start, k_load, k_switch: initialization penalties, as shares of a plan interval's cost (Coral
     sec. 4.3), see `Service.start_penalty`. role_switch: whether combos may switch roles in place.
-    budget_usd_per_h: maximum cost of nodes (0 = no limit). objective: the least cost, or the
-    quantity to maximise within the budget. forecast: method to predict demand over the start time
-    of instances (`estimate.forecast`), or "none".
+    budget_usd_per_h: maximum cost of nodes (0 = no limit). objective: minimise cost, or maximise a
+    quantity within the budget. forecast: method to predict demand at the time when a new instance
+    would be ready (`estimate.forecast`), or "none".
     """
 
     surge_window_s: int = 10
@@ -292,8 +292,8 @@ class Policy:
 
     @property
     def switches_roles(self) -> bool:
-        """Whether combos may switch roles in place: allowed, and at most as dear as a start on
-        running nodes."""
+        """Whether plans may switch roles of combos in place: allowed, and at most as dear as a
+        start on running nodes."""
         return self.role_switch and self.k_switch <= self.k_load
 
     @property
@@ -315,7 +315,7 @@ def pools_by_shared_limit(pools: Iterable[Pool]) -> dict[tuple[str, str], tuple[
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The whole declaration. `content_hash` identifies its version.
+    """The whole declaration: pools, services and policy. `content_hash` identifies its version.
 
     routes: services that route requests to several of the other services. measurements: the user's
     own measurements of models on GPUs.

@@ -18,7 +18,7 @@ class ComboMember:
     """`count` equal slices of a combo. Each slice is `gpus` GPUs of one node of pool `pool`.
 
     stage: 0 if each slice is an instance of its own. With stage 1, 2, ... each slice holds `layers`
-    layers of a pipeline, whose other stages are further members of the same phase. req_per_s:
+    layers of a pipeline; the other stages are further members of the same phase. req_per_s:
     capacity of one slice at the planned lengths, within the SLO; in a pipeline, the capacity of all
     stages together. deployment: in a cell of a model of components, the deployment of each slice.
     """
@@ -70,10 +70,10 @@ class Combo:
     not depend on demand. req_per_s: goodput of the whole combo (of its slower phase), before
     utilization. usd_per_h: price of its GPUs (their share of the nodes' prices; 0 for owned GPUs).
     ttft_ms, tpot_ms: predicted latencies. start_s: predicted time from launch to ready. uncertain:
-    whether the throughput is an estimate without measurements. meets_slo: False for a best-effort
-    combo, which is listed only if no combo can meet the SLO at these lengths. output_tokens: mean
-    output of the requests planned for the combo; 0 = the mean of the model. paths: for a cell, the
-    combo of a model of components (Cornserve sec. 4.3), the paths of requests through it.
+    whether the throughput is estimated without measurements. meets_slo: False for a best-effort
+    combo, which is a candidate only if no combo can meet the SLO at these lengths. output_tokens:
+    mean output of the requests planned for the combo; 0 = the mean of the model. paths: paths of
+    requests through a cell; a cell is the combo of a model of components (Cornserve sec. 4.3).
     """
 
     id: str
@@ -98,7 +98,7 @@ class Combo:
         finite(f"combo {self.id}: start_s", self.start_s, 0.0, 86400.0)
 
     def scaled_to(self, req_per_s: float) -> Combo:
-        """The combo with capacity `req_per_s`. The capacities of its members change in
+        """A copy of the combo with capacity `req_per_s`; the capacities of its members change in
         proportion."""
         times = req_per_s / self.req_per_s
         members = tuple(replace(m, req_per_s=m.req_per_s * times) for m in self.members)

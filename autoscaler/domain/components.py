@@ -1,6 +1,6 @@
-"""Models of components (encoders, an LLM, talkers, generators); each request needs some of them.
-
-Computes processing times and paths. Source: Cornserve sec. 4 and App. B, C.
+"""Models of components (encoders, an LLM, talkers, generators), of which each request needs some.
+This module computes the processing times and paths of requests. Source: Cornserve sec. 4 and App.
+B, C.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _LEAST_SHARE = 1e-3
 class RequestType:
     """Requests that need the same components. share: their share of all requests, in (0, 1].
 
-    media: the media by which a gateway recognises them, see `topics.routing.RequestKind`.
+    media: the media by which a gateway recognises these requests, see
+    `topics.routing.RequestKind`.
     """
 
     name: str
@@ -38,9 +39,9 @@ class Deployment:
     """One way to run components in an instance: one component alone, or several that share its
     GPUs.
 
-    gpus: GPUs per instance, on one node. req_per_s: per GPU type, the capacity of one instance for
-    the declared mix of requests: the profiled rate b of App. C. Requests that do not need the
-    instance count as served. start_s: from launch to ready.
+    gpus: GPUs per instance, on one node. req_per_s: by GPU type, the capacity of one instance at
+    the declared mix of requests (the profiled rate b of App. C). It includes the requests that do
+    not need the instance. start_s: seconds from launch to ready.
     """
 
     name: str
@@ -76,10 +77,10 @@ Path = tuple[Hop, ...]
 class ComponentGraph:
     """A model as components.
 
-    after: per component, the components whose output it needs. deployments: the options; every
+    after: by component, the components whose output it needs. deployments: the options; every
     component that a type uses is in one of them. spot_share: maximum share of the model's requests
-    that may depend on spot nodes. demanded: current shares of the types, in their order; empty =
-    the declared shares, with which rates were measured.
+    that may depend on spot nodes. demanded: current shares of the types, in the order of the types;
+    empty = the declared shares, at which the rates were measured.
     """
 
     model: str
@@ -133,8 +134,8 @@ class ComponentGraph:
         """All paths for requests of `kind`: each component runs once, after the components that it
         needs.
 
-        An instance runs all of the request's remaining components that it contains. Paths that
-        differ only in the order of independent visits count as one.
+        An instance runs all components that it contains and that the request still needs. Paths
+        that differ only in the order of independent visits count as one.
         """
         found: dict[frozenset[tuple[str, frozenset[str]]], Path] = {}
         self._extend((), kind.uses, found)
@@ -156,13 +157,12 @@ class ComponentGraph:
                 self._extend((*path, Hop(option, role)), left - role, found)
 
     def seconds(self, gpu: str) -> Mapping[tuple[str, frozenset[str]], float]:
-        """Seconds for which a request occupies one instance on `gpu`, by (deployment, role).
-
-        Algorithm 3 (App. C): the deployment that runs a component alone gives the component's time,
-        from one profiled mix. A factor per shared deployment makes the mean of its times equal to
-        the measured one. If a component was not measured alone on this GPU, its time is taken from
-        the smallest shared deployment that contains it, as if all components of that deployment
-        took equally long.
+        """Seconds that a request occupies one instance on `gpu`, by (deployment, role). Method:
+        Algorithm 3 (App. C). The time of a component follows from the deployment that runs it
+        alone, profiled with one mix. The times in a shared deployment are multiplied by a factor,
+        so that their mean equals the measured one. If a component was not measured alone on this
+        GPU, the smallest shared deployment with it is used, as if all of its components took
+        equally long.
         """
         uses = {c: sum(kind.share for kind in self.types if c in kind.uses) for c in self.after}
         measured = [option for option in self.deployments if gpu in option.req_per_s]

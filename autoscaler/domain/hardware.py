@@ -11,9 +11,9 @@ from autoscaler.domain.validation import finite
 class GpuSpec:
     """One GPU type.
 
-    name: as in `data/gpus.json`, e.g. "H100-SXM". The units are: FLOPs in 1e12 per second (dense,
-    no sparsity), bandwidths in 1e9 bytes/s (memory: per GPU; interconnect: per GPU and direction),
-    memory in 1e9 bytes. `fp8_tflops` and `fp4_tflops` are 0 if the GPU has no units for these
+    name: as in `data/gpus.json`, e.g. "H100-SXM". FLOPs are in 1e12 per second (dense, no
+    sparsity), bandwidths in 1e9 bytes/s (memory: per GPU; interconnect: per GPU and direction),
+    memory sizes in 1e9 bytes. `fp8_tflops` and `fp4_tflops` are 0 if the GPU has no units for these
     formats.
     """
 

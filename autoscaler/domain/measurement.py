@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 Architecture = tuple[int, int, int, int]
-"""Identifies a model under several names: layers, hidden size, vocabulary, experts."""
+"""(layers, hidden size, vocabulary, experts): identifies a model that has several names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """A user's benchmark of one model on `tp` GPUs of type `gpu`.
 
-    prefill, decode: ratio of measured to estimated time, of prompts and of decode iterations.
-    error: mean absolute error after correction by these ratios, as a fraction. day: YYYY-MM-DD.
-    first_token_ms: time outside of iterations before a first token; None if the points cannot
-    separate it from the prompts' time.
+    prefill, decode: ratios of measured to estimated time, for prompts and for decode iterations.
+    error: mean absolute error after correction by these ratios, as a fraction. day: date,
+    YYYY-MM-DD. first_token_ms: time outside of iterations before a first token; None if the points
+    cannot separate it from the time of prompts.
     """
 
     architecture: Architecture

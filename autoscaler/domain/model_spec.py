@@ -22,17 +22,18 @@ class ModelSpec:
     `kv_bytes_per_token`: sum over all layers, in the KV cache's dtype. `weight_dtype` is one of
     "bf16", "fp8", "int8", "mxfp4", "fp4", "int4".
 
-    For a quantised checkpoint: `dense_bytes`: bytes per weight that every token uses;
-    `expert_bytes`: bytes per weight of a routed expert (0 in both: as the dtype implies).
-    `expert_params`: weights of one routed expert, as a mean over all layers (0: the weights of a
-    gated MLP). `state_bytes`: memory per sequence that does not depend on its length (state-space
-    layers and similar). `tower_bytes`: weights outside of the language model, such as a vision
-    tower. `splits`: the widths that tensor parallelism divides. `undivided`: why tensor parallelism
-    cannot divide the model; "" if it can. `integer_activations`: whether products are computed in
-    INT8. `memory_share`: share of each GPU's memory that the engine may use for weights, KV cache
-    and activations. `kv_bits`: bits of one number in the KV cache. `kv_cache_bytes`: limit of the
-    KV cache per GPU, 0 = all remaining memory. `adapter_bytes`, `adapter_copied_bytes`: memory for
-    LoRA adapters, the part that tensor parallelism divides and the part that each GPU holds.
+    For a quantised checkpoint: `dense_bytes`: bytes per weight of layers that every token passes;
+    `expert_bytes`: bytes per weight of routed experts (0: as the dtype implies). `expert_params`:
+    weights of one routed expert, as a mean over all layers (0: the weights of a gated MLP).
+    `state_bytes`: memory per sequence that does not depend on its length (state-space layers and
+    similar). `tower_bytes`: weights outside of the language model, such as a vision tower.
+    `splits`: the widths that tensor parallelism divides. `undivided`: the reason why tensor
+    parallelism cannot divide the model; "" if it can. `integer_activations`: whether matrix
+    products are computed in INT8. `memory_share`: share of each GPU's memory that the engine may
+    use for weights, KV cache and activations. `kv_bits`: bits of one number in the KV cache.
+    `kv_cache_bytes`: limit of the KV cache per GPU, 0 = all remaining memory. `adapter_bytes`,
+    `adapter_copied_bytes`: memory for LoRA adapters, the part that tensor parallelism divides and
+    the part that each GPU holds.
     """
 
     name: str
@@ -88,8 +89,8 @@ class ModelSpec:
         return self.experts > 0
 
     def split_refusal(self, gpus: int) -> str:
-        """Why no engine can split the model over `gpus` GPUs by tensor parallelism; "" if an engine
-        can."""
+        """The reason why no engine can split the model over `gpus` GPUs by tensor parallelism; ""
+        if an engine can."""
         if gpus == 1:
             return ""
         if self.undivided:

@@ -1,6 +1,5 @@
-"""Node names of static pools: the name of the n-th node of a pool is fixed.
-
-A node provider that creates nodes gives them names of its own.
+"""Node names of static pools, in which the n-th node has a fixed name. (Nodes that a node provider
+creates have other names.)
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class NodeNames:
         return int(index) < most and (index == "0" or index[0] != "0")
 
 
-@lru_cache(maxsize=4096)  # the key leaves out the price, which changes often
+@lru_cache(maxsize=4096)  # cached by a key without the price, which changes often
 def _names(region: str, pool: str, market: Market, count: int) -> tuple[str, ...]:
     return tuple(_name(region, pool, market, index) for index in range(count))
 

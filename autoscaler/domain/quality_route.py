@@ -17,7 +17,8 @@ from topics.scoring import MOST_EDGES, ScoreSource, ScoreSplit
 from topics.telemetry import UNCLASSED
 
 Cuts = tuple[int, ...]
-"""Class boundaries between models: model i answers classes cuts[i - 1] up to below cuts[i]."""
+"""Boundaries between models, as numbers of score classes: model i answers the classes from cuts[i -
+1] until before cuts[i]."""
 
 STEPS = 40
 _ANYWHERE = ScoreSource()
@@ -25,10 +26,9 @@ _ANYWHERE = ScoreSource()
 
 @dataclass(frozen=True, slots=True)
 class ScoreMix:
-    """Distribution of requests over score classes.
-
-    shares: share of all requests, per class. unscored: share of requests without a score. All
-    shares add up to 1. requests: number of observed requests, 0 for the declared sample.
+    """Distribution of requests over score classes. shares: share of all requests, by class.
+    unscored: share of requests without a score. All shares add up to 1. requests: number of
+    observed requests, 0 for the declared sample.
     """
 
     shares: tuple[float, ...]
@@ -89,9 +89,10 @@ class QualityRoute:
     ) -> QualityRoute:
         """Build the route from sampled requests: scores (n,) and quality (n, models).
 
-        The sample is divided into `steps` classes, as equal as possible; requests with equal scores
-        are in one class. Accepted scores reach beyond the sample's ends by the width of its range.
-        Raises InvalidValue for a wrong shape or values that are not finite.
+        The sample is divided into `steps` classes of nearly equal size; requests with equal scores
+        are in one class. The range of accepted scores extends beyond the sample's on both sides, by
+        the width of the sample's range. Raises InvalidValue for a wrong shape or values that are
+        not finite.
         """
         who = f"model {name}"
         whole(f"{who}: quality.steps", steps, 1, MOST_EDGES)
@@ -103,7 +104,7 @@ class QualityRoute:
                 raise InvalidValue(f"{who}: {what}", "not finite", "finite numbers up to 1e8")
         ordered = np.sort(found)
         at = {round(len(found) * k / steps) for k in range(1, steps)} - {0, len(found)}
-        # The lowest score is no edge, because no score lies below it.
+        # An edge at the lowest score would separate nothing.
         edges = np.array(sorted({float(ordered[i]) for i in at} - {float(ordered[0])}))
         classes = np.searchsorted(edges, found, side="right")
         counts = np.bincount(classes, minlength=len(edges) + 1)
@@ -154,7 +155,7 @@ class QualityRoute:
         return ScoreMix(tuple(n / total for n in found), unscored / total, total)
 
     def fractions(self, cuts: Cuts, mix: ScoreMix) -> tuple[float, ...]:
-        """Each model's share of the requests of `mix`."""
+        """Each model's share of the requests in `mix`, if `cuts` divide them."""
         upto = [0.0, *accumulate(mix.shares)]
         ends = (0, *cuts, len(self.shares))
         most = len(self.shares)
@@ -162,7 +163,7 @@ class QualityRoute:
         parts[self.models.index(self.unscored_model)] += mix.unscored
         return tuple(
             round(part, 12) for part in parts
-        )  # rounded, so that all of them give exactly 1
+        )  # rounded, so that all shares together give exactly 1
 
     def mean_quality(self, cuts: Cuts, mix: ScoreMix) -> float:
         """Mean quality of all answers. A request without a score counts as an average request of

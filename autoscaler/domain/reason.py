@@ -16,8 +16,8 @@ class Reason:
     """A code and the parameters of its sentence.
 
     subject: the model, pool, node or service; "*" for the fleet, "" for none. names: further ids.
-    quantities: figures in the order and units of the code's sentence. quoted: text of an operator,
-    an engine or an error, shown unchanged. because: the underlying reasons.
+    quantities: figures in the order and units of the code's sentence. quoted: text from an
+    operator, an engine or an error, shown unchanged. because: the underlying reasons.
     """
 
     code: ReasonCode
@@ -29,7 +29,8 @@ class Reason:
 
     @property
     def kind(self) -> Reason:
-        """The reason without figures and quoted text. Repetitions of a reason have equal kinds."""
+        """The reason without figures and quoted text. A reason that is repeated with other figures
+        has an equal kind."""
         because = tuple(one.kind for one in self.because)
         return replace(self, quantities=(), quoted="", because=because)
 

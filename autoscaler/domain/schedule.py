@@ -18,7 +18,8 @@ _ALLOWED = 'a weekly window such as "mon-fri 08:00-18:00", "sat,sun 10:00-24:00"
 
 @dataclass(frozen=True, slots=True)
 class Weekly:
-    """From `from_min` to `to_min` (minutes after midnight) on `days` (0 = Monday) in `zone`.
+    """A weekly window: from `from_min` to `to_min` (minutes after midnight) on `days` (0 = Monday)
+    in time zone `zone`.
 
     If to_min is not above from_min, the window ends on the following day.
     """

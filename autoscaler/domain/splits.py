@@ -1,7 +1,6 @@
-"""Widths that tensor parallelism divides, and the allowed parts.
-
-Each GPU gets an equal part of every matrix. Quantised weights have scales per block or group, so a
-part must contain whole blocks or groups. An engine refuses to start with any other part.
+"""Widths that tensor parallelism divides, and the allowed parts. Each GPU gets an equal part of
+every matrix. Quantised weights have scales per block or group; if a part does not consist of whole
+blocks or groups, the engine refuses to start.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ class Split:
     """One width of a model's matrices.
 
     name: the width's key in the configuration. width: number of entries. multiple: each GPU's part
-    is a multiple of this. most_parts: with more GPUs than this, the parts are copied (KV heads); 0:
-    never. expert: whether the width belongs to routed experts, which expert parallelism does not
-    divide. why: the key that requires the multiple.
+    must be a multiple of this. most_parts: largest number of parts (KV heads); more GPUs get copies
+    of parts; 0: no limit. expert: whether the width belongs to routed experts, which expert
+    parallelism does not divide. why: the configuration key that requires the multiple.
     """
 
     name: str
@@ -33,7 +32,7 @@ class Split:
             whole(f"split {self.name}: {field}", getattr(self, field), 1, 10**9)
 
     def refusal(self, gpus: int) -> str:
-        """Why `gpus` GPUs cannot share the width; "" if they can."""
+        """The reason why `gpus` GPUs cannot share the width; "" if they can."""
         if gpus == 1:
             return ""
         parts = gpus

@@ -29,7 +29,7 @@ def finite(field: str, value: float, low: float = -math.inf, high: float = math.
         raise InvalidValue(field, value, f"a number from {low:g} to {high:g}")
     try:
         number = float(value)
-    except OverflowError:  # an integer of more than 308 digits
+    except OverflowError:  # raised for integers of more than 308 digits
         number = math.inf
     if not math.isfinite(number) or not low <= number <= high:
         raise InvalidValue(field, value, f"a finite number from {low:g} to {high:g}")

@@ -20,21 +20,23 @@ class Phase(StrEnum):
 
 
 WEIGHTS = (0.1, 0.15, 0.15, 0.15, 0.15, 0.1, 0.075, 0.05, 0.035, 0.02, 0.01, 0.01)
-"""Share of requests of each point of a spread, shortest requests first."""
+"""Weights of the points of a spread: the share of requests that each point represents, shortest
+first."""
 
 LEVELS = (0.05, 0.175, 0.325, 0.475, 0.625, 0.75, 0.8375, 0.9, 0.9425, 0.97, 0.985, 0.995)
-"""Quantile levels of those points: the middle of each share."""
+"""Quantile levels of the points of a spread: the middle of each share."""
 
 Spread = tuple[float, ...]
-"""Tokens at LEVELS, rising; empty if all requests have the mean length."""
+"""Distribution of a length: tokens at LEVELS, ascending; empty if all requests have the mean
+length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """Request lengths: mean input and output tokens (R_in, R_out), and their spreads.
 
-    inputs, outputs: spreads around the means. together: correlation between the normal scores of
-    input and output lengths; 0: independent.
+    inputs, outputs: spreads around the means. together: correlation between input and output
+    lengths (of their normal scores); 0: independent.
     """
 
     input_tokens: float
@@ -71,7 +73,7 @@ class Lengths:
 def lognormal(mean: float, cv: float) -> Spread:
     """The spread of a lognormal distribution: its quantiles at LEVELS, scaled to keep the mean.
 
-    Each point is at least one token, so the mean of very short lengths may be a little above
+    Each point is at least one token, so the mean of the spread may be slightly above a very short
     `mean`.
     """
     sigma = math.sqrt(math.log(1.0 + cv * cv))
@@ -112,8 +114,8 @@ class Slo:
 class Arrivals:
     """The arrival process of a model, over all of its instances together.
 
-    req_per_s: raw capacity of the instances that serve the arrivals; 0 = unknown. cv: coefficient
-    of variation of the gaps between arrivals (1: Poisson).
+    req_per_s: raw capacity of all instances that share the arrivals; 0 = unknown. cv: coefficient
+    of variation of the times between arrivals (1: Poisson).
     """
 
     req_per_s: float = 0.0
@@ -124,11 +126,10 @@ class Arrivals:
         finite("arrivals.cv", self.cv, 0.01, 100.0)
 
     def instance_cv(self, req_per_s: float) -> float:
-        """The CV of the gaps at one instance with `req_per_s` of the total rate.
-
-        Weighted round robin sends the instance every n-th request, with n = total rate / rate of
-        the instance. The sum of n gaps varies by cv / sqrt(n). Therefore the arrivals at each of
-        two instances are smoother than those at one, and the two share a burst.
+        """The CV of the times between arrivals at one instance with `req_per_s` of the total rate.
+        Weighted round robin sends every n-th request to the instance, n = total rate / rate of the
+        instance, so its CV is cv / sqrt(n). More instances share each burst, so each of them gets
+        smoother arrivals.
         """
         if self.req_per_s <= 0.0:
             return self.cv
@@ -136,15 +137,14 @@ class Arrivals:
 
 
 POISSON_ARRIVALS = Arrivals()
-"""Poisson arrivals at one single instance."""
+"""Poisson arrivals that a single instance serves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Demand for one model: requests/s to serve, with these lengths.
-
-    arrival_cv: coefficient of variation of the gaps between arrivals (1: Poisson). mix: share of
-    each workload type by name, if it differs from the declared one.
+    """Demand for one model: requests/s to serve, and their lengths. arrival_cv: coefficient of
+    variation of the times between arrivals (1: Poisson). mix: share of each workload type by name,
+    if it differs from the declared one.
     """
 
     model: str

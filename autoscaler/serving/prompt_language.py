@@ -1,7 +1,7 @@
 """Detect the language of a prompt from its letters and most common words.
 
 A rough test that takes microseconds. Some languages have their own script; languages in Latin and
-Cyrillic letters are told apart by frequent words. The result is "" if neither is conclusive.
+Cyrillic letters are distinguished by frequent words. The result is "" if neither is conclusive.
 """
 
 from __future__ import annotations
