@@ -1,8 +1,6 @@
-"""Arrivals of one model as counts per span, with their lengths.
-
-If an arrival of the trace represents several requests (`weight`), the trace gives the rate and the
-lengths, and the count of a span is drawn from a Poisson distribution. With weight 1, counts and
-lengths are those of the trace.
+"""Arrivals of one model as counts per span, with their lengths. With weight 1, counts and lengths
+are those of the trace. If an arrival of the trace represents several requests (`weight` above 1),
+the trace gives only rate and lengths, and the count of a span is drawn from a Poisson distribution.
 """
 
 from __future__ import annotations
@@ -21,16 +19,18 @@ from topics.request_shapes import shape_of
 from topics.sketch import LOWEST, WIDTH, bucket_of
 
 _BLOCK = 2048
-"""Number of arrivals from which lengths are drawn if each arrival stands for many requests."""
+"""Number of neighbouring arrivals from which lengths are drawn if an arrival represents many
+requests."""
 _WINDOW_S, _MAX_WINDOWS = 120.0, 30
 """Engines are evaluated at the lengths of a stretch of the trace: consecutive windows with equal
 lengths, up to an hour."""
 _MEAN_TOLERANCE, _SIGMAS = 0.05, 3.0
-"""Two means are equal within this relative difference, or within chance (standard errors)."""
+"""Two means count as equal if they differ by at most this share, or by at most this many standard
+errors."""
 _MIN_CORRELATION = 0.1
 
 Ints = npt.NDArray[np.int64]
-"""For sketches: counts by bucket less LOWEST, (WIDTH,)."""
+"""Integer arrays. A sketch has the shape (WIDTH,): counts by bucket - LOWEST."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -43,8 +43,8 @@ def empty_sketch() -> Ints:
 class Batch:
     """Requests of one span.
 
-    too_long: number of requests that no engine accepts. input_tokens, inputs, shapes: of all
-    requests. output_tokens, outputs: of the accepted requests.
+    too_long: number of requests that no engine accepts. input_tokens, inputs, shapes: sums and
+    sketches of all requests. output_tokens, outputs: of the accepted requests only.
     """
 
     requests: int = 0
@@ -84,7 +84,7 @@ class ArrivalFlow:
         shapes = _map_distinct(self._inputs, lambda tokens: shape_of(tokens, 0.0) - LOWEST)
         shapes += _map_distinct(self._outputs, lambda tokens: shape_of(0.0, tokens) - LOWEST)
         self._buckets = np.stack((ins, outs, shapes))
-        # If an arrival represents several requests, these flow evenly until the next arrival.
+        # The requests that an arrival represents are spread evenly until the next arrival.
         self._edges_s = np.append(self._at_s, self._at_s[-1:] + 1e-9)
         self._weight, self._random = weight, random
         self._stretches = self._find_stretches()
@@ -173,7 +173,7 @@ class ArrivalFlow:
 
 @compiled
 def _count_until(edges_s: Floats, at_s: float) -> float:
-    """Number of arrivals by `at_s`, if they flow evenly from one edge to the next."""
+    """Number of arrivals until `at_s`, spread evenly between successive `edges_s`."""
     at = int(np.searchsorted(edges_s, at_s, side="right")) - 1
     if at < 0 or at == len(edges_s) - 1:
         return float(max(at, 0))

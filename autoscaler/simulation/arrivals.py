@@ -1,6 +1,6 @@
 """Arrivals of a scenario, and statistics of their lengths and rates.
 
-The edge reads recorded traces from files and passes them as `Arrival`s.
+Callers read recorded traces from files and pass them as `Arrival`s.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Arrival:
     at_s: domain seconds from the start of the scenario's demand. media: media in the request, for a
     model of components. score: difficulty, for a service that routes to several models. session:
     shared by the requests of one conversation; each turn waits until the previous turn has ended.
-    delay_s: seconds from the end of the previous turn to this turn. If it is None, the turn comes
-    at at_s, or at that end if it is later.
+    delay_s: seconds from the end of the previous turn to this turn. None: the turn arrives at at_s,
+    or at the end of the previous turn if that is later.
     """
 
     at_s: float

@@ -41,8 +41,8 @@ def _ended(placed: Placed, fleet: FleetView) -> bool:
 
 
 class BaselineFleet:
-    """The groups of a baseline policy. lengths: per model; they decide slots and weights in the
-    routes."""
+    """The groups of a baseline policy. lengths: request lengths by model, from which the slots and
+    weights in the routes are computed."""
 
     def __init__(self, cluster: Cluster, lengths: Mapping[str, Lengths]) -> None:
         self._lengths = {s.model: lengths.get(s.model, s.lengths) for s in cluster.services}
@@ -117,7 +117,7 @@ class BaselineFleet:
         self._groups = tuple(gone if g.name == group.name else g for g in self._groups)
 
     def record_decision(self, model: str, change: Mapping[str, int], why: str, now_ms: int) -> None:
-        """Record added and removed groups as the controller records its decisions."""
+        """Record the groups added and removed, in the form of the controller's decisions."""
         net = sum(n * self._combos[c].usd_per_h for c, n in change.items())
         total = sum(change.values())
         self._decisions.append(

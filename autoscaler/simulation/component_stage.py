@@ -1,7 +1,7 @@
 """One stage of a model of components in virtual time: it serves one request at a time.
 
-The declared rates of the components that a request needs give the request's time, as in the
-simulated stage that `shoal up` starts.
+The time of a request follows from the declared rates of the components that it needs, as in the
+simulated stage of `shoal up`.
 """
 
 from __future__ import annotations

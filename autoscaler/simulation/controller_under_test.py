@@ -29,8 +29,8 @@ DemandFilter = Callable[[Mapping[str, ModelDemand]], Mapping[str, ModelDemand]]
 class ControllerUnderTest:
     """Calls `decide` and keeps its state between ticks.
 
-    demand_filter: changes the demand that the controller sees, so that experiments can leave parts
-    out. None changes nothing.
+    demand_filter: changes the demand that the controller observes, so that experiments can omit
+    parts of it; None: no change.
     """
 
     def __init__(self, demand_filter: DemandFilter | None = None) -> None:

@@ -15,7 +15,8 @@ from autoscaler.serving.pipeline_stages import PipelinedBatcher
 from autoscaler.simulation.event_queue import EventQueue
 
 _NEVER = float("inf")
-_MIN_STEP_MS = 1e-3  # rounding may put an event just after its wake-up
+# minimum delay of a wake-up, because rounding may put the event just after its wake-up
+_MIN_STEP_MS = 1e-3
 
 
 class Job(Protocol):

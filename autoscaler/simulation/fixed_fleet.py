@@ -1,6 +1,5 @@
-"""Decider of a fixed fleet: constant assignments, routes to its ready instances.
-
-It does not replace lost instances. The production controller is compared with it.
+"""Decider of a fixed fleet, a baseline for the production controller: constant assignments, and
+routes to the ready instances. It does not replace lost instances.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from topics.routing import Routes
 class FixedFleet:
     """Decider of a fixed fleet.
 
-    counts: combo id -> number of groups. lengths: per model; they decide slots and weights.
+    counts: combo id -> number of groups. lengths: request lengths by model, from which slots and
+    weights are computed.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ def place_groups(
     """Groups for `counts` on an empty cluster. Raises InvalidValue if they do not fit."""
     groups: list[ServingGroup] = []
     used: Used = {}
-    # Larger slices are placed first, because small slices would fragment their blocks.
+    # Place larger slices first, because small slices would fragment the blocks that they need.
     order = sorted(counts, key=lambda c: (-max(m.gpus for m in combos[c].members), c))
     for combo_id in order:
         combo = combos[combo_id]

@@ -2,7 +2,7 @@
 
 A fleet has a count for each instance kind: the region, GPU type and number of GPUs of an aggregated
 instance. For each kind, owned nodes are filled first, then spot nodes up to the service's spot
-share, then on-demand nodes. Declared minimum and maximum numbers hold.
+share, then on-demand nodes. Every fleet obeys the declared minimum and maximum numbers.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def instance_kinds(
         try:
             made = evaluate_combo(name, cluster, service, lengths, cluster_profile(cluster))
         except InvalidValue:
-            continue  # the weights or a single request do not fit
+            continue  # skip: the weights or a single request do not fit
         ordered = tuple(sorted(pools, key=lambda p: (_ORDER[p.market], p.price_usd_per_h)))
         found.append(InstanceKind(f"{gpus}x{gpu} {region}", gpus, ordered, made.req_per_s))
     return tuple(found)

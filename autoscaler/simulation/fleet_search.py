@@ -50,7 +50,8 @@ class FleetSearchResult:
     """The cheapest fixed fleets of one model.
 
     cheapest: fleet by target attainment; None if no fleet attains the target. fleets_simulated:
-    their number. truncated: whether a search ended at `MAX_MIXES`, so that a cheaper mix may exist.
+    number of simulated fleets. truncated: whether a search ended at `MAX_MIXES`, so that a cheaper
+    mix may exist.
     """
 
     model: str
@@ -77,7 +78,7 @@ class _Search:
     scenario: Scenario
     lengths: Mapping[str, Lengths]
     model: str
-    min_target: float  # a fleet below the lowest target is not simulated to the end
+    min_target: float  # fleets that miss even the lowest target are not simulated to the end
     fluid: bool = False
     options: FleetOptions = field(init=False)
     kinds: tuple[InstanceKind, ...] = field(init=False)

@@ -1,6 +1,6 @@
 """Counts the flow of one model at a gateway between two reports, in the form that windows read.
 
-The counts are columns and cells (`topics.telemetry_columns`), never records or text.
+For speed, the counts are columns and cells (`topics.telemetry_columns`) instead of records.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FlowMeter:
         counts = self._counts
         counts["completions"] += cohort.served
         counts["refused"] += cohort.refused
-        # The fraction is carried over to the next cohort, because rounding each is biased.
+        # Carry the fraction over to the next cohort, because rounding each cohort would be biased.
         self._attained += cohort.attained
         whole = min(cohort.served, math.floor(self._attained + 0.5))
         self._attained -= whole

@@ -1,4 +1,5 @@
-"""A simulated gateway: requests wait, are sent to engines by the routes, and are retried or fail.
+"""A simulated gateway: it queues requests, sends them to engines by the routes, and retries failed
+ones.
 
 It combines the proxy and the admission of the real gateway, with its `Router` and `WaitQueue`, but
 without HTTP. A lost engine is ejected at once and probed later. A request is retried on another
@@ -34,9 +35,9 @@ GATEWAY_CHECK_MS = 500.0
 class GatewayLimits:
     """Settings as in the real gateway.
 
-    hold_ms: longest wait while no instance serves. queue_ms: longest wait otherwise. max_waiting:
-    maximum number of waiting requests of one model. attempts: maximum number of instances tried per
-    request. policy: how requests are spread.
+    hold_ms: longest wait while no instance serves. queue_ms: longest wait while some instance
+    serves. max_waiting: maximum number of waiting requests of one model. attempts: maximum number
+    of instances tried per request. policy: how requests are spread.
     """
 
     hold_ms: float = 30_000.0
@@ -143,8 +144,8 @@ class SimGateway:
     # -- one request --------------------------------------------------------------------------
 
     def _choose_model(self, service: _ModelFrontend, call: Call, split: ScoreSplit) -> None:
-        """Choose the model for `call` by its score. While this model has no room, another one is
-        chosen."""
+        """Choose the model for `call` by its score, or another model of the service while this
+        model has no free slot."""
         number = class_of(split, call.score)
         service.meter.count_class(number)
         chosen = model = model_of(split, number)

@@ -1,8 +1,8 @@
 """Ideal fleet: applies assignments after the predicted delays, without requests or faults.
 
-An instance is ready `start_s` after its assignment and gone `DRAIN_S` after its drain begins. It is
-for questions about decisions, such as which instances would have run; `simulator` also models
-requests.
+An instance is ready `start_s` after its assignment and gone `DRAIN_S` after its drain begins. Use
+it for questions about decisions, such as which instances would have run. `simulator` models
+requests too.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _HEARTBEAT_MS = 10_000
 class IdealFleet:
     """A fleet without faults.
 
-    initial: statuses at the start; instances that serve in them continue to serve. start_s(group):
-    predicted seconds from launch to ready of an instance of this group.
+    initial: statuses at the start; instances that are serving then continue to serve.
+    start_s(group): predicted seconds from launch to ready of an instance of this group.
     """
 
     def __init__(self, initial: Mapping[str, Status], start_s: Callable[[str], float]) -> None:

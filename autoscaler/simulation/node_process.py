@@ -92,7 +92,8 @@ class SimNode:
         self._drain_check_scheduled = False
         self._reclaim_ms = 0
         self._last_status: Status | None = None  # None after each change of the assignment
-        self._provisioned_ms: float | None = None  # when the machine is up; None: not rented
+        # time at which the machine is up; None: not rented
+        self._provisioned_ms: float | None = None
 
     def accept(self, assignment: Assignment) -> None:
         """Apply `assignment`, unless it is older than the current one or the node is lost."""
@@ -103,7 +104,7 @@ class SimNode:
         self._reconcile(assignment)
 
     def lose(self) -> None:
-        """Lose the machine with everything on it."""
+        """Lose the machine and all instances on it."""
         self.up = False
         self._reclaim_ms = 0
         lost_instances, self._instances = list(self._instances.values()), {}
@@ -195,7 +196,7 @@ class SimNode:
             item.drain_ms = now_ms
             broken = desired is not None and desired.gang is not None and desired.gang.broken
             if (item.engine is None or broken) and not nothing_runs:
-                self._stop(item)  # it has no requests, or cannot finish them
+                self._stop(item)  # stop at once: it has no requests, or cannot finish them
             self._schedule_drain_check()
         elif not leaving and item.state is InstanceState.DRAINING:
             self._transition(item, LifecycleEvent.DRAIN_REVOKED)
@@ -246,7 +247,7 @@ class SimNode:
         item.process = process = self._launches
         back = item.desired.phase == item.failed_phase
         item.process_phase = item.phase if back else item.desired.phase
-        # A machine that could not be rented is not billed.
+        # A machine that could not be rented is not on the bill.
         item.launched_ms = None if missing else events.now_ms
         item.reason = item.reason if item.failed_phase else ""
         item.address = f"{self.name}:{10_000 + self._launches}"

@@ -5,11 +5,11 @@ The definitions are equal for all policies:
 cost_usd: billed node time from the controller's start to the end of the trace. gpu_hours: GPU time
 of these nodes. slo_attainment: attained / arrived. goodput_tokens_per_s: output tokens of attaining
 requests per second of the trace. unserved_fraction: share of requests without a full answer.
-reaction_s: mean length of the spells in which demand (mean of the two minutes around each moment)
-exceeds the ordered capacity; 0 without any spell. reversals_per_h: the most scale-outs after
-scale-ins, or the reverse, within any hour of any model. starts: launched instances. switches: role
-switches in the plans; the switched instances start next to the old ones, so they also count as
-starts.
+reaction_s: mean length of the periods in which demand (mean of the two minutes around each moment)
+exceeds the ordered capacity; 0 without such a period. reversals_per_h: highest number of reversals
+of one model within one hour; a reversal is a scale-out after a scale-in, or the reverse. starts:
+launched instances. switches: role switches in the plans; the switched instances start next to the
+old ones, so they also count as starts.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _overload_spells(
     values: Sequence[float],
     span_s: tuple[float, float],
 ) -> list[float]:
-    """Lengths in s of the spells in which the smoothed rate exceeds the ordered capacity."""
+    """Lengths in s of the periods in which the smoothed rate exceeds the ordered capacity."""
     seconds = np.arange(int(span_s[0]), int(span_s[1]))
     if not rows or not len(seconds):
         return []

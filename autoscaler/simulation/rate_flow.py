@@ -1,13 +1,13 @@
 """The requests of one model as a flow through the instances that serve it.
 
-Holds the queue in front of the instances, and decides which share of a flow attains its SLO and
-when the flow leaves. The latencies of an instance are those of the sizing model's engine at the
-instance's load (`performance.attainment`), in steps of 1/GRID of saturation. Requests beyond the
-capacity wait in order of arrival, and the wait counts towards their TTFT.
+It holds the queue in front of the instances, and computes the share of the requests that attain the
+SLO and the times at which requests end. The latencies of an instance are those of the sizing
+model's engine at the instance's load (`performance.attainment`), in steps of 1/GRID of saturation.
+Requests beyond the capacity wait in order of arrival, and the wait counts towards their TTFT.
 
-Misses come together, caused by one long prompt or a short burst. Therefore each instance walks
-along the sampled requests in their order and jumps to a random position from time to time (the
-stationary bootstrap of Politis and Romano, 1994). Round robin over n instances makes Poisson
+Misses are clustered, because one long prompt or a short burst causes several. Therefore each
+instance takes the sampled requests in their order, and jumps to a random position from time to time
+(the stationary bootstrap of Politis and Romano, 1994). Round robin over n instances makes Poisson
 arrivals more even: the gaps at each instance have a coefficient of variation of 1 / sqrt(n).
 """
 
@@ -30,7 +30,8 @@ from autoscaler.simulation.arrival_flow import Batch, Ints, empty_sketch
 from topics.sketch import GAMMA, HIGHEST, LOWEST
 
 _SMOOTH_S = 15.0
-"""Just after a change, the load is a mean over about as long as a request stays."""
+"""Just after a change of the rate, the load is the mean over about the time that a request
+stays."""
 _SETTLE_S, _MEAN_S = 60.0, 300.0
 """From `_SETTLE_S` after a change on, the load is the mean since the change, at most `_MEAN_S`."""
 _REDRAW_S = 60.0
@@ -42,8 +43,9 @@ _SIGMAS, _MIN_CHANGE = 3.0, 0.03
 Floats = npt.NDArray[np.float32]
 Sketch = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 SampleStats = tuple[Ints, Sketch, Sketch]
-"""Of a sample: how many of its first 0, 1, ... requests are within both limits, (n + 1,), then TTFT
-and TPOT as a gateway measures them, as (buckets less LOWEST, cumulative shares)."""
+"""Statistics of a sample: for 0, 1, ... n, how many of its first requests are within both limits (n
++ 1,); then the distributions of TTFT and TPOT as a gateway measures them, each as (buckets -
+LOWEST, cumulative shares)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,7 @@ class InstanceSpeed:
         self._output_tokens = lengths.output_tokens
 
     def at(self, step: int) -> tuple[Latencies, float]:
-        """Latencies at `step` / GRID of the instance's capacity, and the seconds that a request
-        stays."""
+        """(latencies at `step` / GRID of the instance's capacity, seconds that a request stays)."""
         if step not in self._by_step:
             self._by_step[step] = self._compute(step * self.req_per_s / GRID)
         return self._by_step[step]
@@ -113,7 +114,7 @@ class InstanceSpeed:
             behind = self._decode.run_at_step(_step(self._decode, req_per_s / self._decodes))
             ttft, tpot = ttft + behind.ttft_ms, behind.tpot_ms
         ttft, tpot = np.nan_to_num(ttft, posinf=1e9), np.nan_to_num(tpot, posinf=1e9)
-        # The median is used, because the sample contains requests that were never served.
+        # Use the median, because requests of the sample that were never served have infinite times.
         stay = float(np.median(ttft) + np.median(tpot) * self._output_tokens) / 1000.0
         return Latencies(ttft, tpot), stay
 
@@ -134,10 +135,10 @@ class InstanceSet:
         self.req_per_s = count * speed.req_per_s
         self._speed = speed
         self._random = random
-        self._positions = random.random(count)  # of each instance in the sample, in [0, 1)
+        self._positions = random.random(count)  # position of each instance in the sample, in [0, 1)
 
     def at(self, req_per_s: float) -> tuple[Latencies, float]:
-        """Latencies if the whole set serves `req_per_s`, and the seconds that a request stays."""
+        """(latencies if the whole set serves `req_per_s`, seconds that a request stays)."""
         total_req_per_s = self.req_per_s
         return self._speed.at(
             min(GRID, round(GRID * req_per_s / total_req_per_s)) if total_req_per_s else GRID
@@ -167,7 +168,7 @@ class Cohort:
 
     unsent: number of requests not yet sent to an instance. served, attained: counts of the sent
     requests. ttft, tpot: counts of the served requests by bucket minus LOWEST. due_s: time at which
-    the cohort leaves.
+    the requests end.
     """
 
     at_s: float
@@ -186,8 +187,8 @@ class Flow:
     """The requests of one model.
 
     waiting: cohorts in order of arrival. in_service: sent cohorts, by due time. hold_s: longest
-    wait while no instance serves. queue_s: longest wait otherwise. max_waiting: maximum number of
-    waiting requests. req_per_s: current load. stay_s: time that a request stays.
+    wait while no instance serves. queue_s: longest wait while some instance serves. max_waiting:
+    maximum number of waiting requests. req_per_s: current load. stay_s: time that a request stays.
     """
 
     slo: Slo
@@ -235,9 +236,9 @@ class Flow:
     def _update_rate(self, arrived_req_per_s: float, span_s: float) -> None:
         """Update the load after a span with arrivals at `arrived_req_per_s`.
 
-        Latencies at a load already contain the effect of chance. A mean over a few seconds would
-        count this effect twice, so the load is the mean rate since the last change that exceeds
-        chance.
+        Latencies at a load already contain the effect of random arrivals, and a mean rate over a
+        few seconds would count it twice. So the load is the mean rate since the last significant
+        change.
         """
         self._recent_req_per_s += (1.0 - math.exp(-span_s / _SMOOTH_S)) * (
             arrived_req_per_s - self._recent_req_per_s
@@ -334,8 +335,8 @@ def _walk_sample(
     """Share of requests that meet the limits if each instance takes the next `steps` requests of
     the sample.
 
-    draws, (2, used): one column per instance. With probability `moves` an instance first jumps to a
-    drawn position. The sample is circular. `places` is updated.
+    draws, (2, used): random numbers, one column per instance. With probability `moves` an instance
+    first jumps to a random position. The sample is circular. `places` is updated.
     """
     count = len(upto) - 1
     used = len(draws[0])
@@ -354,7 +355,7 @@ def _walk_sample(
 def _count_sketch(
     counts: Ints, places: Ints, upto: npt.NDArray[np.float64], requests: float
 ) -> None:
-    """Add `requests`, with the latency distribution of a sketch, to `counts`."""
+    """Add `requests` requests with the distribution (places, upto) to the sketch `counts`."""
     before = 0
     for at in range(len(places)):
         now = int(np.rint(upto[at] * requests))

@@ -1,11 +1,11 @@
 """Simulates weeks quickly: demand and service are rates instead of single requests.
 
-The differences from `simulator`: the gateway lets counts of requests flow (`rate_flow`) and reports
-every `QUIET_STEP_S`, so that windows see how demand scatters. Engines hold only a load. A tick
-comes at each second in which something changes, else every `QUIET_STEP_S`. While rates and lengths
-are constant, ticks are up to `MAX_STEP_FEW_S` apart, or `MAX_STEP_S` if requests are many. The
-simulator looks ahead at the demand for this; the decider does not. Requests in a lost engine count
-as served.
+The differences from `simulator`: the gateway handles counts of requests (`rate_flow`) and reports
+at least every `QUIET_STEP_S`, so that windows contain the variation of demand. Engines only have a
+load. There is a tick in each second in which an instance changes, else every `QUIET_STEP_S`. While
+rates and lengths are constant, ticks are up to `MAX_STEP_FEW_S` apart, or `MAX_STEP_S` if there are
+many requests. The simulator looks ahead at the demand to choose the step; the decider does not.
+Requests in a lost engine count as served.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ from topics.routing import Endpoint, RouteGroup, Routes
 from topics.telemetry_columns import TelemetryBatch, batch_from_rows
 
 QUIET_STEP_S, MAX_STEP_FEW_S, MAX_STEP_S = 10, 30, 90
-"""Seconds between ticks while no instance changes: if rates or lengths change, and the longest
-step if they do not, for few and for many requests."""
+"""Seconds between ticks while no instance changes: step if rates or lengths change, longest step
+for few requests if they do not, and longest step for many requests."""
 MANY_REQ_PER_S = 100.0
-"""Requests/s of many requests: a minute's count scatters by about a percent. Fewer requests can
-change a fleet by chance, and a decider with rare ticks would miss that."""
+"""From this rate in requests/s on, requests are "many": the count of a minute varies by about a
+percent. At lower rates, chance can change the fleet, and a decider with rare ticks would miss
+that."""
 _TICK_STATES = {
     InstanceState.READY,
     InstanceState.ASLEEP,
     InstanceState.STOPPED,
     InstanceState.FAILED,
 }
-"""States whose entry may need a decision, so a tick follows. The decider itself orders starts, and
-a drain needs no decision."""
+"""If an instance enters one of these states, a tick follows, because a decision may be needed.
+Starts, which the decider orders, and drains need none."""
 _DRAIN_S = 600.0
 
 
@@ -84,7 +85,7 @@ class _ServingInstances:
         decode instances."""
         self.engines += first + decode
         setup, behind = first[0].setup, decode[0].setup if decode else None
-        # Groups of a kind whose instances have equal shares form one instance set.
+        # Groups of one kind form one instance set, because their instances have equal shares.
         shared = len(decode) / len(first), group.weight / len(first)
         key = id(setup), id(behind), *shared
         _, count = self.kinds.get(key, (None, 0))
@@ -314,8 +315,8 @@ class RateSimulator(Simulator):
             self._schedule_tick(math.floor(self.events.now_ms / 1000.0) + 1)
 
     def _send_heartbeats(self) -> None:
-        # Most nodes have not changed since the last tick. Their time is updated in place, because
-        # no copy of a status is kept.
+        # Most nodes are unchanged since the last tick. Their statuses get the new time in place,
+        # which is safe because no other object holds them.
         at_ms = self.epoch_ms(self.events.now_ms)
         for status in self._idle_statuses.values():
             set_reported_ms(status, at_ms)
@@ -387,7 +388,7 @@ class RateSimulator(Simulator):
         self._schedule_tick(math.floor(self.events.now_ms / 1000.0) + 1)
 
     def _on_answer(self) -> None:
-        # The tick needs telemetry up to now, because older telemetry blocks every removal.
+        # The tick needs telemetry up to now, because stale telemetry would prevent every removal.
         if self.planner.is_due(self.events.now_ms):
             self._schedule_tick(math.ceil(self.events.now_ms / 1000.0))
 

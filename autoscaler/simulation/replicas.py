@@ -67,7 +67,8 @@ class Scaler(Protocol):
 
 
 class ReplicaFleet:
-    """The decider. lengths, chosen, rules: per model. why: the reason in its decisions."""
+    """The decider. lengths, chosen, rules: by model; `chosen` is the instance kind. why: the reason
+    in its decisions."""
 
     def __init__(
         self,

@@ -3,8 +3,8 @@
 Attainment: a request attains its SLO iff it was served and both its TTFT and its mean time per
 output token are within the model's limits. Every arrived request counts.
 
-Ordered capacity: requests/s of all assigned groups that are not draining, ready or not. The
-planner's figures (`evaluate_combo`) at the lengths of the trace are used, before utilization.
+Ordered capacity: requests/s of all assigned groups that are not draining, ready or not. Capacities
+are the planner's (`evaluate_combo`) at the lengths of the trace, before utilization.
 
 A scale-out (scale-in) is an applied decision that only adds (removes) groups of a model. A decision
 that does both counts if it raises (lowers) the ordered capacity by more than a tenth and costs more
@@ -55,8 +55,7 @@ def attains(row: RequestRow, slo: Slo) -> bool:
 
 
 def flows_of(service: Service, timeline: Timeline) -> list[FlowRow]:
-    """Rows of the requests of `service`. A request that was simulated by itself is a row of one
-    request."""
+    """Rows of the requests of `service`. If single requests were simulated, each is a row."""
     if timeline.flows:
         return [row for row in timeline.flows if row.model == service.model]
     mine = (row for row in timeline.requests if row.model == service.model)
@@ -148,7 +147,7 @@ def ordered_capacity(timeline: Timeline, capacity: ComboCapacity, model: str) ->
 
 
 def reversals(moves: Sequence[tuple[float, int]]) -> Reversals:
-    """The moves that followed a move in the other direction."""
+    """The `moves` whose previous move had the other direction."""
     return Reversals(tuple(at for (_, last), (at, now) in pairwise(moves) if last != now))
 
 

@@ -20,8 +20,8 @@ class SimInstance:
     process: number of the launch of the running process, 0 = none. engine: set if the process
     answers. phase: the phase that the instance serves. process_phase: the phase for which its
     process was started. failed_phase: a phase to which a switch failed; the switch is tried again
-    only after another phase was desired. drain_ms: time since which the instance waits to be idle,
-    in order to stop or to switch.
+    only after another phase was desired. drain_ms: time since which the instance has been waiting
+    to become idle, so that it can stop or switch.
     """
 
     desired: DesiredInstance

@@ -53,7 +53,7 @@ from topics.telemetry_columns import TelemetryBatch
 ORIGIN_MS = 1_700_000_000_000
 """Second 0 of a simulation, in ms since the epoch."""
 CONTROL_DELAY_MS = 100.0
-"""Delay from a decision until nodes and gateways have it."""
+"""Delay from a decision until nodes and gateways apply it."""
 _TICK_MS = 1_000
 _FEEDS_EVERY_MS = 600_000
 _DRAIN_S = 600.0
@@ -257,7 +257,8 @@ class Simulator:
         self._apply_output(output)
 
     def _on_answer(self) -> None:
-        if self.planner.is_due(self.events.now_ms):  # else a tick at this time took the answer
+        # if not, a tick at the same time has already taken the answer
+        if self.planner.is_due(self.events.now_ms):
             self._decide()
 
     def _apply_output(self, output: DeciderOutput) -> None:
@@ -301,9 +302,8 @@ class Simulator:
     # -- requests -----------------------------------------------------------------------------
 
     def _schedule_arrival(self, index: int) -> None:
-        """Schedule the first arrival, from number `index` on, that waits for no earlier turn.
-
-        When this arrival comes, it schedules the next one.
+        """Schedule the next arrival, from number `index` on, that does not wait for an earlier
+        turn. Its action schedules the one after it.
         """
         while self._sessions.waits(index):
             index += 1
@@ -330,7 +330,7 @@ class Simulator:
         if index is None:
             return
         arrival = self.scenario.arrivals[index]
-        # An engine reports the end of a request at the begin of the request's last iteration.
+        # Engines report the end of a request early, at the begin of its last iteration.
         ended_ms = max(self.events.now_ms, call.end_ms or 0.0)
         at_ms = max(ended_ms, 1000.0 * (self.scenario.lead_s + arrival.at_s))
         if arrival.delay_s is not None:
@@ -373,7 +373,7 @@ class Simulator:
 
     def _apply_event(self, event: ScriptEvent) -> None:
         now_ms = self.epoch_ms(self.events.now_ms)
-        now_s = (now_ms - ORIGIN_MS) / 1000.0  # whole ms, as in statuses
+        now_s = (now_ms - ORIGIN_MS) / 1000.0  # rounded to whole ms, as in statuses
         match event:
             case PriceChanged(_, pool, usd):
                 self._bill.reprice(pool, usd, now_s)

@@ -30,4 +30,5 @@ def copy_with(record: FleetRecord, **changes: object) -> FleetRecord:
 
 
 set_reported_ms: Callable[[Status, int], None] = Status.__dict__["at_ms"].__set__
-"""Set the time of a status in place, in ms since the epoch; only if nothing else holds it."""
+"""Set the time of a status in place, in ms since the epoch. Use it only if no other object holds
+the status."""

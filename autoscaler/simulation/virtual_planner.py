@@ -1,8 +1,8 @@
 """The planner in virtual time: plans in this process; answers arrive after a modelled solve time.
 
 Urgent and full requests are planned in parallel, as in the solver process. Requests of one urgency
-are planned one after the other. A plan depends on its request alone, so repeated requests are not
-planned again.
+are planned one after the other. A plan depends only on its request, so a repeated request gets the
+cached plan.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class VirtualPlanner:
         return replace(self._last[2], number=request.number)
 
     def is_due(self, now_ms: float) -> bool:
-        """Whether an answer that is due by `now_ms` was not taken yet."""
+        """Whether an answer is due by `now_ms` and not yet taken."""
         return any(due_ms <= now_ms for due_ms, _ in self._pending)
 
     def take_answers(self, now_ms: float) -> tuple[PlanAnswer, ...]:

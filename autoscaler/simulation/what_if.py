@@ -37,8 +37,7 @@ _MOST_GAP_S = 10.0
 class RecordedTick:
     """One tick of the recording: the cluster declared at that time, and the observation.
 
-    counted: whether the tick belongs to the requested span; if not, the tick only leads up to the
-    span.
+    counted: whether the tick belongs to the requested span, or to the time before it.
     """
 
     now_ms: int
@@ -66,7 +65,7 @@ class WhatIf:
     """Totals of the span.
 
     usd: cost of the billed nodes. decisions: in order, including decisions of kind hold. missing_s:
-    length of gaps in the recording, which are neither billed nor judged.
+    length of gaps in the recording, which are neither billed nor evaluated.
     """
 
     ticks: int = 0
@@ -145,8 +144,8 @@ def _in_act_mode(cluster: Cluster) -> Cluster:
 def _with_confirmed_routes(
     demand: Mapping[str, ModelDemand], state: ControllerState
 ) -> dict[str, ModelDemand]:
-    """Gateways that reported in the recording confirm the routes of this run, not the recorded
-    ones."""
+    """The demand in which reporting gateways confirm the routes of this run instead of the recorded
+    routes."""
     result = {}
     for model, observed in demand.items():
         routes = state.routes.get(model)

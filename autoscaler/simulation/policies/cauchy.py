@@ -2,8 +2,8 @@
 
 Every second and for each model, the rate of the last 2 min is compared with the capacity of the
 active combos. A difference of more than 20% leads to an action, at most one in 2 min. Scale-out
-solves the ILP for the deficit. Scale-in removes the combos whose capacity is nearest to the excess,
-if the excess has lasted 30 s. After 30 min without an action, all models are planned again: new
+solves the ILP for the deficit. If an excess has lasted 30 s, scale-in removes the combos whose
+total capacity is nearest to it. After 30 min without an action, all models are planned again: new
 combos start first, old ones leave afterwards. Source: Cauchy (SoCC '25), sections 3.3.2 and 3.5,
 Algorithm 1.
 """
@@ -97,7 +97,8 @@ class CauchyLoop:
         return False
 
     def _rate(self, inputs: DeciderInput, service: Service, now_ms: int) -> float:
-        """The rate of the last 2 min. Until requests have arrived, the declared rate."""
+        """The rate of the last 2 min in requests/s; the declared rate until requests have
+        arrived."""
         state = self._models[service.model]
         window = inputs.windows.stats(service.model, now_ms, LOCAL_S)
         if isinstance(window, NoData) or (not state.arrived and not window.arrivals):

@@ -1,7 +1,8 @@
-"""Fixed fleets: the cheapest that attains a target in simulation, and one sized for the peak.
+"""Fixed fleets: the cheapest fleet that attains a target in simulation, and a fleet sized for the
+peak.
 
-The first fleet depends on the whole trace, because it is found by simulating fleets on the trace.
-The second fleet shows the cost of planning for the highest demand.
+The first fleet uses knowledge of the whole trace: it is found by simulating fleets on it. The
+second fleet shows the cost of planning for the highest demand.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Kubernetes' HorizontalPodAutoscaler, on batch utilisation or on queue length.
 
-Rule: every 15 s, desired = ceil(replicas x metric / target), without a change within a tolerance of
-10%. For scaling down, the highest recommendation of the last 5 min applies. Replicas that are not
-ready count as idle when scaling up and are left out when scaling down. Default behaviour of
-scale-up: the larger of 4 replicas and 100% per 15 s. Source: Kubernetes documentation "Horizontal
-Pod Autoscaling". The metrics, batch size or queue size, are those that GKE's guide for autoscaling
-LLM inference recommends.
+Rule: every 15 s, desired = ceil(replicas x metric / target); a difference within a tolerance of 10%
+changes nothing. For scaling down, the highest recommendation of the last 5 min applies. Replicas
+that are not ready count as idle when scaling up and are left out when scaling down. Default
+behaviour of scale-up: the larger of 4 replicas and 100% per 15 s. Source: Kubernetes documentation
+"Horizontal Pod Autoscaling". The metrics, batch size or queue size, are those that GKE's guide for
+autoscaling LLM inference recommends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Hpa:
         self._history: deque[int] = deque([first], maxlen=_STABLE_S // _LOOP_S)
 
     def desired_replicas(self, signals: Signals) -> int:
-        """The result of the last loop run."""
+        """The desired number of replicas, recomputed every 15 s."""
         if signals.now_s % _LOOP_S or signals.req_per_s is None or not signals.ready:
             return self._desired
         total = signals.waiting if self._on_queue else signals.in_flight - signals.waiting

@@ -1,9 +1,9 @@
 """Knative's pod autoscaler: concurrency over a stable window of 60 s and a panic window of 6 s.
 
 A tick takes place every 2 s. Panic begins at 200% of the capacity of the ready pods, and prevents
-any scale-down. One tick at most halves the number of pods or multiplies it by 1000. The target is
-70%. Source: knative/serving, pkg/autoscaler/scaling/autoscaler.go, and the documentation
-"Additional autoscaling configuration for the KPA".
+any scale-down. One tick divides the number of pods by at most 2, or multiplies it by at most 1000.
+The target is 70%. Source: knative/serving, pkg/autoscaler/scaling/autoscaler.go, and the
+documentation "Additional autoscaling configuration for the KPA".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Knative:
         self._panic_most = 0
 
     def desired_replicas(self, signals: Signals) -> int:
-        """The number by the stable window; while panicking, the larger number of both windows."""
+        """The number of pods for the stable window; in panic, the larger number of both windows."""
         self._in_flight.append(signals.in_flight)
         if signals.now_s % _TICK_S or (signals.req_per_s is None and not signals.in_flight):
             return self._desired

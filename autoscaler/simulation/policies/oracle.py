@@ -1,9 +1,10 @@
 """The oracle: a lower bound of the cost of any policy, by the performance model.
 
-Each minute of the trace costs the proven lower bound of a plan for exactly its arrivals: without
-start-up time, transitions and headroom (utilization 1, even arrivals). Every node is released at
-once. The bound is computed, not simulated, and attains the declared percentiles by definition.
-Demand is rounded down to steps of a 25th of the peak, and minutes with equal demand share a plan.
+The cost of each minute of the trace is the proven lower bound of a plan for exactly its arrivals,
+without start-up time, transitions and headroom (utilization 1, even arrivals), and with nodes that
+can be released at once. The bound is computed, not simulated, and attains the declared percentiles
+by definition. Demand is rounded down to steps of a 25th of the peak, and minutes with equal demand
+share a plan.
 """
 
 from __future__ import annotations

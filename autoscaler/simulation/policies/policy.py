@@ -22,7 +22,8 @@ class PolicyContext:
 
     lengths: request lengths of the whole trace, per model. peaks: 99th percentile of the rate in
     spans of 10 s. means: mean rates of the whole trace. Baselines may use all of these to choose
-    their hardware and to convert their knob to their own unit, as an operator would do by trial.
+    their hardware and to convert their knob to the rule's unit, which an operator would do by
+    trial.
     """
 
     scenario: Scenario
@@ -58,7 +59,7 @@ class Policy:
 
     about: one line for reports, including the hardware. knob: description of the main setting;
     default, values: values of this setting. source: the publication or code that defines the rule.
-    tuned: whether the setting can be tuned on another trace (False if the policy is fitted to the
+    tuned: whether the knob can be tuned on another trace (False if the policy is fitted to the
     trace itself). flows: whether rates can be simulated instead of requests (`rate_simulator`); the
     policy must then count in elapsed time, not in ticks, and simulate no requests itself.
     """

@@ -1,5 +1,5 @@
-"""Set-up of all policies of equal replicas: hardware by `best_instance_kind`, one rule per
-model."""
+"""Set-up of all policies with equal replicas: `best_instance_kind` chooses the hardware, and each
+model has its own rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autoscaler.simulation.replicas import (
 )
 
 INITIAL_LOAD = 0.8
-"""Load of each replica, as a share of its capacity, for which the first fleet is sized."""
+"""The first fleet is sized for this load of each replica, as a share of its capacity."""
 
 Rule = Callable[[ReplicaCapacity, float, int], Scaler]
 """Arguments: a replica's capacity, the knob, and the first number of replicas."""

@@ -1,8 +1,8 @@
 """Shoal as a policy: the production controller and planner, and variants that each lack one part.
 
 The knob replaces the declared percentile: the share of requests within the SLO for which every
-model is planned. The target utilization cannot be the knob: an instance's capacity is measured at
-this utilization, so a lower value leaves equal headroom.
+model is planned. The target utilization would be no useful knob: the capacity of an instance is
+defined at this utilization, so a lower value leaves the same headroom.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def without_forecast(cluster: Cluster) -> Cluster:
 
 @dataclass(frozen=True, slots=True)
 class FilteredShoal:
-    """Shoal's planner over the candidates that pass `keep`. If none passes, over all candidates."""
+    """Shoal's strategy, restricted to the candidates for which `keep` is true; if there are none,
+    all candidates are used."""
 
     keep: Callable[[Combo, Mapping[str, str]], bool]
     name: str = "shoal"

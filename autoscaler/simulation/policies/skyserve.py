@@ -1,8 +1,9 @@
 """SkyServe's request rate autoscaler: QPS per replica, up after 300 s, down after 1200 s.
 
 Every 20 s the target is ceil(QPS of the last 60 s / target_qps_per_replica). The target is adopted
-if every check of upscale_delay (downscale_delay) was above (below) the current number. Source:
-skypilot-org/skypilot, sky/serve/autoscalers.py and its documentation "Autoscaling".
+if it was above the current number at every check within upscale_delay, or below it at every check
+within downscale_delay. Source: skypilot-org/skypilot, sky/serve/autoscalers.py and its
+documentation "Autoscaling".
 """
 
 from __future__ import annotations
