@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run test loadtest test-vllm test-kubernetes lint types layers lock kafka clean recording
+.PHONY: run docs test loadtest test-vllm test-kubernetes lint types layers lock kafka clean recording
 .DEFAULT_GOAL := help
 
 help:            ## what can be made
@@ -31,7 +31,7 @@ $(VENV)/.dev: requirements-dev.lock $(VENV)/.base
 run: $(VENV)/.base            ## the whole loop on this machine; ARGS="--for 150 --speed 10"
 	@$(START) $(BIN)/shoal up $(ARGS) $(OR_END)
 
-recording: $(VENV)/.dev       ## docs/recording.md and the README's first screen, from a run of three minutes
+recording: $(VENV)/.dev       ## docs/results/recording.md and the README's first screen, from a run of three minutes
 	@$(BIN)/python -m loadtests.recording --readme README.md $(OR_END)
 
 # Tests that start processes mostly wait; a file stays in one place, as its tests share what they start.
@@ -50,6 +50,9 @@ endif
 
 loadtest: $(VENV)/.dev        ## replay a trace against a gateway; ARGS="--host URL --trace FILE --shoal-config shoal.yaml --headless"
 	@PYTHONPATH=. exec $(BIN)/locust -f loadtests/replay/locustfile.py $(ARGS)
+
+docs: $(VENV)/.dev       ## the documentation as a site, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(VENV)/.dev            ## style, types and layers
 	$(BIN)/ruff check .

@@ -28,8 +28,8 @@ from streams.files.keys import Either, Group, Named  # noqa: E402
 from streams.files.policy_section import POLICY  # noqa: E402
 from streams.files.shoal_yaml import SHOAL_YAML  # noqa: E402
 
-SCHEMA = ROOT / "docs" / "shoal.schema.json"
-PAGES = ("configuration.md", "components.md", "quality.md")
+SCHEMA = ROOT / "docs" / "reference" / "shoal.schema.json"
+PAGES = ("reference/configuration.md", "how-to/components.md", "how-to/quality.md")
 GROUPS = {
     "file": SHOAL_YAML,
     "defaults": DEFAULTS,

@@ -1,4 +1,4 @@
-"""Write docs/reason-codes.md: every reason code with its meaning, by family.
+"""Write docs/reference/reason-codes.md: every reason code with its meaning, by family.
 
 python deploy/reason_codes.py            # write the page
 python deploy/reason_codes.py --check    # exit 1 if the page lists other codes
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "reason-codes.md"
+PAGE = ROOT / "docs" / "reference" / "reason-codes.md"
 sys.path.insert(0, str(ROOT))
 
 from autoscaler.explain.text import FAMILIES  # noqa: E402  the path comes first
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if PAGE.read_text(encoding="utf-8") == page():
         return 0
-    print("docs/reason-codes.md does not list the codes: run `python deploy/reason_codes.py`")
+    print("docs/reference/reason-codes.md is out of date: run `python deploy/reason_codes.py`")
     return 1
 
 

@@ -1,4 +1,5 @@
-"""Draw the rooms of `autoscaler/` and their imports as a Mermaid diagram in docs/one-tick.md.
+"""Draw the rooms of `autoscaler/` and their imports as a Mermaid diagram in
+docs/explanation/one-tick.md.
 
     python deploy/rooms.py            # write the diagram between its markers
     python deploy/rooms.py --check    # exit 1 if the page does not show the code as it is
@@ -13,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "one-tick.md"
+PAGE = ROOT / "docs" / "explanation" / "one-tick.md"
 BEGIN, END = "<!-- rooms: begin -->", "<!-- rooms: end -->"
 PACKAGE = "autoscaler"
 LEFT_OUT = frozenset({"simulation"})
@@ -78,7 +79,7 @@ def main(arguments: list[str]) -> int:
     after = page_with_diagram(before)
     if "--check" in arguments:
         if after != before:
-            print("docs/one-tick.md does not show the imports: run `python deploy/rooms.py`")
+            print("docs/explanation/one-tick.md is out of date: run `python deploy/rooms.py`")
             return 1
         return 0
     PAGE.write_text(after, encoding="utf-8")

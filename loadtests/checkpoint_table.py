@@ -1,4 +1,5 @@
-"""Table of docs/checkpoints.md: the architectures that Shoal reads from public configurations.
+"""Table of docs/reference/checkpoints.md: the architectures that Shoal reads from public
+configurations.
 
 `python -m loadtests.checkpoint_table` prints it, `--write` puts it into the page.
 """
@@ -18,7 +19,7 @@ from autoscaler.performance.architecture import from_config
 
 ROOT = Path(__file__).parents[1]
 FACTS = ROOT / "tests" / "data" / "checkpoints" / "facts.json.gz"
-PAGE = ROOT / "docs" / "checkpoints.md"
+PAGE = ROOT / "docs" / "reference" / "checkpoints.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 _SIZES = (1, 2, 4, 8)
 _HEAD = (

@@ -1,6 +1,7 @@
 """Record the output of `make run` in its first three minutes as text: `make recording`.
 
-    python -m loadtests.recording [--seconds 180] [--out docs/recording.md] [--readme README.md]
+    python -m loadtests.recording [--seconds 180] [--out docs/results/recording.md] [--readme
+    README.md]
 
 `make run` runs on a terminal in memory. At each recorded moment the terminal is resized to 100, 80
 and 60 columns and its text is copied. At the end Ctrl-C is pressed and the document is written. The
@@ -137,7 +138,7 @@ def main() -> int:
     """Return exit code 0, or 1 if the program did not run to its end."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=180.0, help="until Ctrl-C (180)")
-    parser.add_argument("--out", type=Path, default=Path("docs/recording.md"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results/recording.md"))
     parser.add_argument("--readme", type=Path, help="put the first minute between its marks")
     parser.add_argument("command", nargs="*", default=["make", "--no-print-directory", "run"])
     options = parser.parse_args()

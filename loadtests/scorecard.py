@@ -1,4 +1,5 @@
-"""The release's scorecard: every policy on a fixed set of traces, written to docs/scorecard.md.
+"""The release's scorecard: every policy on a fixed set of traces, written to
+docs/results/scorecard.md.
 
 usage: python -m loadtests.scorecard [--traces DIR] [--work DIR] [--only NAME,...] [--out FILE]
       [--jobs N] [--share X] [--draws N] [--policies A,B,...]
@@ -240,7 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--traces", type=Path, help="the folder of the public traces")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "scorecard")
     parser.add_argument("--only", default=",".join(s.name for s in SCENARIOS))
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "scorecard.md")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "scorecard.md")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--share", type=float, default=1.0, help="of the length of every trace")
     parser.add_argument("--draws", type=int, default=3, help="of every generated trace")

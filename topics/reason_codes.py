@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class ReasonCode(StrEnum):
-    """One reason. meaning: the sentence about the code in docs/reason-codes.md."""
+    """One reason. meaning: the sentence about the code in docs/reference/reason-codes.md."""
 
     meaning: str
 

@@ -226,7 +226,7 @@ def model(name: str, field: str = "source") -> ModelSpec:
         return spec
     small = quantized(spec, stored)
     multiple = block_size_of(name, stored)
-    why = f"assumed blocks of {multiple}, see docs/checkpoints.md" if multiple > 1 else ""
+    why = f"assumed blocks of {multiple}, see docs/reference/checkpoints.md" if multiple > 1 else ""
     return replace(
         small,
         splits=tuple(

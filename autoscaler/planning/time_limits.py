@@ -1,5 +1,5 @@
 """Derives time limits from the declarations, and finds contradictions among declared time limits.
-All checks of one limit against another are here; docs/time-limits.md lists every limit.
+All checks of one limit against another are here; docs/reference/time-limits.md lists every limit.
 """
 
 from __future__ import annotations

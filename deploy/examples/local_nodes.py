@@ -3,8 +3,8 @@
     provision: python deploy/examples/local_nodes.py --folder ./nodes -- shoal executor
                --config shoal.yaml --broker 127.0.0.1:9092 --node {node} --engine simulated
 
-Reads one question as JSON on standard input and prints one answer (docs/provisioning.md). Every
-action may be repeated. A file NODE.notice in the folder with a number of seconds is a reclaim
+Reads one question as JSON on standard input and prints one answer (docs/how-to/provisioning.md).
+Every action may be repeated. A file NODE.notice in the folder with a number of seconds is a reclaim
 notice, which `shoal executor --reclaim-command` asks for with the same command line.
 """
 

@@ -1,6 +1,6 @@
 """Cauchy, sec. 4.3: the deployment ILP of eq. 16, its two rivals and our planner.
 
-    python -m loadtests.experiments.cauchy_allocation [--page docs/experiments.md]
+    python -m loadtests.experiments.cauchy_allocation [--page docs/results/experiments.md]
 
 The paper's cluster (8 H800, 8 H20, 8 A800, two GPUs in a server, prices of its Table 1) serves
 Llama-3.1-8B on each of its workloads at the paper's requests/s. Cost efficiency is tokens of the

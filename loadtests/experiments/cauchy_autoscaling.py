@@ -1,6 +1,7 @@
 """Cauchy, sec. 4.6: a fixed plan compared with the control loop.
 
-    python -m loadtests.experiments.cauchy_autoscaling [--minutes 60] [--page docs/experiments.md]
+    python -m loadtests.experiments.cauchy_autoscaling [--minutes 60] [--page
+    docs/results/experiments.md]
 
 The paper's cluster, model and lengths (`cauchy_allocation`). Arrivals are Poisson. Their rate
 follows the Azure trace of 2023 (conversations, minute by minute), scaled so that its mean is the

@@ -1,6 +1,6 @@
 """Coral, sec. 6.6: many small pipelines, and Helix's one pipeline over the whole cluster.
 
-    python -m loadtests.experiments.coral_helix [--page docs/experiments.md]
+    python -m loadtests.experiments.coral_helix [--page docs/results/experiments.md]
 
 Helix's "High GPU-Heterogeneity Cluster" (4 A100 40G, 6 V100, 16 L4, 38 T4) serves Llama 2 70B on
 requests of 763 tokens in, 232 out (Azure conversation). Our plan uses the exact templates of at

@@ -1,7 +1,7 @@
 """Coral, sec. 6.3 and 6.5: cost of our plans, of Cauchy's and of homogeneous ones.
 
     python -m loadtests.experiments.coral_models [--setup core|extended] [--mix M...]
-           [--library coral|vllm] [--vary] [--page docs/experiments.md]
+           [--library coral|vllm] [--vary] [--page docs/results/experiments.md]
 
 Models, SLOs, nodes and prices: `coral_setup`. Each plan is for the mean rate of one epoch, without
 a limit on nodes and without start penalties (under 1% in the paper).

@@ -1,7 +1,7 @@
 """Coral, sec. 6.4: cost and goodput with scarce nodes.
 
     python -m loadtests.experiments.coral_scarce [--setup core|extended] [--epochs N] [--seed S]
-           [--alike gpus|nodes] [--page docs/experiments.md]
+           [--alike gpus|nodes] [--page docs/results/experiments.md]
 
 Models, nodes, prices and demand: `coral_setup`; templates as in `coral_models`. Alibaba's trace is
 not available, so this experiment draws an order of nodes of all kinds and regions for each epoch.

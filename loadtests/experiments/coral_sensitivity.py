@@ -1,6 +1,7 @@
 """Coral, sec. 6.7: templates and CPU time for N_max and rho, and the gain of larger values.
 
-    python -m loadtests.experiments.coral_sensitivity [--model NAME] [--page docs/experiments.md]
+    python -m loadtests.experiments.coral_sensitivity [--model NAME] [--page
+    docs/results/experiments.md]
 
 The paper's test bed: the prefill phase of GPT-OSS 120B on the extended setup's 20 node
 configurations. For each pair of N_max (nodes of a template) and rho (memory of a template over the

@@ -1,4 +1,4 @@
-"""Writer of an experiment's table and chart into its part of docs/experiments.md.
+"""Writer of an experiment's table and chart into its part of docs/results/experiments.md.
 
 `put` replaces the text between `<!-- NAME -->` and `<!-- /NAME -->` and keeps all other text.
 """

@@ -50,7 +50,7 @@ class Replay(User):
 @events.init_command_line_parser.add_listener
 def _options(parser: Any) -> None:
     group = parser.add_argument_group("replay")
-    group.add_argument("--trace", required=True, help="of any form in docs/formats.md")
+    group.add_argument("--trace", required=True, help="of any form in docs/reference/formats.md")
     group.add_argument("--columns", default="", help=COLUMNS_HELP)
     group.add_argument("--shoal-config", default="", help="models, shares, SLOs")
     group.add_argument("--model", default="", help="one model for all requests")

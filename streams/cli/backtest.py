@@ -47,8 +47,8 @@ _FLOWS = tuple(name for name in DEFAULT if POLICIES[name].flows)
 _ALL_CORES = -1
 _WIDTH = 110  # characters of the table; narrower terminals wrap it
 _EPILOG = """policies: {names}; "variants" is ours without each part; "oracle", the lower bound, is
-always there. A trace is a file of any form in docs/formats.md, a CSV, JSON or Parquet file with
-columns for time, input and output tokens, or ServeGen's windows."""
+always there. A trace is a file of any form in docs/reference/formats.md, a CSV, JSON or Parquet
+file with columns for time, input and output tokens, or ServeGen's windows."""
 
 
 def add_parser(subparsers: Any) -> None:

@@ -52,7 +52,7 @@ Fleet = tuple[PlanningProblem, Plan]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of quality mode."""
     group = parser.add_argument_group(
-        "quality mode", "for a service that stands for several models (docs/quality.md)"
+        "quality mode", "for a service that stands for several models (docs/how-to/quality.md)"
     )
     group.add_argument(
         "--pareto", type=Path, metavar="FILE", help="write cost against quality here, as HTML"

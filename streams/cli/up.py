@@ -80,8 +80,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--trace",
         metavar="FILE",
-        help="of any form in docs/formats.md (default: Azure 2023 conversations; with --engine "
-        "vllm a short burst)",
+        help="of any form in docs/reference/formats.md (default: Azure 2023 conversations; with "
+        "--engine vllm a short burst)",
     )
     parser.add_argument("--columns", metavar="FIELD=COLUMN,...", help=COLUMNS_HELP)
     parser.add_argument("--summary", metavar="FILE", help="write the summary as JSON")

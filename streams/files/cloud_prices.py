@@ -1,8 +1,8 @@
 """Map price lists and spot price histories of clouds to declared pools.
 
-Price lists are recognised by their columns (docs/formats.md): AWS `describe-spot-price-history`,
-Azure's retail prices, and any table with a region, an instance type and a price, such as SkyPilot's
-catalogues. Prices for Windows and reservations are ignored.
+Price lists are recognised by their columns (docs/reference/formats.md): AWS
+`describe-spot-price-history`, Azure's retail prices, and any table with a region, an instance type
+and a price, such as SkyPilot's catalogues. Prices for Windows and reservations are ignored.
 """
 
 from __future__ import annotations

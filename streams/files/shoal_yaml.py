@@ -1,7 +1,7 @@
 """Read `shoal.yaml`, the declared fleet, strictly into values of the core.
 
-Defines the form of the file (docs/configuration.md lists every key) and its defaults. Every error
-names file, line and key.
+Defines the form of the file (docs/reference/configuration.md lists every key) and its defaults.
+Every error names file, line and key.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ def open_points(keys: Keys, security: KafkaSecurity, bootstrap: str) -> tuple[Op
                 "records_unsigned",
                 "records are not signed: anyone who can write to Kafka can redirect prompts, take "
                 "API keys and change the fleet",
-                f"make keys with `shoal keys new` and set {CLUSTER_KEY}_FILE (docs/executor.md)",
+                f"make keys with `shoal keys new` and set {CLUSTER_KEY}_FILE "
+                "(docs/explanation/executor.md)",
             )
         )
     if keys.unsigned_accepted:
@@ -52,7 +53,7 @@ def open_points(keys: Keys, security: KafkaSecurity, bootstrap: str) -> tuple[Op
             OpenPoint(
                 "kafka_open",
                 "Kafka is reached without a login or a certificate, so nothing tells it who writes",
-                "give each principal a login and its rights (docs/kafka.md)",
+                "give each principal a login and its rights (docs/how-to/kafka.md)",
             )
         )
     return tuple(found)

@@ -1,6 +1,6 @@
 """Table of all controller metrics: name, kind, labels and meaning.
 
-docs/operations.md shows this table; a test compares the two.
+docs/how-to/operations.md shows this table; a test compares the two.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Port: create and delete nodes with the operator's command.
 
 Compares the nodes that have assignments to the existing nodes, and sends requests to the command:
-JSON on its standard input, JSON on its standard output, within a time limit (docs/provisioning.md).
-A node exists while instances are assigned to it. A node that cannot be created is reported as a
-status with failed instances, so that its pool backs off. A created node that never reports is
-detected by the start time-out.
+JSON on its standard input, JSON on its standard output, within a time limit
+(docs/how-to/provisioning.md). A node exists while instances are assigned to it. A node that cannot
+be created is reported as a status with failed instances, so that its pool backs off. A created node
+that never reports is detected by the start time-out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The result of a backtest, as values and as JSON: one row per policy, and curves over its knob.
 
-docs/backtest.md lists the keys of the JSON. Figures are means over seeds and traces. The report
-depends neither on the clock nor on the machine: equal input gives equal bytes.
+docs/how-to/backtest.md lists the keys of the JSON. Figures are means over seeds and traces. The
+report depends neither on the clock nor on the machine: equal input gives equal bytes.
 """
 
 from __future__ import annotations

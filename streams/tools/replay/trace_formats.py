@@ -3,8 +3,8 @@
 A format is recognised by columns that no other format has; file names and extra columns do not
 matter. Names are compared in lower snake case: `ContextTokens` and "Context tokens" are
 `context_tokens`; a nested key is `out.meta_info.prompt_tokens`. Other tables are read by the usual
-names of columns (`USUAL`), or by names that the user gives. docs/formats.md describes the formats
-for users.
+names of columns (`USUAL`), or by names that the user gives. docs/reference/formats.md describes the
+formats for users.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The cost of other ways to serve the demand of a run.
 
 There are three comparisons: a fleet sized for the peak, one GPU type only, and each model planned
-alone. All use the same planner, prices, SLOs, spot shares and guarantees (docs/summary.md describes
-them). Pure; the caller's clock limits the time.
+alone. All use the same planner, prices, SLOs, spot shares and guarantees
+(docs/explanation/summary.md describes them). Pure; the caller's clock limits the time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The summary of a run: its options, served requests, cost and decisions, as JSON and as text.
 
-docs/summary.md describes the keys of `--summary`. Only writing the file is I/O. Latencies and
-reactions are in domain time; lateness and overhead are in real milliseconds.
+docs/explanation/summary.md describes the keys of `--summary`. Only writing the file is I/O.
+Latencies and reactions are in domain time; lateness and overhead are in real milliseconds.
 """
 
 from __future__ import annotations

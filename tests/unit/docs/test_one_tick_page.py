@@ -1,5 +1,5 @@
-"""docs/one-tick.md shows the rooms (packages of the core) and their imports, and links only
-existing files.
+"""docs/explanation/one-tick.md shows the rooms (packages of the core) and their imports, and links
+only existing files.
 """
 
 import importlib.util
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "one-tick.md"
+PAGE = ROOT / "docs" / "explanation" / "one-tick.md"
 
 _spec = importlib.util.spec_from_file_location("rooms", ROOT / "deploy" / "rooms.py")
 assert _spec is not None and _spec.loader is not None

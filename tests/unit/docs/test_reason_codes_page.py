@@ -1,4 +1,4 @@
-"""docs/reason-codes.md lists every reason code and no other."""
+"""docs/reference/reason-codes.md lists every reason code and no other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from topics.reason_codes import ReasonCode
 
-PAGE = Path(__file__).parents[3] / "docs" / "reason-codes.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "reason-codes.md"
 _ROW = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
 
 

@@ -1,4 +1,5 @@
-"""docs/configuration.md is correct: its example can be planned, and its tables list every key."""
+"""docs/reference/configuration.md is correct: its example can be planned, and its tables list every
+key."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from streams.files.user_errors import UserError
 from streams.files.yaml_tree import read_text
 
 ROOT = Path(__file__).parents[3]
-DOCS = (ROOT / "docs" / "configuration.md").read_text()
+DOCS = (ROOT / "docs" / "reference" / "configuration.md").read_text()
 EXAMPLE = ROOT / "deploy" / "examples" / "four-models.yaml"
 
 

@@ -53,7 +53,7 @@ def test_a_stopped_instance_was_draining_or_failed() -> None:
 
 
 def test_the_documentation_shows_the_table() -> None:
-    """docs/lifecycle.md contains exactly the diagram of the table."""
-    page = Path(__file__).parents[3] / "docs" / "lifecycle.md"
+    """docs/explanation/lifecycle.md contains exactly the diagram of the table."""
+    page = Path(__file__).parents[3] / "docs" / "explanation" / "lifecycle.md"
     drawn = page.read_text().partition("```mermaid\n")[2].partition("```")[0]
     assert drawn == diagram()
