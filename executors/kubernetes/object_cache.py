@@ -26,7 +26,7 @@ T = TypeVar("T")
 WATCH_S = 240  # a connection is renewed after this time
 _SILENT_S = 30.0  # a watch without news for this much longer is opened again
 _LASTED_S = 2.0  # a watch that was open for this long works
-_LEAST_PAUSE_S, _MOST_PAUSE_S, _NO_RIGHT_PAUSE_S = 0.2, 30.0, 15.0
+_LEAST_PAUSE_S, _MOST_PAUSE_S, _NO_RIGHT_PAUSE_S = 0.2, 5.0, 1.0
 
 
 class ObjectCache(Generic[T]):
@@ -74,7 +74,7 @@ class ObjectCache(Generic[T]):
             except Expired:
                 version = ""
             except (Forbidden, NotFound) as error:
-                pause_s = max(pause_s, _NO_RIGHT_PAUSE_S)
+                pause_s = max(pause_s, _NO_RIGHT_PAUSE_S)  # a server that starts knows no rights
                 self._failed(error)
             except Temporary as error:
                 pause_s = max(pause_s, error.retry_after_s)

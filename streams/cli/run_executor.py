@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from autoscaler.domain.node_names import node_ids
+from streams.cli.run_kubernetes_executor import add_options, run_on_kubernetes
 from streams.cli.run_part import add_common, become, reachable
 from streams.clock import real_time
 from streams.files.shoal_yaml import Config, load_config
@@ -36,6 +37,9 @@ def add_parser(subparsers: Any) -> None:
     named = "the node it runs on, REGION.POOL.MARKET.NUMBER (default: this host's name)"
     who.add_argument("--node", help=named)
     who.add_argument("--region", help="virtual nodes instead: all of a region, on this machine")
+    who.add_argument(
+        "--kubernetes", action="store_true", help="pools on Kubernetes: engines as pods"
+    )
     reached = "where gateways reach its engines (default: this host's address towards the broker)"
     for option, kind, what in (
         ("--advertise", "HOST", reached),
@@ -69,12 +73,16 @@ def add_parser(subparsers: Any) -> None:
         metavar="NAME",
         help="a variable that engines get beyond the usual ones, e.g. HF_TOKEN",
     )
+    add_options(executor)
     executor.set_defaults(run=run_executor)
 
 
 def run_executor(args: argparse.Namespace) -> int:
     """Replace this process by the executor."""
     config = load_config(args.config)
+    if args.kubernetes:
+        broker = reachable(args, config, "the pods of the cluster")
+        run_on_kubernetes(args, config, broker, args.advertise or found_address(broker), _real)
     region, nodes = _nodes(args, config)
     folder = Path(args.state_dir) if args.state_dir else default_state(nodes[0], args.region)
     remembers = f"the engines in {folder}" if any(folder.glob("*-*.json")) else ""

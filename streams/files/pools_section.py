@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.validation import InvalidValue
@@ -11,6 +11,7 @@ from autoscaler.performance.catalog_names import instance_type
 from autoscaler.performance.mig_profiles import is_slice
 from streams.files import units
 from streams.files.keys import Group, Key, Named
+from streams.files.kubernetes_section import KUBERNETES, KubernetesPool, read_kubernetes
 from streams.files.name_rules import check_name
 from streams.files.units import Parser
 from streams.files.yaml_tree import ConfigError, Section
@@ -84,7 +85,7 @@ POOL = Group(
     (
         GPU, PER_NODE, OWNED, NODES, MAX, MAX_SPOT, PRICE, SPOT_PRICE, PROVISION_TIME, PROVISION,
     ),
-    {"network": NETWORK},
+    {"network": NETWORK, "kubernetes": KUBERNETES},
 )  # fmt: skip
 REGIONS = Named("Pools by region.", Named("Pools of the region by name.", POOL))
 
@@ -92,15 +93,22 @@ _OWNED_HAS_NONE = "an owned pool has none: it is always there and already paid"
 _RENTED_ONLY = (PRICE, SPOT_PRICE, MAX, MAX_SPOT, PROVISION_TIME)
 
 
-def read_pools(
-    section: Section | None,
-) -> tuple[tuple[Pool, ...], dict[str, str], dict[str, str]]:
-    """Returns three values: the pools; the provisioning hook by pool; and the instance type by
-    pool. The last two hold only pools that declare one."""
+@dataclass(slots=True)
+class DeclaredPools:
+    """The pools of a file. By pool id, for pools that declare one: the provisioning hook, the cloud
+    instance type, and the settings on Kubernetes."""
+
+    pools: tuple[Pool, ...] = ()
+    provision: dict[str, str] = field(default_factory=dict)
+    instances: dict[str, str] = field(default_factory=dict)
+    kubernetes: dict[str, KubernetesPool] = field(default_factory=dict)
+
+
+def read_pools(section: Section | None) -> DeclaredPools:
+    """Read all pools. ConfigError if none is declared."""
     assert section is not None  # noqa: S101  required by the caller
+    declared_pools = DeclaredPools()
     pools: list[Pool] = []
-    provision: dict[str, str] = {}
-    instances: dict[str, str] = {}
     for region, declared in section.children():
         check_name(section, region)
         for name, pool in declared.children():
@@ -108,13 +116,18 @@ def read_pools(
             made = _pool(region, name, pool)
             hook = PROVISION.take_or(pool, "")
             kind = GPU.take(pool)
+            kubernetes = read_kubernetes(pool, made)
+            if kubernetes and hook:
+                raise pool.error("provision", "a pool on Kubernetes has none: pods ask for nodes")
             POOL.finish(pool)
             pools += made
-            provision.update({one.id: hook for one in made if hook})
-            instances.update({one.id: kind for one in made if instance_type(kind)})
+            declared_pools.provision.update({one.id: hook for one in made if hook})
+            declared_pools.instances.update({one.id: kind for one in made if instance_type(kind)})
+            declared_pools.kubernetes.update(kubernetes)
     if not pools:
         raise ConfigError(section.file, section.line, section.path, "no pool is declared")
-    return tuple(pools), provision, instances
+    declared_pools.pools = tuple(pools)
+    return declared_pools
 
 
 def _pool(region: str, name: str, pool: Section) -> list[Pool]:

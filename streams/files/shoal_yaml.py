@@ -20,6 +20,7 @@ from streams.files.adapters_section import refuse_shared_names
 from streams.files.defaults_section import DEFAULTS, Defaults, read_defaults
 from streams.files.engines_section import ENGINES, EngineSpec, read_engines
 from streams.files.keys import Group, Key
+from streams.files.kubernetes_section import KubernetesPool
 from streams.files.measurements_file import read_measurements
 from streams.files.mode_compatibility import refuse_mixed
 from streams.files.model_keys import MODES
@@ -66,7 +67,8 @@ SHOAL_YAML = Group(
 @dataclass(frozen=True, slots=True)
 class Config:
     """A whole `shoal.yaml`. kafka: bootstrap address, "" = the embedded broker. instances: cloud
-    instance type by pool, for pools that declare one."""
+    instance type by pool, for pools that declare one. kubernetes: settings by pool, for pools on
+    Kubernetes."""
 
     path: str
     cluster: Cluster
@@ -78,6 +80,7 @@ class Config:
     defaults: Defaults = field(default_factory=Defaults)
     scores: Mapping[str, Path] = field(default_factory=dict)
     instances: Mapping[str, str] = field(default_factory=dict)
+    kubernetes: Mapping[str, KubernetesPool] = field(default_factory=dict)
 
     @property
     def graphs(self) -> tuple[ComponentGraph, ...]:
@@ -114,7 +117,8 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     defaults = read_defaults(inherited, cautious)
     policy = read_policy(root.section("policy"))
     engines = read_engines(root.section("engines"))
-    pools, provision, instances = read_pools(root.section("regions", required=True))
+    declared = read_pools(root.section("regions", required=True))
+    pools = declared.pools
     models = root.section("models", required=True)
     assert models is not None  # noqa: S101  required
     given = Surroundings(defaults, engines, pools, own_mode, Path(root.file).parent)
@@ -139,10 +143,11 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
         kafka,
         prometheus,
         engines,
-        provision,
+        declared.provision,
         defaults,
         scores,
-        instances,
+        declared.instances,
+        declared.kubernetes,
     )
 
 

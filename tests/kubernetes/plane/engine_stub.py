@@ -1,79 +1,89 @@
 """An engine as far as executor and router see one: /health, /metrics, /v1/completions.
 
-Called like vLLM: `python engine_stub.py serve WEIGHTS --host=H --port=P ...`. A completion streams
-a token every 50 ms for ?s= seconds. SIGTERM ends it at once and cuts streams, unless
-STUB_SHUTDOWN_S gives them time. STUB_START_S: seconds until it listens.
+Called like vLLM: `python engine_stub.py serve WEIGHTS --host=H --port=P ...`. A completion with
+?s=S streams a token every 50 ms for S seconds, any other one answers one token. SIGTERM ends it at
+once and cuts streams, as vLLM does without a shutdown time-out. STUB_SHUTDOWN_S gives streams time;
+STUB_START_S delays the start. Standard library only, so that it starts fast.
 """
-
-from __future__ import annotations
 
 import asyncio
 import os
 import signal
 import sys
 
-from aiohttp import web
-
 TOKEN_S = 0.05
+running = 0
+tokens = 0
 
 
-class Stub:
-    """Counts the requests that it streams."""
+def _answer(writer: asyncio.StreamWriter, body: bytes, kind: bytes = b"text/plain") -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+    writer.write(head % (kind, len(body)) + body)
 
-    def __init__(self) -> None:
-        self.running = 0
-        self.tokens = 0
 
-    async def health(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok")
-
-    async def metrics(self, _: web.Request) -> web.Response:
-        return web.Response(
-            text=f'vllm:num_requests_running{{model_name="m"}} {self.running}\n'
-            'vllm:num_requests_waiting{model_name="m"} 0\n'
-            f'vllm:generation_tokens_total{{model_name="m"}} {self.tokens}\n'
+async def _stream(writer: asyncio.StreamWriter, seconds: float) -> None:
+    global running, tokens
+    running += 1
+    try:
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+            b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
         )
+        for _ in range(int(seconds / TOKEN_S)):
+            writer.write(b"a\r\ndata: {}\n\n\r\n")
+            await writer.drain()
+            tokens += 1
+            await asyncio.sleep(TOKEN_S)
+        writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+        await writer.drain()
+    finally:
+        running -= 1
 
-    async def complete(self, request: web.Request) -> web.StreamResponse:
-        seconds = request.query.get("s")
-        if seconds is None:  # a probe for one token
-            self.tokens += 1
-            return web.json_response({"choices": [{"text": "x", "finish_reason": "length"}]})
-        self.running += 1
-        try:
-            out = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-            await out.prepare(request)
-            for _ in range(int(float(seconds) / TOKEN_S)):
-                await out.write(b"data: {}\n\n")
-                self.tokens += 1
-                await asyncio.sleep(TOKEN_S)
-            await out.write(b"data: [DONE]\n\n")
-            return out
-        finally:
-            self.running -= 1
+
+async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    global tokens
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        _, path, _ = head.split(" ", 2)
+        for line in head.lower().split("\r\n"):
+            if line.startswith("content-length:"):
+                await reader.readexactly(int(line.split(":")[1]))
+        if path.startswith("/v1/completions?s="):
+            await _stream(writer, float(path.partition("?s=")[2]))
+        elif path.startswith("/v1/"):
+            tokens += 1
+            _answer(writer, b'{"choices":[{"text":"x","finish_reason":"length"}]}',
+                    b"application/json")  # fmt: skip
+        elif path.startswith("/metrics"):
+            text = (
+                f'vllm:num_requests_running{{model_name="m"}} {running}\n'
+                'vllm:num_requests_waiting{model_name="m"} 0\n'
+                'vllm:kv_cache_usage_perc{model_name="m"} 0\n'
+                f'vllm:generation_tokens_total{{model_name="m"}} {tokens}\n'
+                f'vllm:prompt_tokens_total{{model_name="m"}} {tokens}\n'
+            )
+            _answer(writer, text.encode())
+        else:
+            _answer(writer, b"ok")
+        await writer.drain()
+    except (ConnectionError, asyncio.IncompleteReadError):
+        pass
+    finally:
+        writer.close()
 
 
 async def main() -> None:
-    options = dict(
-        word[2:].split("=", 1) for word in sys.argv if word.startswith("--") and "=" in word
-    )
+    words = [word for word in sys.argv if word.startswith("--") and "=" in word]
+    options = dict(word[2:].split("=", 1) for word in words)
     host = options.get("host") or os.environ["POD_IP"]
     await asyncio.sleep(float(os.environ.get("STUB_START_S", "0")))
-    stub = Stub()
-    app = web.Application()
-    app.router.add_get("/health", stub.health)
-    app.router.add_get("/metrics", stub.metrics)
-    app.router.add_post("/v1/completions", stub.complete)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, host, int(options.get("port", 8000)))
-    await site.start()
+    server = await asyncio.start_server(_serve, host, int(options.get("port", "8000")))
     end = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end.set)
     await end.wait()
-    await site.stop()
+    server.close()
     for _ in range(int(float(os.environ.get("STUB_SHUTDOWN_S", "0")) * 10)):
-        if not stub.running:
+        if not running:
             break
         await asyncio.sleep(0.1)
     os._exit(0)

@@ -1,0 +1,137 @@
+"""`python -m executors.kubernetes --config FILE.json`: the executor of pools on Kubernetes.
+
+The composition root: configuration, the API client, Kafka, one worker per slot. The API server
+holds the state: a restarted executor lists the pods and continues. Pods outlive the executor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import socket
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import aiohttp
+
+from executors.kafka_client import KafkaClient
+from executors.key_files import read_keys
+from executors.kubernetes.kube_client import KubeApi, KubeClient
+from executors.kubernetes.kube_errors import KubeError
+from executors.kubernetes.kubernetes_config import KubernetesConfig, load_kubernetes_config
+from executors.kubernetes.slot_workers import SlotWorkers
+from executors.logs import add_log_level, log_to_stderr
+from executors.node import executor_metrics as metrics_server
+from executors.node.engine_probes import ProbeTimeouts
+from executors.node.executor import Executor
+from executors.node.executor_metrics import Metrics
+from executors.node.load_publisher import LoadPublisher
+from executors.supervision import shutdown_event
+from topics.checks import InvalidRecord
+from topics.fleet import Status
+from topics.keys import Keys
+from topics.topic_table import ASSIGNMENTS, STATUS
+
+
+async def run(
+    config: KubernetesConfig, keys: Keys, api: KubeApi, timeouts: ProbeTimeouts | None = None
+) -> None:
+    """Run until SIGTERM."""
+    executor_config = config.executor
+    end = shutdown_event(asyncio.get_running_loop())
+    metrics = Metrics()
+    boot = f"{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:8]}"
+    # A pod of a StatefulSet keeps its name: its successor takes the slots over at once.
+    place = f"kubernetes:{api.namespace}:{socket.gethostname()}"
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5.0)
+    timeout = aiohttp.ClientTimeout(total=None)  # each request has its own deadline
+    async with (
+        aiohttp.ClientSession(connector=connector, timeout=timeout) as client,
+        KafkaClient(
+            executor_config.broker, executor_config.executor, executor_config.prefix, keys
+        ) as kafka,
+    ):
+
+        async def publish(status: Status) -> bool:
+            return await kafka.publish(STATUS.name, status.node, status)
+
+        slots = SlotWorkers(config, keys, api, client, metrics, timeouts or ProbeTimeouts())
+        loads = LoadPublisher(
+            executor_config.engines,
+            client,
+            lambda item: item.endpoint,
+            lambda: [item for worker in slots.workers.values() for item in worker.state.instances],
+        )
+        load_feed = loads.open(executor_config.bind, executor_config.advertise)
+        slots.build(publish, boot, place, load_feed)
+        executor = Executor(executor_config, kafka, slots.workers, metrics)
+        try:
+            server = await metrics_server.serve(
+                metrics, executor_config.metrics_port, config.metrics_host
+            )
+        except OSError:
+            port = executor_config.metrics_port
+            raise InvalidRecord("metrics_port", port, "a free port") from None
+        slots.start()
+        tasks = [asyncio.create_task(loads.run()), asyncio.create_task(slots.watch_notices())]
+        try:
+            host, port = server.addresses[0][:2]
+            ready = {
+                "ready": True,
+                "executor": executor_config.executor,
+                "nodes": len(executor_config.nodes),
+                "metrics": f"http://{host}:{port}/metrics",
+            }
+            print(json.dumps(ready), flush=True)
+            # Adoption needs the complete list of pods: nothing starts before it.
+            if await slots.wait_synced(end):
+                executor.restore()
+                topics = (ASSIGNMENTS.name, STATUS.name)
+                kafka.follow(topics, executor.on_record, executor.on_tombstone, only=slots.workers)
+                kafka.follow_leadership(executor.on_leadership)
+                await executor.run(end)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            loads.close()
+            await server.cleanup()
+            await executor.close(end_engines=False)
+            await slots.close()
+
+
+async def _main(config: KubernetesConfig, keys: Keys) -> None:
+    client = KubeClient(config.kubeconfig, config.namespace)
+    client.open()
+    try:
+        await run(config, keys, client)
+    finally:
+        with contextlib.suppress(KubeError):
+            await client.close()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the executor. Returns 0, or 2 for bad input or an unusable configuration."""
+    parser = argparse.ArgumentParser(prog="python -m executors.kubernetes", description=__doc__)
+    parser.add_argument("--config", required=True, type=Path, help="JSON file")
+    add_log_level(parser)
+    arguments = parser.parse_args(argv)
+    log_to_stderr(arguments.log_level)
+    try:
+        config, keys = load_kubernetes_config(arguments.config), read_keys()
+        if keys.engine and not config.key_secret[0]:
+            allowed = "SECRET/KEY, because pods read the engine key from a Secret"
+            raise InvalidRecord("--engine-key-secret", "", allowed)
+        asyncio.run(_main(config, keys))
+    except (InvalidRecord, KubeError) as error:
+        print(f"executor: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""The engine of one instance as a pod: its identity, and what its pod shows. Pure.
+
+A pod that ended, that was deleted, or that can never start is reported as an ended engine with a
+reason. A pod that is only out of sight, because the API server is away, still counts as alive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from executors.kubernetes.pod_template import PodLaunch
+from executors.kubernetes.pod_view import PodView
+
+NO_NODE_S = 2.0
+"""A pod without a node for this long is given up, unless the pool waits for new nodes."""
+
+
+@dataclass(slots=True, eq=False)
+class EnginePod:
+    """One launch. pod: name of the pod, "" until it is known.
+
+    created: the server confirmed the pod. gone: the server confirmed that no such pod exists.
+    failure: why no pod was made. hopeless: another attempt would fail too. stopping: this executor
+    stops the pod. waiting_s: since when the scheduler finds no node, 0 = it does not say so.
+    """
+
+    launch: PodLaunch
+    pod: str = ""
+    created: bool = False
+    gone: bool = False
+    failure: str = ""
+    hopeless: bool = False
+    stopping: bool = False
+    waiting_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PodEnd:
+    """Why an engine no longer counts. remove: its pod still exists and must be deleted."""
+
+    reason: str
+    hopeless: bool = False
+    remove: bool = False
+
+
+def end_of(
+    engine: EnginePod, pod: PodView | None, now_s: float, node_wait_s: float, supply_fault: str = ""
+) -> PodEnd | None:
+    """Why `engine` has ended, None if it lives. now_s: monotonic.
+
+    pod: in the local copy. node_wait_s: how long the pool waits for a new node. supply_fault: why
+    no new node will come, "" = unknown.
+    """
+    if engine.failure:
+        return PodEnd(engine.failure, engine.hopeless)
+    if engine.gone or (pod is None and engine.created):
+        return PodEnd("" if engine.stopping else "its pod was deleted")
+    if pod is None:
+        return None
+    if pod.over:
+        how = pod.ended or ("exit code 0" if pod.phase == "Succeeded" else "its pod failed")
+        return PodEnd(how, remove=True)
+    if pod.terminating:
+        # Another client deletes the pod: it leaves the routes now and finishes in its grace period.
+        return None if engine.stopping else PodEnd(pod.disruption or "its pod is being deleted")
+    if pod.fault:
+        return PodEnd(pod.fault, hopeless=True, remove=True)
+    if not pod.unschedulable:
+        engine.waiting_s = 0.0
+        return None
+    engine.waiting_s = engine.waiting_s or now_s
+    if supply_fault:
+        return PodEnd(f"no node: {supply_fault}", hopeless=True, remove=True)
+    if now_s - engine.waiting_s >= max(NO_NODE_S, node_wait_s):
+        return PodEnd(f"no node: {pod.unschedulable}", hopeless=True, remove=True)
+    return None

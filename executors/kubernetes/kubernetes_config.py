@@ -1,0 +1,128 @@
+"""The configuration of an executor on Kubernetes: that of any executor, and its pools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from executors.kubernetes.kube_kinds import SCALABLE, Kind, parse_kind
+from executors.node.executor_config import ExecutorConfig, parse_config
+from topics.checks import InvalidRecord, flag, name, number, object_fields, one_of, text
+
+
+class PoolMode(StrEnum):
+    """How Shoal acts on a pool. observe: it writes nothing. scale: it sets the replicas of
+    workloads that others own. pods: it makes the engines' pods."""
+
+    OBSERVE = "observe"
+    SCALE = "scale"
+    PODS = "pods"
+
+
+@dataclass(frozen=True, slots=True)
+class KubePool:
+    """One pool. nodes: labels of its nodes. gpu_resource: name of its GPUs as a resource.
+
+    node_wait_s: how long a pod waits for a new node; 0 = no autoscaler adds nodes. queue: Kueue's
+    queue of its pods, "" = none.
+    """
+
+    mode: PoolMode
+    nodes: Mapping[str, str]
+    gpu_resource: str = "nvidia.com/gpu"
+    node_wait_s: float = 0.0
+    queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesConfig:
+    """executor: see `ExecutorConfig`; its nodes are the slots. pools: by pool id.
+
+    kubeconfig: path, "" = as found (service account first). namespace: "" = as found. templates:
+    folder with the pod templates. key_secret: name and key of the Secret with the engines' API key.
+    route_lag_s: until routers that select pods by label have seen a change. read_nodes: this
+    process may read nodes. scale_kinds: further kinds with `/scale`. metrics_host: address of
+    /metrics.
+    """
+
+    executor: ExecutorConfig
+    pools: Mapping[str, KubePool]
+    kubeconfig: str = ""
+    namespace: str = ""
+    templates: Path = Path("/etc/shoal/templates")
+    key_secret: tuple[str, str] = ("", "")
+    route_lag_s: float = 0.0
+    read_nodes: bool = True
+    scale_kinds: tuple[Kind, ...] = SCALABLE
+    metrics_host: str = "127.0.0.1"
+
+
+def load_kubernetes_config(path: Path) -> KubernetesConfig:
+    """Load the JSON file `path`. InvalidRecord names the offending field."""
+    try:
+        raw = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise InvalidRecord("--config", str(path), f"a readable file ({error.strerror})") from None
+    except orjson.JSONDecodeError as error:
+        raise InvalidRecord("--config", str(path), f"JSON ({error})") from None
+    return parse_kubernetes_config(raw)
+
+
+def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
+    """Parse the configuration from its JSON value. Unknown keys are refused."""
+    top = object_fields("config", raw, ("executor", "kubernetes"), {})
+    optional = {
+        "kubeconfig": "", "namespace": "", "templates": "/etc/shoal/templates", "key_secret": "",
+        "route_lag_s": 0.0, "read_nodes": True, "scale_kinds": [], "metrics_host": "127.0.0.1",
+    }  # fmt: skip
+    own = object_fields("kubernetes", top["kubernetes"], ("pools",), optional)
+    for key in ("kubeconfig", "namespace", "templates", "key_secret"):
+        text(f"kubernetes.{key}", own[key], 4000)
+    name("kubernetes.metrics_host", own["metrics_host"])
+    number("kubernetes.route_lag_s", own["route_lag_s"], 0.0, 600.0)
+    flag("kubernetes.read_nodes", own["read_nodes"])
+    secret, _, key = own["key_secret"].partition("/")
+    if bool(secret) != bool(key):
+        raise InvalidRecord("kubernetes.key_secret", own["key_secret"], "SECRET/KEY")
+    if not isinstance(own["pools"], dict):
+        raise InvalidRecord("kubernetes.pools", own["pools"], "a JSON object")
+    if not isinstance(own["scale_kinds"], list):
+        raise InvalidRecord("kubernetes.scale_kinds", own["scale_kinds"], "a JSON array")
+    pools = {pool: _pool(f"kubernetes.pools.{pool}", item) for pool, item in own["pools"].items()}
+    config = KubernetesConfig(
+        executor=parse_config(top["executor"]),
+        pools=pools,
+        kubeconfig=own["kubeconfig"],
+        namespace=own["namespace"],
+        templates=Path(own["templates"]),
+        key_secret=(secret, key),
+        route_lag_s=float(own["route_lag_s"]),
+        read_nodes=own["read_nodes"],
+        scale_kinds=(*SCALABLE, *(parse_kind(str(item)) for item in own["scale_kinds"])),
+        metrics_host=own["metrics_host"],
+    )
+    for node in config.executor.nodes:
+        if node.pool not in pools:
+            raise InvalidRecord("nodes", node.node, f"nodes of the pools {', '.join(pools)}")
+    return config
+
+
+def _pool(where: str, raw: Any) -> KubePool:
+    optional = {"gpu_resource": "nvidia.com/gpu", "node_wait_s": 0.0, "queue": ""}
+    item = object_fields(where, raw, ("mode", "nodes"), optional)
+    one_of(f"{where}.mode", item["mode"], tuple(PoolMode))
+    nodes = item["nodes"]
+    if not isinstance(nodes, dict) or not all(isinstance(value, str) for value in nodes.values()):
+        raise InvalidRecord(f"{where}.nodes", nodes, "labels of nodes")
+    name(f"{where}.gpu_resource", item["gpu_resource"])
+    number(f"{where}.node_wait_s", item["node_wait_s"], 0.0, 43_200.0)
+    text(f"{where}.queue", item["queue"], 63)
+    return KubePool(
+        PoolMode(item["mode"]), nodes, item["gpu_resource"], float(item["node_wait_s"]),
+        item["queue"],
+    )  # fmt: skip

@@ -1,0 +1,251 @@
+"""Mode `pods`: each launch becomes a pod of its own, made from the operator's template.
+
+The name of a pod follows from its instance and attempt, so a create that is repeated, by this or by
+a later executor, cannot make a second pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from executors.engines.engine_protocol import LaunchLine
+from executors.kubernetes import kube_names as names
+from executors.kubernetes.engine_pod import EnginePod
+from executors.kubernetes.kube_client import Manifest
+from executors.kubernetes.kube_errors import Conflict, Forbidden, KubeError, NotFound
+from executors.kubernetes.kube_kinds import POD
+from executors.kubernetes.pod_fleet import PodFleet, persist
+from executors.kubernetes.pod_template import (
+    PodLaunch,
+    PodSettings,
+    build_pod,
+    dump_launch,
+    read_launch,
+    with_role,
+)
+from executors.kubernetes.pod_view import PodView, parse_pod
+from topics.fleet import InstanceState
+
+log = logging.getLogger(__name__)
+
+KILL_GRACE_S = 1  # 0 would remove the pod before its processes are dead
+_NAME_TAKEN_S = 0.5
+
+
+class Placer(Protocol):
+    """Finds or makes the pods of one slot's engines. No method waits."""
+
+    def adopt(self) -> list[EnginePod]:
+        """The engines that an earlier executor left, the oldest first."""
+        ...
+
+    def start(
+        self, launch: PodLaunch, line: Callable[[], LaunchLine], image: str, grace_s: int
+    ) -> EnginePod:
+        """Begin a launch. line: makes the command line. ValueError if it cannot begin."""
+        ...
+
+    def stop(self, engine: EnginePod, grace_s: int) -> None:
+        """Begin to stop an engine; requests in flight have `grace_s`."""
+        ...
+
+    def kill(self, engine: EnginePod) -> None:
+        """Begin to stop an engine at once."""
+        ...
+
+    def release(self, engine: EnginePod, remove: bool) -> None:
+        """Note that an engine ended. remove: its pod still exists."""
+        ...
+
+    def mark(self, engine: EnginePod, state: InstanceState, launch: PodLaunch) -> bool:
+        """Bring the labels of an engine's pod up to date; returns whether they are."""
+        ...
+
+    def held_gpus(self, known: Mapping[str, EnginePod]) -> set[int] | None:
+        """GPUs that pods without an engine in `known` hold; None = all GPUs of the slot."""
+        ...
+
+
+class Templates(Protocol):
+    """The operator's pod templates."""
+
+    def template(self, pool: str, engine: str) -> Manifest:
+        """The template for an engine in a pool. InvalidRecord if there is none that is valid."""
+        ...
+
+
+class OwnPods:
+    """`Placer` of one slot in mode `pods`."""
+
+    def __init__(
+        self, slot: str, fleet: PodFleet, templates: Templates, settings: PodSettings
+    ) -> None:
+        self._slot = slot
+        self._fleet = fleet
+        self._templates = templates
+        self._settings = settings
+        self._creating: dict[EnginePod, asyncio.Task[None]] = {}
+        self._marking: set[str] = set()
+        self._removing: set[str] = set()
+
+    def adopt(self) -> list[EnginePod]:
+        """See `Placer`."""
+        found = []
+        for pod in self._fleet.in_slot(self._slot):
+            launch = read_launch(pod.annotations)
+            if launch is None or pod.over or pod.terminating:
+                continue
+            found.append(EnginePod(with_role(launch, pod.labels), pod.name, created=True))
+        return found
+
+    def start(
+        self, launch: PodLaunch, line: Callable[[], LaunchLine], image: str, grace_s: int
+    ) -> EnginePod:
+        """See `Placer`."""
+        template = self._templates.template(self._settings.pool, launch.desired.engine)
+        manifest = build_pod(template, self._settings, self._slot, launch, line(), image, grace_s)
+        engine = EnginePod(launch, launch.pod)
+        self._creating[engine] = self._fleet.spawn(self._create(engine, manifest))
+        return engine
+
+    def stop(self, engine: EnginePod, grace_s: int) -> None:
+        """See `Placer`."""
+        engine.stopping = True
+        self._fleet.spawn(self._delete(engine, grace_s))
+
+    def kill(self, engine: EnginePod) -> None:
+        """See `Placer`."""
+        self.stop(engine, KILL_GRACE_S)
+
+    def release(self, engine: EnginePod, remove: bool) -> None:
+        """See `Placer`."""
+        if remove:
+            self._remove(engine.pod, KILL_GRACE_S)
+
+    def mark(self, engine: EnginePod, state: InstanceState, launch: PodLaunch) -> bool:
+        """See `Placer`."""
+        pod = self._fleet.pods.objects.get(engine.pod)
+        if pod is None or not engine.created:
+            return False
+        labels = {
+            names.SERVING: serving_label(state),
+            names.ROLE: launch.desired.phase,
+            names.GROUP: names.label_value(launch.desired.group),
+        }
+        annotations = {
+            names.LAUNCH: dump_launch(launch),
+            names.DO_NOT_DISRUPT: "false" if labels[names.SERVING] == "draining" else "true",
+        }
+        change: dict[str, dict[str, str]] = {}
+        for part, wanted, present in (
+            ("labels", labels, pod.labels), ("annotations", annotations, pod.annotations),
+        ):  # fmt: skip
+            differs = {key: value for key, value in wanted.items() if present.get(key) != value}
+            if differs:
+                change[part] = differs
+        if not change:
+            return True
+        if engine.pod not in self._marking:
+            self._marking.add(engine.pod)
+            self._fleet.spawn(self._patch(engine.pod, {"metadata": change}))
+        return False
+
+    def held_gpus(self, known: Mapping[str, EnginePod]) -> set[int] | None:
+        """See `Placer`. Pods that no instance needs are deleted."""
+        own = {engine.pod for engine in known.values()}
+        held: set[int] = set()
+        for pod in self._fleet.in_slot(self._slot):
+            if pod.name in own:
+                continue
+            if not pod.terminating:
+                self._remove(pod.name, KILL_GRACE_S if pod.over else int(pod.grace_s or 30))
+            if pod.over:
+                continue
+            launch = read_launch(pod.annotations)
+            if launch is None:
+                return None
+            held.update(launch.desired.gpus)
+        return held
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _create(self, engine: EnginePod, manifest: Manifest) -> None:
+        what = f"creation of pod {engine.pod}"
+        try:
+            while True:
+                try:
+                    stored = await persist(lambda: self._fleet.api.create(POD, manifest), what)
+                    break
+                except Conflict as error:
+                    if not error.exists:
+                        raise
+                found = await self._existing(engine.pod)
+                if found is not None and _is_launch(parse_pod(found), engine.launch):
+                    stored = found  # an earlier attempt of this create has succeeded
+                    break
+                # An earlier pod of the same name is still being deleted.
+                await asyncio.sleep(_NAME_TAKEN_S)
+        except Forbidden as error:
+            engine.failure = f"quota: {error}" if error.over_quota else f"not allowed: {error}"
+            engine.hopeless = True
+            return
+        except KubeError as error:
+            engine.failure, engine.hopeless = f"pod refused: {error}", True
+            return
+        finally:
+            self._creating.pop(engine, None)
+        self._fleet.store(stored)
+        engine.created = True
+
+    async def _existing(self, name: str) -> Manifest | None:
+        try:
+            return await persist(lambda: self._fleet.api.read(POD, name), f"read of pod {name}")
+        except NotFound:
+            return None
+
+    async def _delete(self, engine: EnginePod, grace_s: int) -> None:
+        creating = self._creating.get(engine)
+        if creating is not None:
+            creating.cancel()
+            await asyncio.gather(creating, return_exceptions=True)
+        if await self._fleet.delete_pod(engine.pod, grace_s):
+            engine.gone = True
+
+    async def _patch(self, name: str, change: Manifest) -> None:
+        try:
+            await self._fleet.patch_pod(name, change)
+        finally:
+            self._marking.discard(name)
+
+    def _remove(self, name: str, grace_s: int) -> None:
+        if name not in self._removing:
+            self._removing.add(name)
+            log.info("%s: deleting pod %s, which no instance needs", self._slot, name)
+            self._fleet.spawn(self._removal(name, math.ceil(grace_s)))
+
+    async def _removal(self, name: str, grace_s: int) -> None:
+        try:
+            await self._fleet.delete_pod(name, grace_s)
+            await asyncio.sleep(1.0)  # until the watch shows the deletion
+        finally:
+            self._removing.discard(name)
+
+
+def serving_label(state: InstanceState) -> str:
+    """The value of the serving label for an instance in `state`."""
+    if state is InstanceState.READY:
+        return "true"
+    over = (InstanceState.DRAINING, InstanceState.STOPPING, InstanceState.STOPPED)
+    return "draining" if state in over else "false"
+
+
+def _is_launch(pod: PodView, launch: PodLaunch) -> bool:
+    """Whether `pod` is that of `launch` and lives."""
+    found = read_launch(pod.annotations)
+    if found is None or pod.terminating or pod.over:
+        return False
+    return (found.desired.instance, found.attempt) == (launch.desired.instance, launch.attempt)

@@ -1,0 +1,142 @@
+"""State that all slots of one executor share: the client, the local copies, background writes.
+
+Writes run in tasks and are repeated until the server accepts or refuses them, so that no step of a
+node waits for the API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from executors.kubernetes import kube_names as names
+from executors.kubernetes.kube_client import KubeApi, Manifest
+from executors.kubernetes.kube_errors import Forbidden, KubeError, NotFound, Temporary
+from executors.kubernetes.kube_kinds import NODE, POD
+from executors.kubernetes.node_view import NodeView, parse_node
+from executors.kubernetes.object_cache import ObjectCache
+from executors.kubernetes.pod_view import PodView, parse_pod
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_LEAST_PAUSE_S, _MOST_PAUSE_S = 0.1, 5.0
+_NO_RIGHT_S, _NO_RIGHT_PAUSE_S = 20.0, 1.0
+
+
+class PodFleet:
+    """The pods of a namespace that match `labels`, and the nodes of the cluster.
+
+    with_nodes: whether this process may read nodes.
+    """
+
+    def __init__(self, api: KubeApi, labels: str, with_nodes: bool = True) -> None:
+        self.api = api
+        self._with_nodes = with_nodes
+        self._by_slot: dict[str, list[PodView]] | None = None
+        self.pods: ObjectCache[PodView] = ObjectCache(
+            api, POD, parse_pod, labels, on_change=self._changed
+        )
+        self.nodes: ObjectCache[NodeView] = ObjectCache(api, NODE, parse_node)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self) -> None:
+        """Begin to follow pods and nodes."""
+        self.spawn(self.pods.run())
+        if self._with_nodes:
+            self.spawn(self.nodes.run())
+
+    async def close(self) -> None:
+        """Stop following, and cancel pending writes."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `work` in the background; a failure of it is logged."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def in_slot(self, slot: str) -> list[PodView]:
+        """The pods of a slot, the oldest first."""
+        if self._by_slot is None:
+            found: dict[str, list[PodView]] = {}
+            order = sorted(self.pods.objects.values(), key=lambda pod: (pod.created_s, pod.name))
+            for pod in order:
+                value = pod.labels.get(names.SLOT, "")
+                if value:
+                    found.setdefault(value, []).append(pod)
+            self._by_slot = found
+        return self._by_slot.get(names.label_value(slot), [])
+
+    def node_of(self, pod: PodView) -> NodeView | None:
+        """The node of a pod, None if unknown."""
+        return self.nodes.objects.get(pod.node) if pod.node else None
+
+    async def patch_pod(self, name: str, change: Mapping[str, Any]) -> bool:
+        """Patch a pod until the server accepts or refuses it; returns whether it accepted."""
+        try:
+            stored = await persist(
+                lambda: self.api.patch(POD, name, change), f"patch of pod {name}"
+            )
+        except NotFound:
+            return False
+        except KubeError as error:
+            log.error("pod %s cannot be patched: %s", name, error)
+            return False
+        self.store(stored)
+        return True
+
+    async def delete_pod(self, name: str, grace_s: int) -> bool:
+        """Delete a pod until the server accepts it; returns whether no such pod exists any more."""
+        try:
+            await persist(lambda: self.api.delete(POD, name, grace_s), f"deletion of pod {name}")
+        except NotFound:
+            return True
+        except KubeError as error:
+            log.error("pod %s cannot be deleted: %s", name, error)
+        return False
+
+    def store(self, manifest: Manifest) -> None:
+        """Store a pod that a write returned."""
+        self.pods.put(manifest)
+        self._changed()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        self._by_slot = None
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("background work failed", exc_info=task.exception())
+
+
+async def persist(send: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
+    """The result of `send()`, repeated while the server is away or throttles.
+
+    A missing right is retried for a short time too: a server that starts knows no rights yet.
+    """
+    pause_s = _LEAST_PAUSE_S
+    began_s = time.monotonic()
+    while True:
+        try:
+            return await send()
+        except Forbidden as refused:
+            if refused.over_quota or time.monotonic() - began_s > _NO_RIGHT_S:
+                raise
+            await asyncio.sleep(_NO_RIGHT_PAUSE_S)
+        except Temporary as error:
+            if pause_s == _LEAST_PAUSE_S:
+                log.warning("%s: %s; retrying", what, error)
+            jitter = random.uniform(0.8, 1.2)  # noqa: S311  spreads the load of many clients
+            await asyncio.sleep(max(error.retry_after_s, pause_s) * jitter)
+            pause_s = min(_MOST_PAUSE_S, pause_s * 2)

@@ -1,0 +1,367 @@
+"""`EngineRunner` of one slot: the engines of a node as pods.
+
+A slot stands for one node of the plan. Its pods have addresses of their own; the device plugin of
+the node picks the GPUs, so GPU indices are only counted. This module makes no decisions.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from executors.engines.engine_protocol import EngineKind, LaunchLine, LaunchSpec, rendezvous
+from executors.kubernetes import kube_names as names
+from executors.kubernetes.drain_gate import DrainGate
+from executors.kubernetes.engine_pod import EnginePod, end_of
+from executors.kubernetes.own_pods import Placer
+from executors.kubernetes.pod_fleet import PodFleet
+from executors.kubernetes.pod_template import POD_IP, PodLaunch
+from executors.kubernetes.pod_view import PodView
+from executors.node.engine_processes import SHUTDOWN_TIMEOUT_S
+from executors.node.executor_config import ExecutorConfig, NodeConfig
+from executors.node.executor_metrics import Metrics
+from executors.node.node_state import (
+    InstanceRecord,
+    Launch,
+    NodeState,
+    ProcessObservation,
+    Rules,
+    Wake,
+)
+from executors.node.probe_schedule import ProbeSchedule, Reach
+from topics.checks import InvalidRecord
+from topics.fleet import InstanceState
+
+log = logging.getLogger(__name__)
+
+FIRST_PORT = 8000
+NOTICE_S = 90.0
+"""Seconds that a reclaim notice without a time gives: the shortest of the large clouds is 30 s for
+the node, and engines get their own grace period in addition."""
+
+_HOST = "pod-ip.invalid"  # stands for the pod's address until the pod is made
+_MOVED_LAG_S = 5.0
+_DRAINS = (InstanceState.DRAINING, InstanceState.STOPPING)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSettings:
+    """Settings of a slot. node_wait_s: how long a pod without a node waits for a new node.
+    route_lag_s: until routers by label have seen a change. supply_fault: why no node comes."""
+
+    node_wait_s: float = 0.0
+    route_lag_s: float = 0.0
+    supply_fault: Callable[[PodView], str] = lambda pod: ""
+
+
+class PodRunner:
+    """The engines of one slot, by instance id."""
+
+    def __init__(
+        self,
+        node: NodeConfig,
+        config: ExecutorConfig,
+        fleet: PodFleet,
+        placer: Placer,
+        probes: ProbeSchedule,
+        metrics: Metrics,
+        settings: SlotSettings,
+        engine_key: str = "",
+    ) -> None:
+        self._node = node
+        self._config = config
+        self._fleet = fleet
+        self._placer = placer
+        self._probes = probes
+        self._metrics = metrics
+        self._settings = settings
+        self._engine_key = engine_key
+        self.engines: dict[str, EnginePod] = {}
+        self._failed_launch: dict[str, str] = {}
+        self._attempts: dict[str, int] = {}
+        self._gates: dict[str, DrainGate] = {}
+        self._notice_since_s = 0.0
+
+    @property
+    def fault(self) -> str:
+        """Why the local copy of the pods may be old, "" if it is current."""
+        return self._fleet.pods.fault
+
+    @property
+    def endpoints_vary(self) -> bool:
+        """Each pod has an address of its own."""
+        return True
+
+    def restore(self, state: NodeState) -> tuple[NodeState, int]:
+        """`state` with the pods that an earlier executor left. A second pod of an instance, or of
+        GPUs in use, is not adopted, and is then deleted as a pod that no instance needs."""
+        records: dict[str, InstanceRecord] = {item.instance: item for item in state.instances}
+        busy: set[int] = set()
+        for engine in self._placer.adopt():
+            desired = engine.launch.desired
+            if desired.instance in self.engines or busy.intersection(desired.gpus):
+                continue
+            busy.update(desired.gpus)
+            self.engines[desired.instance] = engine
+            self._attempts[desired.instance] = engine.launch.attempt + 1
+            records[desired.instance] = self._adopted(engine)
+        self._metrics.orphans.labels("adopted").inc(len(self.engines))
+        return replace(state, instances=tuple(records.values())), len(self.engines)
+
+    def save(self, state: NodeState) -> bool:
+        """The pods themselves hold the state: nothing else is saved."""
+        return True
+
+    def observe(self, records: tuple[InstanceRecord, ...]) -> Mapping[str, ProcessObservation]:
+        """See `EngineRunner`."""
+        now_s = time.monotonic()
+        return {
+            item.instance: self._observe_one(item, now_s) for item in records if item.has_process
+        }
+
+    def node_released(self) -> None:
+        """See `EngineRunner`."""
+        self._attempts.clear()
+
+    def blocked_gpus(self) -> set[int]:
+        """See `EngineRunner`. Nothing starts before the pods are known."""
+        every = set(range(self._node.gpus))
+        if not self._fleet.pods.synced:
+            return every
+        held = self._placer.held_gpus(self.engines)
+        return every if held is None else held
+
+    def stop_ms(self, rules: Rules) -> dict[str, int]:
+        """See `EngineRunner`."""
+        speed = self._config.time_base.speed
+        return {
+            name: max(rules.kill_after_ms, int(1000 * (SHUTDOWN_TIMEOUT_S + kind.stop_s * speed)))
+            for name, kind in self._config.engines.items()
+        }
+
+    def launch(
+        self, command: Launch, now_ms: int, used_ports: set[int]
+    ) -> tuple[str, tuple[int, ...]] | None:
+        """See `EngineRunner`. The endpoint is known once the pod has an address."""
+        desired = replace(command.desired, phase=command.phase)
+        kind = self._config.engines.get(desired.engine)
+        try:
+            if desired.model not in self._config.models:
+                raise InvalidRecord("model", desired.model, "a model that is configured here")
+            if kind is None:
+                raise InvalidRecord("engine", desired.engine, "an engine that is configured here")
+            count = kind.ports + (desired.gang is not None and desired.gang.leads)
+            ports = tuple(range(FIRST_PORT, FIRST_PORT + count))
+            attempt = self._attempts.get(desired.instance, 0)
+            launch = PodLaunch(desired, attempt, ports, now_ms)
+            grace_s = math.ceil(SHUTDOWN_TIMEOUT_S + kind.stop_s)
+            engine = self._placer.start(
+                launch, partial(self._line, launch, kind), kind.image, grace_s
+            )
+        except ValueError as error:
+            self._failed_launch[desired.instance] = str(error)
+            return None
+        self._attempts[desired.instance] = attempt + 1
+        self.engines[desired.instance] = engine
+        self._metrics.launches.labels(desired.engine).inc()
+        log.info("%s: starting %s as a pod", self._node.node, desired.instance)
+        return "", engine.launch.ports
+
+    def rename_sleeper(self, command: Wake) -> None:
+        """Pods do not sleep."""
+
+    def terminate(self, instance: str) -> None:
+        """See `EngineRunner`."""
+        engine = self.engines.get(instance)
+        if engine is not None and not engine.stopping:
+            kind = self._config.engines.get(engine.launch.desired.engine)
+            grace_s = SHUTDOWN_TIMEOUT_S + (kind.stop_s if kind else 60.0)
+            self._placer.stop(engine, math.ceil(grace_s))
+
+    def kill(self, instance: str) -> None:
+        """See `EngineRunner`."""
+        engine = self.engines.get(instance)
+        if engine is not None:
+            self._placer.kill(engine)
+
+    def start_probes(self, records: tuple[InstanceRecord, ...], now_ms: int, now_s: float) -> None:
+        """See `EngineRunner`. Also brings the labels of the pods up to date."""
+        for item in records:
+            engine = self.engines.get(item.instance)
+            if engine is None or not item.has_process:
+                continue
+            desired = replace(item.desired, phase=item.phase or item.desired.phase)
+            if desired != engine.launch.desired:
+                engine.launch = replace(engine.launch, desired=desired)
+            marked = self._placer.mark(engine, item.state, engine.launch)
+            self._follow_drain(item, marked)
+            if item.ports:
+                self._probes.start_probe(item, engine, now_ms, now_s)
+        known = {item.instance for item in records}
+        for instance in [i for i in self._failed_launch if i not in known]:
+            del self._failed_launch[instance]
+
+    def reclaim_left_s(self) -> float | None:
+        """Seconds until the slot's node is reclaimed, None = no notice."""
+        pods = [self._fleet.pods.objects.get(engine.pod) for engine in self.engines.values()]
+        left_s = [
+            max(NOTICE_S, pod.grace_s)
+            for pod in pods
+            if pod is not None and (pod.disruption or self._node_leaves(pod))
+        ]
+        if not left_s:
+            self._notice_since_s = 0.0
+            return None
+        now_s = time.monotonic()
+        self._notice_since_s = self._notice_since_s or now_s
+        return max(0.0, min(left_s) - (now_s - self._notice_since_s))
+
+    async def close(self) -> None:
+        """See `EngineRunner`."""
+        await self._probes.close()
+
+    def terminate_all(self) -> None:
+        """Pods outlive their executor."""
+
+    def kill_all(self) -> None:
+        """Pods outlive their executor."""
+
+    def count_alive(self) -> int:
+        """Pods outlive their executor: it waits for none."""
+        return 0
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _observe_one(self, item: InstanceRecord, now_s: float) -> ProcessObservation:
+        engine = self.engines.get(item.instance)
+        if engine is None:
+            why = self._failed_launch.pop(item.instance, "its pod is gone")
+            self._metrics.failed_launches.labels(item.desired.engine).inc()
+            return ProcessObservation(alive=False, end_reason=why)
+        pod = self._fleet.pods.objects.get(engine.pod)
+        fault = self._settings.supply_fault(pod) if pod is not None and pod.unschedulable else ""
+        end = end_of(engine, pod, now_s, self._settings.node_wait_s, fault)
+        if end is not None:
+            self._placer.release(engine, end.remove)
+            del self.engines[item.instance]
+            self._gates.pop(item.instance, None)
+            self._probes.forget(item.instance)
+            if not item.was_ready:
+                self._metrics.failed_launches.labels(item.desired.engine).inc()
+            return ProcessObservation(alive=False, end_reason=end.reason, hopeless=end.hopeless)
+        gang = item.desired.gang
+        serves = pod is not None and pod.ip and (gang is None or gang.leads)
+        endpoint = _endpoint(pod.ip, item.ports) if pod is not None and serves else ""
+        if endpoint and item.endpoint and endpoint != item.endpoint:
+            self._moved(item.instance)
+        answer = self._probes.take_result(item.instance, engine)
+        if answer is None:
+            return ProcessObservation(alive=True, endpoint=endpoint)
+        answered, at_ms = answer
+        load = answered.load
+        in_flight = load.in_flight if load else None
+        gate = self._gates.get(item.instance)
+        if gate is not None and load is not None:
+            held = load.in_flight + load.held_kv
+            if not gate.is_idle(held, self._settings.route_lag_s, now_s) and not held:
+                in_flight = None  # no evidence yet that no request follows
+        return ProcessObservation(
+            alive=True,
+            healthy=answered.healthy,
+            in_flight=in_flight,
+            held_kv=load.held_kv if load else 0,
+            probed_ms=at_ms,
+            endpoint=endpoint,
+        )
+
+    def _moved(self, instance: str) -> None:
+        """The engine is now another pod: results of the old one say nothing about it, and routers
+        must learn its address first."""
+        self._probes.forget(instance)
+        if instance in self._gates:
+            self._gates[instance] = DrainGate(extra_lag_s=_MOVED_LAG_S)
+
+    def _follow_drain(self, item: InstanceRecord, marked: bool) -> None:
+        if item.state not in _DRAINS:
+            self._gates.pop(item.instance, None)
+            return
+        gate = self._gates.setdefault(item.instance, DrainGate())
+        if marked and not gate.unrouted_s:
+            gate.unrouted_s = time.monotonic()
+
+    def _adopted(self, engine: EnginePod) -> InstanceRecord:
+        """The record of an adopted engine. Its labels tell whether it has served: a pod that may
+        hold requests must not count as one that never started."""
+        launch = engine.launch
+        now_ms = self._config.time_base.now_ms(time.monotonic_ns())
+        pod = self._fleet.pods.objects.get(engine.pod)
+        label = pod.labels.get(names.SERVING, "false") if pod else "false"
+        gang = launch.desired.gang
+        served = label != "false" or (pod is not None and pod.ready)
+        address = _endpoint(pod.ip, launch.ports) if pod is not None and pod.ip else ""
+        return InstanceRecord(
+            desired=launch.desired,
+            state=InstanceState.DRAINING if label == "draining" else InstanceState.STARTING,
+            since_ms=launch.launched_ms,
+            phase=launch.desired.phase,
+            has_process=True,
+            was_ready=served,
+            endpoint=address if gang is None or gang.leads else "",
+            ports=launch.ports,
+            launched_ms=launch.launched_ms,
+            restarts=launch.attempt,
+            # The drain's deadline counts from the adoption: when the drain began is not known.
+            drain_ms=now_ms if label == "draining" else 0,
+        )
+
+    def _line(self, launch: PodLaunch, kind: EngineKind) -> LaunchLine:
+        """The engine's command line, in which POD_IP stands for the pod's address."""
+        desired, gang, node = launch.desired, launch.desired.gang, self._node
+        model = self._config.models[desired.model]
+        if gang is not None and gang.leads:
+            gang = replace(gang, rendezvous=rendezvous(_HOST, launch.ports))
+        line = kind.launch_line(
+            LaunchSpec(
+                model=desired.model,
+                source=model.source,
+                weights=model.weights,
+                max_len=model.max_len,
+                phase=desired.phase,
+                gpu=node.gpu,
+                gpus=desired.gpus,
+                host=_HOST,
+                advertise=_HOST,
+                ports=launch.ports,
+                time_base=self._config.time_base,
+                launched_ms=launch.launched_ms,
+                shutdown_timeout_s=SHUTDOWN_TIMEOUT_S,
+                kv_gb_s=node.kv_gb_s,
+                api_key=self._engine_key,
+                gang=gang,
+                adapters=model.adapters,
+            )
+        )
+        argv = tuple(word.replace(_HOST, POD_IP) for word in line.argv)
+        return LaunchLine(argv, tuple((k, v.replace(_HOST, POD_IP)) for k, v in line.env))
+
+    def _node_leaves(self, pod: PodView) -> bool:
+        node = self._fleet.node_of(pod)
+        return node is not None and bool(node.reclaim)
+
+
+def reach_pod(engine_key: str) -> Reach:
+    """How probes reach engines in pods. engine_key: of this fleet, "" = none."""
+
+    def reach(item: InstanceRecord, _: object) -> tuple[str, str] | None:
+        return (item.endpoint, engine_key) if item.endpoint else None
+
+    return reach
+
+
+def _endpoint(ip: str, ports: tuple[int, ...]) -> str:
+    host = f"[{ip}]" if ":" in ip else ip
+    return f"{host}:{ports[0]}" if ports else ""

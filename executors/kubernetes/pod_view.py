@@ -1,0 +1,138 @@
+"""A pod as this package needs it, parsed from the server's JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from executors.kubernetes.kube_client import Manifest
+
+_IMAGE_FAULTS = frozenset(
+    {"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
+     "CreateContainerConfigError", "CreateContainerError"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One pod.
+
+    ip, node: "" until known. phase: Pending, Running, Succeeded, Failed. ready: the Ready
+    condition. terminating: deletion was requested; grace_s: the time from then until SIGKILL.
+    unschedulable: the scheduler's message if it finds no node, else "". fault: why the container
+    cannot start, else "". ended: how the engine's container ended, else "". disruption: the reason
+    of a planned eviction, else "". gpus: GPUs that the pod holds, of all resource names. owner:
+    kind and name of the controller that owns the pod.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    created_s: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    ip: str = ""
+    node: str = ""
+    phase: str = "Pending"
+    ready: bool = False
+    terminating: bool = False
+    grace_s: float = 0.0
+    unschedulable: str = ""
+    fault: str = ""
+    ended: str = ""
+    disruption: str = ""
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    owner: tuple[str, str] = ("", "")
+
+    @property
+    def over(self) -> bool:
+        """Whether the containers have ended for good."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def serves(self) -> bool:
+        """Whether the pod is Ready and stays."""
+        return self.ready and not self.terminating and not self.over
+
+
+def parse_pod(raw: Manifest) -> PodView:
+    """The pod in `raw`."""
+    meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    conditions = {str(c.get("type")): c for c in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled") or {}
+    unschedulable = ""
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        unschedulable = str(scheduled.get("message") or "no node fits")
+    disrupted = conditions.get("DisruptionTarget") or {}
+    fault, ended = _containers(status)
+    return PodView(
+        name=str(meta["name"]),
+        namespace=str(meta.get("namespace") or ""),
+        uid=str(meta.get("uid") or ""),
+        created_s=timestamp_s(meta.get("creationTimestamp")),
+        labels=dict(meta.get("labels") or {}),
+        annotations=dict(meta.get("annotations") or {}),
+        ip=str(status.get("podIP") or ""),
+        node=str(spec.get("nodeName") or ""),
+        phase=str(status.get("phase") or "Pending"),
+        ready=(conditions.get("Ready") or {}).get("status") == "True",
+        terminating=bool(meta.get("deletionTimestamp")),
+        grace_s=float(meta.get("deletionGracePeriodSeconds") or 0),
+        unschedulable=unschedulable,
+        fault=fault,
+        ended=ended or _evicted(status),
+        disruption=(
+            str(disrupted.get("reason") or "DisruptionTarget")
+            if disrupted.get("status") == "True"
+            else ""
+        ),
+        gpus=_gpus(spec),
+        owner=_owner(meta),
+    )
+
+
+def timestamp_s(text: object) -> float:
+    """Seconds since the epoch of an RFC 3339 time; 0 if there is none."""
+    return datetime.fromisoformat(text).timestamp() if isinstance(text, str) and text else 0.0
+
+
+def _containers(status: Manifest) -> tuple[str, str]:
+    """Why a container cannot start, and how the first ended one ended."""
+    fault = ended = ""
+    statuses = [
+        *(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()),
+    ]  # fmt: skip
+    for container in statuses:
+        state = container.get("state") or {}
+        waiting, over = state.get("waiting") or {}, state.get("terminated") or {}
+        if waiting.get("reason") in _IMAGE_FAULTS and not fault:
+            fault = f"{waiting['reason']}: {waiting.get('message') or container.get('image', '')}"
+        if over and over.get("exitCode") and not ended:
+            text = str(over.get("message") or "").strip().rpartition("\n")[2]
+            how = f"exit code {over['exitCode']} ({over.get('reason') or 'Error'})"
+            ended = f"{how}: {text}" if text else how
+    return fault, ended
+
+
+def _evicted(status: Manifest) -> str:
+    reason, message = status.get("reason") or "", status.get("message") or ""
+    return f"{reason}: {message}" if reason and message else str(reason or message)
+
+
+def _gpus(spec: Manifest) -> dict[str, int]:
+    """Devices by resource name: extended resources, whose names contain a domain."""
+    found: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        limits = (container.get("resources") or {}).get("limits") or {}
+        for name, count in limits.items():
+            if "/" in name and str(count).isdigit():
+                found[name] = found.get(name, 0) + int(count)
+    return found
+
+
+def _owner(meta: Manifest) -> tuple[str, str]:
+    for owner in meta.get("ownerReferences") or ():
+        if owner.get("controller"):
+            return str(owner.get("kind") or ""), str(owner.get("name") or "")
+    return "", ""

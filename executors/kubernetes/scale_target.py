@@ -1,0 +1,131 @@
+"""One workload in mode `scale`: which of its pods serve which instances, and its next write. Pure.
+
+Claims connect instances to pods. A claim without a pod takes a pod without a claim, and only if
+there is none the workload grows. A claim that stops makes the workload shrink by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from executors.kubernetes import kube_names as names
+from executors.kubernetes.engine_pod import EnginePod
+from executors.kubernetes.pod_view import PodView
+from executors.kubernetes.workload_view import WorkloadView
+from topics.fleet import InstanceState
+
+LEAVES_COST, DRAINS_COST = "-2000000", "-1000000"
+"""Deletion costs: an idle pod leaves before one that still drains, and both before others."""
+
+
+@dataclass(slots=True)
+class ScaleTarget:
+    """The claims on one workload.
+
+    claims: engines, with or without a pod. raised: replicas that Shoal added and that may still be
+    without a node. written: the replicas of Shoal's last write, None = no
+    write yet. leaving: stopped engines whose removal was written. refusal: why Shoal does not scale
+    the workload any more, "" = it does.
+    """
+
+    claims: list[EnginePod] = field(default_factory=list)
+    leaving: set[EnginePod] = field(default_factory=set)
+    raised: int = 0
+    written: int | None = None
+    refusal: str = ""
+
+    @property
+    def waiting(self) -> list[EnginePod]:
+        """Claims without a pod."""
+        return [engine for engine in self.claims if not engine.pod and not engine.stopping]
+
+    @property
+    def stopping(self) -> list[EnginePod]:
+        """Claims that stop and whose removal is not written yet."""
+        return [e for e in self.claims if e.stopping and e not in self.leaving and not e.gone]
+
+
+def assign_pods(
+    target: ScaleTarget, pods: Iterable[PodView], avoid: Collection[str] = ()
+) -> list[tuple[EnginePod, PodView]]:
+    """Pods for the waiting claims: ready ones first, then the oldest. avoid: names of pods that are
+    taken only if no other is left."""
+    claimed = {engine.pod for engine in target.claims}
+    free = [pod for pod in pods if pod.name not in claimed and not pod.terminating and not pod.over]
+    free.sort(key=lambda pod: (pod.name in avoid, not pod.ready, pod.created_s, pod.name))
+    return list(zip(target.waiting, free, strict=False))
+
+
+def deletion_cost(state: InstanceState) -> str | None:
+    """The deletion cost of the pod of an instance in `state`; None = no annotation."""
+    if state is InstanceState.DRAINING:
+        return DRAINS_COST
+    return LEAVES_COST if state is InstanceState.STOPPING else None
+
+
+def removable(
+    target: ScaleTarget, workload: WorkloadView, pods: Collection[PodView]
+) -> list[EnginePod]:
+    """The claims whose pods the next removal takes: they carry the lowest cost. None is removable
+    while a pod of a Deployment starts, because a ReplicaSet removes pods that are not ready first,
+    whatever their cost."""
+    if not workload.picks_victim:
+        return target.stopping
+    if any(pod.node and not (pod.ready or pod.terminating or pod.over) for pod in pods):
+        return []
+    marked = {p.name for p in pods if p.annotations.get(names.DELETION_COST) == LEAVES_COST}
+    return [engine for engine in target.stopping if engine.pod in marked]
+
+
+def next_replicas(
+    target: ScaleTarget,
+    workload: WorkloadView,
+    pods: Collection[PodView],
+    removed: Collection[EnginePod],
+) -> int | None:
+    """The replicas to write, None if the present ones are right. pods: of the workload. removed:
+    claims that this write removes.
+
+    Growth counts every claim, because each needs a pod of its own. A removal lowers the replicas by
+    the engines that stop, which are idle by then. Replicas that Shoal added, that found no node and
+    that no claim needs any more are taken back.
+    """
+    claimed = {engine.pod for engine in target.claims}
+    living = [pod for pod in pods if not (pod.terminating or pod.over)]
+    if removed:
+        return max(workload.least, workload.replicas - len(removed))
+    missing = len(target.waiting)
+    if not missing:
+        unused = sum(bool(pod.unschedulable) and pod.name not in claimed for pod in living)
+        back = min(unused, target.raised, workload.replicas - workload.least)
+        return workload.replicas - back if back > 0 else None
+    wanted = min(workload.most, len(living) + missing)
+    return wanted if wanted > workload.replicas else None
+
+
+def other_writer(target: ScaleTarget, workload: WorkloadView) -> str:
+    """Why another program sets the replicas too, "" if none does. It is noticed when the replicas
+    differ from Shoal's last write."""
+    if target.written is None or workload.replicas == target.written:
+        return ""
+    manager = workload.last_writer or "another client"
+    return (
+        f"{manager} set {workload.title} to {workload.replicas} replicas after Shoal wrote "
+        f"{target.written}; Shoal does not scale it any more"
+    )
+
+
+def ordinal_swap(
+    leaving: EnginePod, claims: Iterable[EnginePod], pods: Iterable[PodView]
+) -> EnginePod | None:
+    """The claim that holds the pod of the highest ordinal, if it is not `leaving` itself."""
+    ordinals = {pod.name: _ordinal(pod.name) for pod in pods}
+    held = [engine for engine in claims if engine.pod in ordinals]
+    last = max(held, key=lambda engine: ordinals[engine.pod], default=None)
+    return last if last is not None and last is not leaving and not last.stopping else None
+
+
+def _ordinal(name: str) -> int:
+    digits = name.rpartition("-")[2]
+    return int(digits) if digits.isascii() and digits.isdigit() else -1

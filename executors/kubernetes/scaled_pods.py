@@ -1,0 +1,131 @@
+"""`Placer` of one slot in mode `scale`: engines are pods of workloads that others own.
+
+Shoal writes only labels and annotations of these pods, and the replicas of their workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from executors.engines.engine_protocol import LaunchLine
+from executors.kubernetes import kube_names as names
+from executors.kubernetes.engine_pod import EnginePod
+from executors.kubernetes.own_pods import serving_label
+from executors.kubernetes.pod_fleet import PodFleet
+from executors.kubernetes.pod_template import PodLaunch, dump_launch, read_launch
+from executors.kubernetes.scale_target import deletion_cost
+from executors.kubernetes.workload_scaler import WorkloadScaler
+from topics.checks import InvalidRecord
+from topics.fleet import InstanceState
+
+
+class ScaledPods:
+    """The pods of one slot."""
+
+    def __init__(self, slot: str, pool: str, fleet: PodFleet, scaler: WorkloadScaler) -> None:
+        self._slot = slot
+        self._pool = pool
+        self._fleet = fleet
+        self._scaler = scaler
+        self._marking: set[str] = set()
+        self._draining: set[EnginePod] = set()
+
+    def adopt(self) -> list[EnginePod]:
+        """See `Placer`."""
+        found = []
+        for pod in self._fleet.in_slot(self._slot):
+            launch = read_launch(pod.annotations)
+            if launch is None or pod.over or pod.terminating:
+                continue
+            engine = EnginePod(launch, pod.name, created=True)
+            if self._scaler.adopt(engine, pod):
+                found.append(engine)
+        return found
+
+    def start(
+        self, launch: PodLaunch, line: Callable[[], LaunchLine], image: str, grace_s: int
+    ) -> EnginePod:
+        """See `Placer`. The command line is the owner's."""
+        desired = launch.desired
+        workload = self._scaler.find(desired.model, desired.phase, self._pool)
+        if workload is None:
+            allowed = (
+                f'a workload with {names.MANAGED}: "true", {names.MODEL}: {desired.model}, '
+                f"{names.ROLE}: {desired.phase} and {names.POOL}: {self._pool}"
+            )
+            raise InvalidRecord("workload", "none", allowed)
+        if workload.gpus and workload.gpus != len(desired.gpus):
+            asked = f"{len(desired.gpus)} GPUs"
+            raise InvalidRecord(workload.title, asked, f"{workload.gpus}, as in its pod template")
+        engine = EnginePod(replace(launch, ports=(workload.port,)))
+        refusal = self._scaler.refusal(workload)
+        if refusal:
+            engine.failure, engine.hopeless = refusal, True
+            return engine
+        self._scaler.claim(workload, engine)
+        return engine
+
+    def stop(self, engine: EnginePod, grace_s: int) -> None:
+        """See `Placer`. The grace period is that of the pod template."""
+        self._scaler.stop(engine)
+
+    def kill(self, engine: EnginePod) -> None:
+        """See `Placer`. Shoal has no right to delete a pod: the workload shrinks."""
+        self._scaler.stop(engine)
+
+    def release(self, engine: EnginePod, remove: bool) -> None:
+        """See `Placer`. A pod that stays loses its claim and serves again."""
+        self._scaler.release(engine)
+        self._draining.discard(engine)
+        pod = self._fleet.pods.objects.get(engine.pod)
+        if pod is not None and not pod.terminating:
+            notes = {names.LAUNCH: None, names.DELETION_COST: None}
+            labels = {names.SLOT: None, names.INSTANCE: None, names.SERVING: "true"}
+            change = {"metadata": {"labels": labels, "annotations": notes}}
+            self._fleet.spawn(self._fleet.patch_pod(engine.pod, change))
+
+    def mark(self, engine: EnginePod, state: InstanceState, launch: PodLaunch) -> bool:
+        """See `Placer`. A pod is unrouted only for a drain: one that is claimed serves on."""
+        if state is InstanceState.DRAINING and engine not in self._draining:
+            self._draining.add(engine)
+            self._scaler.swap_ordinals(engine)
+        elif state is not InstanceState.DRAINING and state is not InstanceState.STOPPING:
+            self._draining.discard(engine)
+        pod = self._fleet.pods.objects.get(engine.pod)
+        if pod is None:
+            return False
+        drains = serving_label(state) == "draining"
+        labels: dict[str, str | None] = {names.SLOT: names.label_value(self._slot)}
+        if drains or state is InstanceState.READY:
+            labels[names.SERVING] = serving_label(state)
+            labels[names.ROLE] = launch.desired.phase
+        notes: dict[str, str | None] = {
+            names.LAUNCH: dump_launch(launch),
+            names.DELETION_COST: deletion_cost(state),
+        }
+        change: dict[str, dict[str, str | None]] = {}
+        for part, wanted, present in (
+            ("labels", labels, pod.labels), ("annotations", notes, pod.annotations),
+        ):  # fmt: skip
+            differs = {key: value for key, value in wanted.items() if present.get(key) != value}
+            if differs:
+                change[part] = differs
+        if not change:
+            return True
+        if engine.pod not in self._marking:
+            self._marking.add(engine.pod)
+            self._fleet.spawn(self._patch(engine.pod, {"metadata": change}))
+        return False
+
+    def held_gpus(self, known: Mapping[str, EnginePod]) -> set[int] | None:
+        """See `Placer`. A slot in this mode is only a number: nothing blocks its GPUs."""
+        return set()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _patch(self, name: str, change: Mapping[str, object]) -> None:
+        try:
+            await self._fleet.patch_pod(name, change)
+        finally:
+            self._marking.discard(name)

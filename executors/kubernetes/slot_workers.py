@@ -1,0 +1,113 @@
+"""The workers of all slots of one executor, and the loops that they share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import aiohttp
+
+from executors.kubernetes import kube_names as names
+from executors.kubernetes.kube_client import KubeApi
+from executors.kubernetes.kubernetes_config import KubePool, KubernetesConfig, PoolMode
+from executors.kubernetes.own_pods import OwnPods, Placer
+from executors.kubernetes.pod_fleet import PodFleet
+from executors.kubernetes.pod_runner import PodRunner, SlotSettings, reach_pod
+from executors.kubernetes.pod_template import PodSettings
+from executors.kubernetes.scaled_pods import ScaledPods
+from executors.kubernetes.template_folder import TemplateFolder
+from executors.kubernetes.workload_scaler import WorkloadScaler
+from executors.node.engine_probes import ProbeTimeouts
+from executors.node.executor_config import NodeConfig
+from executors.node.executor_metrics import Metrics
+from executors.node.node_lock import NodeLock
+from executors.node.node_worker import NodeWorker, Publish, rules_for
+from executors.node.probe_schedule import ProbeSchedule
+from topics.keys import Keys
+
+log = logging.getLogger(__name__)
+
+_NOTICE_EVERY_S = 1.0
+_SYNC_EVERY_S = 0.1
+
+
+class SlotWorkers:
+    """Builds and owns one worker per slot. workers, runners: by slot."""
+
+    def __init__(
+        self,
+        config: KubernetesConfig,
+        keys: Keys,
+        api: KubeApi,
+        client: aiohttp.ClientSession,
+        metrics: Metrics,
+        timeouts: ProbeTimeouts,
+    ) -> None:
+        self._config = config
+        self._keys = keys
+        self._client = client
+        self._metrics = metrics
+        self._timeouts = timeouts
+        scales = any(pool.mode is PoolMode.SCALE for pool in config.pools.values())
+        labels = "" if scales else f"{names.MANAGED}=true"
+        self.fleet = PodFleet(api, labels, config.read_nodes)
+        self.scaler = WorkloadScaler(self.fleet, config.scale_kinds) if scales else None
+        self._templates = TemplateFolder(config.templates)
+        self.runners: dict[str, PodRunner] = {}
+        self.workers: dict[str, NodeWorker] = {}
+
+    def build(self, publish: Publish, boot: str, place: str, load_feed: str) -> None:
+        """Make the workers. boot, place: see `Status`."""
+        executor = self._config.executor
+        rules = rules_for(executor, standby=False)
+        for node in executor.nodes:
+            pool = self._config.pools[node.pool]
+            probes = ProbeSchedule(
+                executor.engines, self._client, reach_pod(self._keys.engine), self._timeouts
+            )
+            runner = PodRunner(
+                node, executor, self.fleet, self._placer(node, pool), probes, self._metrics,
+                SlotSettings(pool.node_wait_s, self._config.route_lag_s), self._keys.engine,
+            )  # fmt: skip
+            lock = NodeLock(node.node, boot, place, executor.time_base.speed)
+            self.runners[node.node] = runner
+            self.workers[node.node] = NodeWorker(
+                node, executor, runner, lock, self._metrics, publish, rules, load_feed
+            )
+
+    def start(self) -> None:
+        """Begin to follow the cluster."""
+        self.fleet.start()
+        if self.scaler is not None:
+            self.scaler.start()
+
+    async def wait_synced(self, end: asyncio.Event) -> bool:
+        """Wait until all pods are known; False if `end` comes first."""
+        while not (self.fleet.pods.synced and (self.scaler is None or self.scaler.synced)):
+            if end.is_set():
+                return False
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(end.wait(), _SYNC_EVERY_S)
+        return True
+
+    async def watch_notices(self) -> None:
+        """Pass reclaim notices on until cancelled."""
+        while True:
+            for slot, runner in self.runners.items():
+                self.workers[slot].on_reclaim_notice(runner.reclaim_left_s())
+            await asyncio.sleep(_NOTICE_EVERY_S)
+
+    async def close(self) -> None:
+        """Stop following. Pods keep running."""
+        await self.fleet.close()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _placer(self, node: NodeConfig, pool: KubePool) -> Placer:
+        if pool.mode is PoolMode.SCALE and self.scaler is not None:
+            return ScaledPods(node.node, node.pool, self.fleet, self.scaler)
+        settings = PodSettings(
+            node.pool, pool.nodes, pool.gpu_resource, self._config.key_secret, pool.queue
+        )
+        return OwnPods(node.node, self.fleet, self._templates, settings)

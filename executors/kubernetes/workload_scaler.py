@@ -1,0 +1,309 @@
+"""Mode `scale`: grows and shrinks the workloads of a namespace by the claims of all slots.
+
+Before each write it looks for another manager of the replicas. If one is found, Shoal writes
+nothing more to this workload and names the manager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from executors.kubernetes import kube_names as names
+from executors.kubernetes.engine_pod import EnginePod
+from executors.kubernetes.kube_client import KubeApi, Manifest
+from executors.kubernetes.kube_errors import Conflict, KubeError, Temporary
+from executors.kubernetes.kube_kinds import AUTOSCALER, EVENT, Kind
+from executors.kubernetes.object_cache import ObjectCache
+from executors.kubernetes.pod_fleet import PodFleet
+from executors.kubernetes.pod_template import dump_launch
+from executors.kubernetes.pod_view import PodView
+from executors.kubernetes.scale_target import (
+    ScaleTarget,
+    assign_pods,
+    next_replicas,
+    ordinal_swap,
+    other_writer,
+    removable,
+)
+from executors.kubernetes.workload_view import WorkloadView, parse_workload
+
+log = logging.getLogger(__name__)
+
+_EVERY_S = 0.5
+_COST_SEEN_S = 0.5
+_VICTIM_S = 5.0
+"""A pod that was to leave and still lives this long after the write was not chosen."""
+
+
+class WorkloadScaler:
+    """The workloads in mode `scale`. targets: by title, such as "deployments/llama"."""
+
+    def __init__(self, fleet: PodFleet, kinds: Iterable[Kind]) -> None:
+        self._fleet = fleet
+        self._api: KubeApi = fleet.api
+        self._caches = [
+            ObjectCache(fleet.api, kind, _parser(kind), on_change=self._wake) for kind in kinds
+        ]
+        self.targets: dict[str, ScaleTarget] = {}
+        self._written_s: dict[EnginePod, float] = {}
+        self._marked_s: dict[EnginePod, float] = {}
+        self._news = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to follow the workloads and to act on claims."""
+        for cache in self._caches:
+            self._fleet.spawn(cache.run())
+        self._fleet.spawn(self._run())
+
+    @property
+    def synced(self) -> bool:
+        """Whether all workloads are known. A kind that the server does not have counts as known."""
+        return all(cache.synced or cache.fault for cache in self._caches)
+
+    def workloads(self) -> list[WorkloadView]:
+        """All workloads that their owners opted in."""
+        return [item for cache in self._caches for item in cache.objects.values()]
+
+    def find(self, model: str, role: str, pool: str) -> WorkloadView | None:
+        """The workload for a model and role in a pool ("us/l4" stands for all its markets)."""
+        names_of_pool = (pool, pool.rpartition("/")[0])
+        for workload in sorted(self.workloads(), key=lambda one: one.title):
+            if (workload.model, workload.role) == (model, role) and workload.pool in names_of_pool:
+                return workload
+        return None
+
+    def refusal(self, workload: WorkloadView) -> str:
+        """Why Shoal does not scale `workload`, "" if it does."""
+        target = self.targets.get(workload.title)
+        return workload.fault or (target.refusal if target else "")
+
+    def claim(self, workload: WorkloadView, engine: EnginePod) -> None:
+        """Find a pod of `workload` for `engine`, or make the workload grow."""
+        self.targets.setdefault(workload.title, ScaleTarget()).claims.append(engine)
+        self._wake()
+
+    def adopt(self, engine: EnginePod, pod: PodView) -> bool:
+        """Restore the claim of `engine` on `pod`; False if no workload owns the pod."""
+        for workload in self.workloads():
+            if workload.owns(pod):
+                self.targets.setdefault(workload.title, ScaleTarget()).claims.append(engine)
+                return True
+        return False
+
+    def stop(self, engine: EnginePod) -> None:
+        """Remove the pod of `engine` by lowering the replicas. Of a workload with ordinals the
+        highest one leaves: its claim changes places with `engine`."""
+        engine.stopping = True
+        if not engine.pod:  # no pod was found yet
+            engine.gone = True
+        self._wake()
+
+    def release(self, engine: EnginePod) -> None:
+        """Forget the claim of an engine that ended."""
+        for target in self.targets.values():
+            if engine in target.claims:
+                target.claims.remove(engine)
+            target.leaving.discard(engine)
+        self._written_s.pop(engine, None)
+        self._marked_s.pop(engine, None)
+        self._wake()
+
+    def swap_ordinals(self, engine: EnginePod) -> bool:
+        """Give `engine`, which begins to drain, the pod that its workload removes first. Returns
+        whether another pod than planned leaves."""
+        for workload in self.workloads():
+            target = self.targets.get(workload.title)
+            if target is None or engine not in target.claims or workload.picks_victim:
+                continue
+            other = ordinal_swap(engine, target.claims, self._pods(workload))
+            if other is not None:
+                log.warning(
+                    "%s removes its highest ordinal: pod %s leaves instead of pod %s, which the "
+                    "plan chose", workload.title, other.pod, engine.pod,
+                )  # fmt: skip
+                engine.pod, other.pod = other.pod, engine.pod
+                return True
+        return False
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        self._news.set()
+
+    def _pods(self, workload: WorkloadView) -> list[PodView]:
+        return [pod for pod in self._fleet.pods.objects.values() if workload.owns(pod)]
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), _EVERY_S)
+            self._news.clear()
+            if not self._fleet.pods.synced:
+                continue
+            for workload in self.workloads():
+                target = self.targets.get(workload.title)
+                if target is not None:
+                    try:
+                        await self._step(workload, target)
+                    except KubeError as error:
+                        log.warning("%s: %s", workload.title, error)
+            self._fail_orphans()
+            await asyncio.sleep(0.1)
+
+    async def _step(self, workload: WorkloadView, target: ScaleTarget) -> None:
+        refusal = target.refusal or workload.fault or other_writer(target, workload)
+        if refusal:
+            await self._refuse(workload, target, refusal)
+            return
+        pods = self._pods(workload)
+        for engine, pod in assign_pods(target, pods):
+            await self._bind(engine, pod)
+        self._check_victims(workload, target, pods)
+        removed = self._settled(removable(target, workload, pods))
+        wanted = next_replicas(target, workload, pods, removed)
+        if wanted is None:
+            return
+        found = await self._other_autoscaler(workload)
+        if found:
+            await self._refuse(workload, target, found)
+        elif wanted == workload.replicas:
+            for engine in removed:  # the owner's minimum: the pod stays, without a claim
+                engine.gone = True
+        else:
+            await self._write(workload, target, wanted, removed)
+
+    def _settled(self, engines: list[EnginePod]) -> list[EnginePod]:
+        """Those of `engines` whose cost the controller has surely seen in its own local copy."""
+        now_s = time.monotonic()
+        for engine in engines:
+            self._marked_s.setdefault(engine, now_s)
+        return [e for e in engines if now_s - self._marked_s[e] >= _COST_SEEN_S]
+
+    async def _write(
+        self, workload: WorkloadView, target: ScaleTarget, wanted: int, removed: list[EnginePod]
+    ) -> None:
+        scale = await self._api.read_scale(workload.kind, workload.name)
+        if scale.replicas != workload.replicas:
+            return  # the local copy is old: decide again with the next news
+        try:
+            await self._api.write_scale(workload.kind, workload.name, wanted, scale.version)
+        except Conflict:
+            return
+        except Temporary:
+            # The write may have arrived: the next step compares the replicas again.
+            target.written = None
+            raise
+        removed = removed[: max(0, workload.replicas - wanted)]
+        target.leaving.update(removed)
+        for engine in removed:
+            self._written_s[engine] = time.monotonic()
+        target.written = wanted
+        target.raised = max(0, target.raised + wanted - workload.replicas)
+        log.info("%s: %d replicas, was %d", workload.title, wanted, workload.replicas)
+        await self._await_copy(workload, wanted)
+
+    async def _await_copy(self, workload: WorkloadView, wanted: int) -> None:
+        """Wait until the local copy shows the write, so that it is not taken for another's."""
+        for _ in range(100):
+            current = next((one for one in self.workloads() if one.title == workload.title), None)
+            if current is None or current.replicas != workload.replicas:
+                return
+            await asyncio.sleep(0.05)
+
+    async def _bind(self, engine: EnginePod, pod: PodView) -> None:
+        """Record the claim on the pod, for the next executor."""
+        launch = engine.launch
+        labels = {
+            names.INSTANCE: names.label_value(launch.desired.instance),
+            names.GROUP: names.label_value(launch.desired.group),
+        }
+        notes = {names.LAUNCH: dump_launch(launch), names.DELETION_COST: None}
+        change: Manifest = {"metadata": {"labels": labels, "annotations": notes}}
+        if await self._fleet.patch_pod(pod.name, change):
+            engine.pod, engine.created = pod.name, True
+
+    def _check_victims(
+        self, workload: WorkloadView, target: ScaleTarget, pods: list[PodView]
+    ) -> None:
+        """Notice removals of other pods than chosen. The chosen pod then stays, without a claim."""
+        now_s = time.monotonic()
+        alive = {pod.name for pod in pods if not (pod.terminating or pod.over)}
+        for engine in list(target.leaving):
+            waited_s = now_s - self._written_s.get(engine, now_s)
+            settled = len(alive) <= workload.replicas
+            if engine.pod in alive and settled and waited_s > _VICTIM_S:
+                text = f"another pod than {engine.pod} left, which stays and serves again"
+                log.warning("%s: %s", workload.title, text)
+                self._fleet.spawn(self._event(workload, "OtherVictim", text))
+                target.leaving.discard(engine)
+                engine.gone = True
+
+    async def _other_autoscaler(self, workload: WorkloadView) -> str:
+        """Why a HorizontalPodAutoscaler forbids a write, "" if none does."""
+        listing = await self._api.list_objects(AUTOSCALER)
+        for raw in listing.objects:
+            ref = raw["spec"].get("scaleTargetRef") or {}
+            if (ref.get("kind"), ref.get("name")) == (workload.kind.kind, workload.name):
+                return (
+                    f"HorizontalPodAutoscaler {raw['metadata']['name']} scales {workload.title}; "
+                    "Shoal does not"
+                )
+        return ""
+
+    async def _refuse(self, workload: WorkloadView, target: ScaleTarget, why: str) -> None:
+        """End all claims that need a write. Claims with a pod keep serving."""
+        if not target.refusal:
+            log.error("%s: not scaled: %s", workload.title, why)
+            self._fleet.spawn(self._event(workload, "NotScaled", why))
+        target.refusal = why
+        for engine in target.waiting:
+            engine.failure, engine.hopeless = why, True
+        for engine in target.stopping:
+            engine.gone = True
+
+    def _fail_orphans(self) -> None:
+        """End the claims on workloads that are gone or no longer opted in."""
+        known = {workload.title for workload in self.workloads()}
+        for title, target in list(self.targets.items()):
+            if title in known:
+                continue
+            for engine in target.waiting:
+                engine.failure, engine.hopeless = f"{title} is no longer managed", True
+            for engine in target.stopping:
+                engine.gone = True
+            if not target.claims:
+                del self.targets[title]
+
+    async def _event(self, workload: WorkloadView, reason: str, text: str) -> None:
+        """Write an Event on the workload, where its owner looks."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        event: Manifest = {
+            "metadata": {"name": f"{workload.name}.{uuid.uuid4().hex[:12]}"},
+            "involvedObject": {
+                "apiVersion": workload.kind.api_version,
+                "kind": workload.kind.kind,
+                "name": workload.name,
+                "namespace": self._api.namespace,
+            },
+            "reason": reason,
+            "message": text[:1000],
+            "type": "Warning",
+            "source": {"component": "shoal"},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            await self._api.create(EVENT, event)
+        except KubeError as error:
+            log.warning("%s: no event: %s", workload.title, error)
+
+
+def _parser(kind: Kind) -> Callable[[Manifest], WorkloadView | None]:
+    return lambda raw: parse_workload(kind, raw)

@@ -1,0 +1,256 @@
+"""Mode `scale` on a real control plane: drain, victim, other managers."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors.kubernetes.kube_client import KubeClient
+from tests.kubernetes.executor_bench import STUB, Bench, config_file, wish
+from tests.kubernetes.label_router import LAG_S, LabelRouter
+from tests.kubernetes.plane.control_plane import ControlPlane
+from tests.kubernetes.plane.raw_api import RawApi
+from topics.fleet import InstanceState
+
+PODS = "/api/v1/namespaces/serving/pods"
+APPS = "/apis/apps/v1/namespaces/serving"
+POOL = {"us/l4/owned": {"mode": "scale", "nodes": {"pool": "l4"}}}
+A, B = "us.l4.owned.0", "us.l4.owned.1"
+SELECTOR = "app%3Dengine,shoal.dev/serving%3Dtrue"
+
+
+@pytest.fixture(scope="module")
+def kubelet(plane: ControlPlane) -> Any:
+    name = plane.start_kubelet([f"s{n}" for n in range(4)], third=20)
+    yield name
+    plane.stop_process(name)
+
+
+@pytest.fixture
+async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
+    made = KubeClient(str(plane.kubeconfig("shoal-scale")))
+    made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture(autouse=True)
+async def empty(admin: RawApi, kubelet: str) -> AsyncIterator[None]:
+    yield
+    for kind in ("deployments", "statefulsets"):
+        for item in (await admin.get(f"{APPS}/{kind}"))["items"]:
+            await admin.delete(f"{APPS}/{kind}/{item['metadata']['name']}")
+    for _ in range(600):
+        pods = (await admin.get(PODS))["items"]
+        if not pods:
+            return
+        for pod in pods:
+            if not pod["metadata"].get("deletionTimestamp"):
+                await admin.delete(f"{PODS}/{pod['metadata']['name']}", 1)
+        await asyncio.sleep(0.1)
+    raise AssertionError("pods are left")
+
+
+def workload(replicas: int, kind: str = "Deployment", command: bool = True, **notes: str) -> Any:
+    container: dict[str, Any] = {
+        "name": "engine", "image": "engine",
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }  # fmt: skip
+    if command:
+        container |= {
+            "command": [sys.executable, "-S", "-E", str(STUB)],
+            "readinessProbe": {"httpGet": {"path": "/health", "port": 8000}, "periodSeconds": 1},
+        }
+    spec = {"terminationGracePeriodSeconds": 5, "containers": [container]}
+    labels = {"app": "engine"}
+    template = {"metadata": {"labels": {**labels, "shoal.dev/serving": "true"}}, "spec": spec}
+    annotations = {
+        "shoal.dev/managed": "true", "shoal.dev/model": "m", "shoal.dev/pool": "us/l4/owned",
+        **{f"shoal.dev/{key}": value for key, value in notes.items()},
+    }  # fmt: skip
+    found: dict[str, Any] = {
+        "metadata": {"name": "engine", "annotations": annotations},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template},
+    }
+    if kind == "StatefulSet":
+        found["spec"] |= {"serviceName": "engine", "podManagementPolicy": "Parallel"}
+    return found
+
+
+async def living(admin: RawApi) -> list[str]:
+    pods = (await admin.get(PODS))["items"]
+    return sorted(p["metadata"]["name"] for p in pods if not p["metadata"].get("deletionTimestamp"))
+
+
+async def replicas(admin: RawApi, kind: str = "deployments") -> int:
+    return int((await admin.get(f"{APPS}/{kind}/engine"))["spec"]["replicas"])
+
+
+async def pods_by_instance(admin: RawApi) -> dict[str, str]:
+    pods = (await admin.get(PODS))["items"]
+    return {
+        p["metadata"]["labels"]["shoal.dev/instance"]: p["metadata"]["name"]
+        for p in pods
+        if "shoal.dev/instance" in p["metadata"]["labels"]
+    }
+
+
+async def test_claims_take_running_pods_first_and_then_scale_out(
+    client: KubeClient, admin: RawApi, tmp_path: Path
+) -> None:
+    await admin.post(f"{APPS}/deployments", workload(2))
+    while len(await living(admin)) < 2:
+        await asyncio.sleep(0.1)
+    async with Bench(config_file(tmp_path, POOL), client) as bench:
+        bench.assign(A, wish("a", 0), wish("b", 1))
+        await bench.until(lambda: bench.ready(A, "ab"))
+        assert await replicas(admin) == 2
+        bench.assign(A, wish("a", 0), wish("b", 1), wish("c", 2))
+        await bench.until(lambda: bench.ready(A, "abc"))
+        assert await replicas(admin) == 3
+        chosen = (await pods_by_instance(admin))["a"]
+        bench.drain(A, "a")
+        await bench.until(lambda: bench.is_in(A, "a", InstanceState.STOPPED))
+        assert await replicas(admin) == 2
+        assert chosen not in await living(admin)
+    async with Bench(config_file(tmp_path, POOL), client) as again:
+        assert again.adopted == 2
+
+
+async def test_scale_downs_break_no_stream_while_the_plain_way_does(
+    client: KubeClient, admin: RawApi, tmp_path: Path
+) -> None:
+    await admin.post(f"{APPS}/deployments", workload(8))
+    file = config_file(tmp_path, POOL, slots=2, route_lag_s=LAG_S + 0.5)
+    async with Bench(file, client) as bench, LabelRouter(admin, SELECTOR) as router:
+        current = {n: (A if n < 4 else B, n % 4, f"i{n}") for n in range(8)}
+        retired: dict[str, list[Any]] = {A: [], B: []}
+
+        def publish() -> None:
+            for slot in (A, B):
+                own = [wish(name, gpu) for at, gpu, name in current.values() if at == slot]
+                bench.assign(slot, *own, *retired[slot])
+
+        publish()
+        names = {slot: [n for s, _, n in current.values() if s == slot] for slot in (A, B)}
+        await bench.until(lambda: bench.ready(A, names[A]) and bench.ready(B, names[B]))
+        await bench.until(lambda: len(router.table) == 8)
+        router.load(streams_per_s=20, stream_s=2.0)
+
+        async def exchange(lane: int, number: int) -> None:
+            """Drain one instance, then start another one in its place."""
+            slot, gpu, name = current.pop(lane)
+            retired[slot].append(wish(name, gpu, drain=True))
+            publish()
+            await bench.until(lambda: bench.is_in(slot, name, InstanceState.STOPPED), 90)
+            retired[slot] = [item for item in retired[slot] if item.instance != name]
+            current[lane] = (slot, gpu, f"i{lane}-{number}")
+            publish()
+            await bench.until(lambda: bench.ready(slot, [f"i{lane}-{number}"]), 90)
+
+        async def churn(lane: int) -> int:
+            for number in range(10):
+                await exchange(lane, number)
+            return 10
+
+        downs = sum(await asyncio.gather(*(churn(lane) for lane in range(5))))
+        while sum(router.counts.values()) < 1000:
+            await asyncio.sleep(0.5)
+        await router.finish()
+        print("scale", downs, dict(router.counts))
+        assert downs == 50
+        assert router.counts["broken"] == 0
+        assert router.counts["ok"] >= 1000
+    await plain_scale_downs(admin)
+
+
+async def plain_scale_downs(admin: RawApi) -> None:
+    """The same load, and replicas lowered without a drain."""
+    async with LabelRouter(admin, SELECTOR) as router:
+        while len(router.table) < 8:
+            await asyncio.sleep(0.1)
+        router.load(streams_per_s=20, stream_s=2.0)
+        await asyncio.sleep(3)
+        for count in (6, 4):
+            await admin.patch(f"{APPS}/deployments/engine/scale", {"spec": {"replicas": count}})
+            await asyncio.sleep(3)
+        await router.finish()
+        print("plain", dict(router.counts))
+        assert router.counts["broken"] > 0
+
+
+async def test_an_autoscaler_on_the_workload_is_named_and_nothing_is_written(
+    client: KubeClient, admin: RawApi, tmp_path: Path
+) -> None:
+    hpas = "/apis/autoscaling/v2/namespaces/serving/horizontalpodautoscalers"
+    ref = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "engine"}
+    spec = {"scaleTargetRef": ref, "minReplicas": 1, "maxReplicas": 3}
+    await admin.post(f"{APPS}/deployments", workload(1))
+    await admin.post(hpas, {"metadata": {"name": "theirs"}, "spec": spec})
+    try:
+        async with Bench(config_file(tmp_path, POOL), client) as bench:
+            bench.assign(A, wish("a", 0), wish("b", 1))
+            await bench.until(lambda: bench.is_in(A, "b", InstanceState.FAILED))
+            seen = bench.instance(A, "b")
+            assert seen is not None
+            assert "HorizontalPodAutoscaler theirs scales deployments/engine" in seen.reason
+            await bench.until(lambda: bench.ready(A, "a"))
+            assert await replicas(admin) == 1
+            events = (await admin.get("/api/v1/namespaces/serving/events"))["items"]
+            assert [e["message"] for e in events if e["reason"] == "NotScaled"] == [seen.reason]
+    finally:
+        await admin.delete(f"{hpas}/theirs")
+
+
+async def test_a_manager_that_sets_the_replicas_back_sees_one_write_and_is_named(
+    client: KubeClient, admin: RawApi, tmp_path: Path
+) -> None:
+    await admin.post(f"{APPS}/deployments", workload(1))
+
+    async def git_ops() -> None:
+        path = f"{APPS}/deployments/engine?fieldManager=gitops"
+        while True:
+            if await replicas(admin) != 1:
+                await admin.patch(path, {"spec": {"replicas": 1}})
+            await asyncio.sleep(0.2)
+
+    other = asyncio.create_task(git_ops())
+    try:
+        async with Bench(config_file(tmp_path, POOL), client) as bench:
+            bench.assign(A, wish("a", 0))
+            await bench.until(lambda: bench.ready(A, "a"))
+            bench.assign(A, wish("a", 0), wish("b", 1), wish("c", 2))
+            refused = [InstanceState.FAILED]
+            await bench.until(lambda: any(bench.is_in(A, n, s) for n in "bc" for s in refused))
+            reasons = [i.reason for i in bench.statuses[A].instances if i.reason]
+            assert any("gitops set deployments/engine to 1 replicas" in why for why in reasons)
+            before = (await admin.get(f"{APPS}/deployments/engine"))["metadata"]["generation"]
+            await asyncio.sleep(3)
+            after = (await admin.get(f"{APPS}/deployments/engine"))["metadata"]["generation"]
+            assert after == before  # nothing is written after the refusal
+            assert after <= 3  # created, one write by Shoal, set back by the other
+    finally:
+        other.cancel()
+
+
+async def test_a_stateful_set_loses_its_highest_ordinal_and_the_plan_follows(
+    client: KubeClient, admin: RawApi, tmp_path: Path
+) -> None:
+    await admin.post(f"{APPS}/statefulsets", workload(3, "StatefulSet"))
+    while len(await living(admin)) < 3:
+        await asyncio.sleep(0.1)
+    async with Bench(config_file(tmp_path, POOL), client) as bench:
+        bench.assign(A, wish("a", 0), wish("b", 1), wish("c", 2))
+        await bench.until(lambda: bench.ready(A, "abc"))
+        first = next(n for n, pod in (await pods_by_instance(admin)).items() if pod == "engine-0")
+        bench.drain(A, first)
+        await bench.until(lambda: bench.is_in(A, first, InstanceState.STOPPED))
+        assert await living(admin) == ["engine-0", "engine-1"]
+        others = [n for n in "abc" if n != first]
+        await bench.until(lambda: bench.ready(A, others))
+        assert await replicas(admin, "statefulsets") == 2

@@ -1,0 +1,206 @@
+"""Mode `pods` in memory: launches, failures, adoption, drains and notices."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from executors.kubernetes import kube_names as names
+from executors.kubernetes import own_pods, pod_fleet
+from executors.kubernetes.engine_pod import EnginePod, end_of
+from executors.kubernetes.kube_kinds import NODE, POD
+from executors.kubernetes.pod_template import PodLaunch
+from executors.kubernetes.pod_view import PodView
+from tests.unit.kubernetes.fake_cluster import FakeCluster
+from tests.unit.kubernetes.slot_bench import SLOT, SlotBench, settle, wish
+from topics.fleet import InstanceState
+
+NAME = names.pod_name("a", 0)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    monkeypatch.setattr(pod_fleet, "_LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr(pod_fleet, "_MOST_PAUSE_S", 0.0)
+    monkeypatch.setattr(own_pods, "_NAME_TAKEN_S", 0.0)
+    return FakeCluster()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+async def bench(
+    tmp_path: Path, cluster: FakeCluster, client: aiohttp.ClientSession
+) -> AsyncIterator[SlotBench]:
+    made = SlotBench(tmp_path, cluster, client)
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def serve(bench: SlotBench) -> None:
+    bench.assign(SLOT, wish("a"))
+    await bench.steps(2)
+    bench.cluster.run_pod(NAME, "10.0.0.7")
+    await bench.steps(4)
+    assert bench.state(SLOT, "a") is InstanceState.READY
+
+
+async def test_an_instance_becomes_one_pod_and_is_ready_at_its_address(bench: SlotBench) -> None:
+    await serve(bench)
+    assert bench.cluster.names(POD) == [NAME]
+    assert bench.instance(SLOT, "a").endpoint == "10.0.0.7:8000"
+    assert bench.statuses[SLOT].addresses == ("10.0.0.7",)
+    pod = bench.cluster.objects["pods", NAME]
+    assert pod["spec"]["containers"][0]["command"] == [
+        "engine", "--host=$(POD_IP)", "--phase=aggregated",
+    ]  # fmt: skip
+    assert pod["metadata"]["labels"][names.SERVING] == "true"
+
+
+async def test_a_create_whose_answer_is_lost_makes_no_second_pod(bench: SlotBench) -> None:
+    bench.cluster.lost_answers = 1
+    await serve(bench)
+    creates = [write for write in bench.cluster.writes if write[0] == "create"]
+    assert len(creates) == 2
+    assert bench.cluster.names(POD) == [NAME]
+
+
+async def test_a_quota_gives_the_instance_up_at_once_with_the_reason(bench: SlotBench) -> None:
+    bench.cluster.quota = 0
+    bench.assign(SLOT, wish("a"))
+    await bench.steps(3)
+    seen = bench.instance(SLOT, "a")
+    assert seen.state is InstanceState.FAILED
+    assert seen.reason == "quota: exceeded quota: gpus, requested: 1, used: 0"
+
+
+async def test_an_invalid_template_is_the_reason_of_the_failure(
+    bench: SlotBench, tmp_path: Path
+) -> None:
+    (tmp_path / "pod.yaml").write_text("spec: {containers: []}")
+    bench.assign(SLOT, wish("a"))
+    await bench.steps(3)
+    assert "template.spec.containers" in bench.instance(SLOT, "a").reason
+
+
+async def test_a_server_that_is_away_stops_nothing_and_gets_the_writes_later(
+    bench: SlotBench,
+) -> None:
+    await serve(bench)
+    bench.cluster.down = True
+    bench.assign(SLOT, wish("a"), wish("b", 1))
+    await bench.steps(5)
+    assert bench.state(SLOT, "a") is InstanceState.READY
+    assert bench.state(SLOT, "b") is InstanceState.STARTING
+    bench.cluster.down = False
+    await bench.steps(2)
+    assert bench.cluster.names(POD) == sorted([NAME, names.pod_name("b", 0)])
+
+
+async def test_a_drain_unroutes_waits_for_requests_and_then_deletes(bench: SlotBench) -> None:
+    await serve(bench)
+    bench.kind.running[0] = 2
+    bench.assign(SLOT, wish("a", drain=True))
+    await bench.steps(10)
+    assert bench.state(SLOT, "a") is InstanceState.DRAINING
+    labels = bench.cluster.objects["pods", NAME]["metadata"]["labels"]
+    assert labels[names.SERVING] == "draining"
+    assert ("delete", "pods", NAME) not in bench.cluster.writes
+    bench.kind.running[0] = 0
+    await bench.steps(6)
+    assert bench.cluster.objects["pods", NAME]["metadata"]["deletionTimestamp"]
+    assert bench.state(SLOT, "a") is InstanceState.STOPPING
+    bench.cluster.remove(POD, NAME)
+    await bench.steps(2)
+    assert bench.state(SLOT, "a") is InstanceState.STOPPED
+
+
+async def test_a_deletion_by_another_client_unroutes_at_once_and_starts_again(
+    bench: SlotBench,
+) -> None:
+    await serve(bench)
+    await bench.cluster.delete(POD, NAME, 30)
+    await bench.steps(2)
+    assert bench.state(SLOT, "a") is InstanceState.STARTING
+    assert bench.instance(SLOT, "a").reason == "its pod is being deleted"
+    await bench.steps(10)
+    assert bench.cluster.names(POD) == [NAME]  # the GPUs are not free yet
+    bench.cluster.remove(POD, NAME)
+    await bench.steps(3)
+    assert bench.cluster.names(POD) == [names.pod_name("a", 1)]
+
+
+async def test_the_next_executor_adopts_a_serving_pod_and_drains_it_by_its_requests(
+    bench: SlotBench, tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
+    await serve(bench)
+    heir = SlotBench(tmp_path, bench.cluster, client)
+    assert await heir.open() == 1
+    heir.kind.running[0] = 3
+    heir.assign(SLOT, wish("a", drain=True))
+    await heir.steps(10)
+    assert heir.state(SLOT, "a") is InstanceState.DRAINING
+    assert ("delete", "pods", NAME) not in bench.cluster.writes
+    await heir.close()
+
+
+async def test_a_second_pod_of_an_instance_is_deleted_and_not_adopted(
+    bench: SlotBench, tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
+    await serve(bench)
+    twin = dict(bench.cluster.objects["pods", NAME])
+    twin["metadata"] = {
+        **twin["metadata"],
+        "name": "twin",
+        "creationTimestamp": "2026-01-02T00:00:00Z",
+    }
+    bench.cluster.put(POD, twin)
+    heir = SlotBench(tmp_path, bench.cluster, client)
+    assert await heir.open() == 1
+    heir.assign(SLOT, wish("a"))
+    await heir.steps(2)
+    assert ("delete", "pods", "twin") in bench.cluster.writes
+    assert ("delete", "pods", NAME) not in bench.cluster.writes
+    await heir.close()
+
+
+@pytest.mark.parametrize("taint", ["karpenter.sh/disrupted", "ToBeDeletedByClusterAutoscaler"])
+async def test_a_taint_that_announces_the_end_of_a_node_is_a_notice(
+    bench: SlotBench, taint: str
+) -> None:
+    await serve(bench)
+    runner = bench.slots.runners[SLOT]
+    assert runner.reclaim_left_s() is None
+    bench.cluster.put(NODE, {"metadata": {"name": "n0"}, "spec": {"taints": [{"key": taint}]}})
+    await settle()
+    left_s = runner.reclaim_left_s()
+    assert left_s is not None
+    assert 80 < left_s <= 90
+
+
+def test_a_pod_without_a_node_is_given_up_after_the_time_that_its_pool_waits() -> None:
+    engine = EnginePod(PodLaunch(wish("a"), 0, (8000,), 0), "p", created=True)
+    pod = PodView("p", "s", "u", 0.0, unschedulable="0/3 nodes")
+    assert end_of(engine, pod, 100.0, 60.0) is None
+    assert end_of(engine, pod, 159.0, 60.0) is None
+    end = end_of(engine, pod, 160.0, 60.0)
+    assert end is not None
+    assert (end.reason, end.hopeless, end.remove) == ("no node: 0/3 nodes", True, True)
+    at_once = end_of(engine, pod, 101.0, 60.0, "InsufficientCapacity")
+    assert at_once is not None
+    assert at_once.reason == "no node: InsufficientCapacity"
+
+
+def test_a_pod_out_of_sight_that_was_never_confirmed_counts_as_alive() -> None:
+    engine = EnginePod(PodLaunch(wish("a"), 0, (8000,), 0), "p")
+    assert end_of(engine, None, 1.0, 0.0) is None
+    engine.created = True
+    assert end_of(engine, None, 1.0, 0.0) is not None
