@@ -65,8 +65,9 @@ def _wave_inputs(
     if view is not None:
         service = view.service
         needed = view.raw_for(view.state.target_req_per_s)
-        # Planned capacity may be below demand if the model yields to other models or makes room
-        # first. Groups on reclaimed nodes count too: they serve until the node is gone.
+        # Planned capacity may be below demand, if the model gives capacity to other models or makes
+        # room first. Groups on reclaimed nodes count too, because they serve until the node is
+        # gone.
         wanted = [group for group in own if sight.counts(group) or sight.reclaim_ms(group)]
         if not (view.frozen or insufficient_evidence(view, inputs.now_ms)):
             proven = needed
@@ -100,8 +101,8 @@ def _wave_inputs(
 def _drain_timeout_ms(
     own: list[ServingGroup], view: ModelView | None, inputs: ModelUpdateInputs
 ) -> int:
-    """The model's drain time-out in ms. If the model is undeclared, the time-out in the assignments
-    of its nodes."""
+    """The model's drain time-out in ms. For an undeclared model, it is the time-out in the
+    assignments of its nodes."""
     if view is not None:
         return int(1000 * drain_timeout_s(view.service, view.policy, view.state.lengths))
     nodes = {placed.node for group in own for placed in group.placed}
@@ -115,7 +116,7 @@ def keep_needed(
     sight: FleetSnapshot,
     now_ms: int,
 ) -> tuple[ServingGroup, ...]:
-    """Cancel pending removals of models below their target, because no other capacity serves
+    """Cancel pending removals of models below their target, because no new instance would serve
     sooner."""
     leaving = {g.model for g in groups if g.life in (Life.RETIRING, Life.UNROUTED)}
     short = {

@@ -25,10 +25,9 @@ from topics.decisions import Decision
 
 @dataclass(frozen=True, slots=True)
 class AppliedPlans:
-    """Result of approvals and answers.
-
-    ground: the context after them. pending: requests without an answer yet. again: triggers of full
-    plans that failed. replan: triggers for models whose plan was applied in part.
+    """Result of applying approvals and answers. ground: the context afterwards. pending: requests
+    that are not answered yet. again: triggers of full plans that failed. replan: triggers for
+    models whose plan was applied only in part.
     """
 
     ground: PlanningContext
@@ -54,7 +53,7 @@ def apply_plans(found: ObservedTick, wanted: SizedTick) -> AppliedPlans:
     splits, decisions = advance_splits(state.splits, seen, cluster, now_ms)
     heard = (status for status in sight.fleet.running if status.node not in sight.gone)
     used = used_gpus(groups, heard)
-    # Lost nodes must be replaced, so their price is available in the budget.
+    # The budget does not count lost nodes, so that they can be replaced.
     spare = spare_usd_per_h(priced, used.keys() - sight.unpaid(groups))
     site = FreeCapacity(
         priced, used, ground.obtainable(), ground.unusable_nodes(), state.next_serial, spare
@@ -76,7 +75,7 @@ def apply_plans(found: ObservedTick, wanted: SizedTick) -> AppliedPlans:
     for answer in observation.answers:
         asked = pending.get(answer.urgency)
         if asked is None or asked.request.number != answer.number:
-            continue  # this answers an abandoned request
+            continue  # ignore the answer to an abandoned request
         del pending[answer.urgency]
         scene = ChangeContext(priced, sight, combos, seen, now_ms)
         before = carried.groups
@@ -105,8 +104,8 @@ def apply_plans(found: ObservedTick, wanted: SizedTick) -> AppliedPlans:
 def _with_plan(
     full: FullPlans, answer: PlanAnswer, views: Mapping[str, ModelView], now_ms: int
 ) -> FullPlans:
-    """`full` updated with `answer`. An answer for recommended models only leaves `made_ms` and
-    `gap` unchanged."""
+    """`full` updated with `answer`. An answer for recommended models alone does not change
+    `made_ms` and `gap`."""
     left = {model: at_ms for model, at_ms in full.failed_ms.items() if model not in answer.scope}
     full = replace(full, failed_ms=left, failure_noticed_ms=full.failure_noticed_ms if left else 0)
     if not any(model in views and views[model].service.managed for model in answer.scope):

@@ -31,10 +31,10 @@ _LOOK_FOR_STRAYS_MS = 10_000
 class ObservedTick:
     """The fleet and its inputs at the start of a tick.
 
-    inputs: for the model views; `inputs.cluster` has the present prices, `cluster` the declared
-    prices. evaluated_at: demand at which the planner last evaluated each model's combos.
-    unassigned: instances that no assignment names. listens_since_ms: start of the present run of
-    ticks without a long gap.
+    inputs: input of the model views; `inputs.cluster` has the present prices, `cluster` the
+    declared prices. evaluated_at: demand at which the planner last evaluated each model's combos.
+    unassigned: instances that no assignment names. listens_since_ms: time since which there was no
+    long gap between ticks.
     """
 
     cluster: Cluster

@@ -36,13 +36,13 @@ from topics.decisions import Decision, PlannedCombo, PlanRecord
 from topics.hourly_rates import HOUR_MS, MINUTES, RateHour
 from topics.routing import Routes
 
-_RATES_EVERY_MIN = 10  # in minutes, how often rates are published
+_RATES_EVERY_MIN = 10  # minutes between two publications of rates
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenRoutes:
-    """Models whose routes do not change. advised: declared in mode recommend. retained_models: no
-    longer declared, but protected from changes by Shoal."""
+    """Models whose routes must not change. advised: declared in mode recommend. retained_models: no
+    longer declared, but Shoal may not change them."""
 
     advised: Collection[str] = ()
     retained_models: Collection[str] = ()
@@ -89,11 +89,11 @@ def publish(
                 effects.append(PublishRoutes(routes[service.model]))
             continue
         if service.mode is Mode.APPROVE and not own and last is None:
-            continue  # no route is published before the first approved change
+            continue  # in mode approve, publish no routes before the first approved change
         lengths = after.models[service.model].lengths
         heard = [group for group in own if not sight.unreachable(group)]
         found = route_groups(heard, sight.views, after.combos, lengths, last)
-        if not found:  # all nodes are unreachable, but may still serve
+        if not found:  # keep the routes: all nodes are unreachable, but may still serve
             found = route_groups(own, sight.views, after.combos, lengths, last)
         start_s = starts.get(service.model, 0.0)
         feeds = sight.load_feeds(own)
@@ -159,8 +159,8 @@ def _became_empty(routes: Routes | None, groups: Iterable[ServingGroup]) -> bool
 def _rates(
     before: ControllerState, after: ControllerState, cluster: Cluster, now_ms: int
 ) -> list[PublishRates]:
-    """Recent request rates per model, published every ten minutes and after each measured start.
-    The next controller fills in later minutes from its windows."""
+    """Recent request rates per model, published every ten minutes and after each measured start. A
+    new controller takes the minutes after the last publication from its windows."""
     found = []
     for service in cluster.services:
         model, state = service.model, after.models[service.model]
@@ -173,7 +173,7 @@ def _rates(
         if history.end_minute:
             last = (history.end_minute - 1) // MINUTES
             first = max(last - 1, (said - 1) // MINUTES, history.first_hour)
-        else:  # no requests were counted, but a start was measured
+        else:  # a start was measured, but no requests were counted
             first = last = now_ms // HOUR_MS
         for hour in range(first, last + 1):
             minutes, token = history.hour(hour), before.leader_token
@@ -204,8 +204,8 @@ def _numbered(
 def _with_route_generations(
     groups: Iterable[ServingGroup], told: Mapping[str, int]
 ) -> tuple[ServingGroup, ...]:
-    """`groups`, with the first route generation that excludes the group in each unrouted group. A
-    gateway that applies this generation confirms the drain."""
+    """`groups`, in which each unrouted group holds the first route generation without it. A gateway
+    that applies this generation confirms that it sends no more requests to the group."""
     kept = []
     for group in groups:
         held = group.switch is not None and not group.switch.asked
@@ -218,8 +218,8 @@ def _with_route_generations(
 
 
 def _may_differ(before: ControllerState, groups: tuple[ServingGroup, ...]) -> frozenset[str] | None:
-    """Nodes whose assignments may change: the nodes of changed groups. None means all nodes, after
-    a new leader token."""
+    """Nodes whose assignments may change: the nodes of changed groups. None: all nodes, because the
+    leader token is new."""
     tokens = {assignment.leader_token for assignment in before.assignments.values()}
     if not tokens <= {before.leader_token} or (groups and not tokens):
         return None

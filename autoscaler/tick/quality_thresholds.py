@@ -2,7 +2,7 @@
 thresholds take effect.
 
 Thresholds are chosen with the plan (`planning.route_choice`). They take effect when the fleet is
-ready: a model that will get more requests gets its capacity first.
+ready, so that a model has its capacity before it gets more requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Demands = Mapping[str, ModelDemand]
 Splits = Mapping[str, SplitState]
 
 _NOWHERE = SplitState()
-_STD_MULTIPLE = 2.4  # multiple of the distance from mean to 95% bound: four standard deviations
+# multiple of the distance from the mean to its 95% bound, about four standard deviations
+_STD_MULTIPLE = 2.4
 
 
 def route_requests(
@@ -42,8 +43,9 @@ def route_requests(
 ) -> tuple[RouteTraffic, ...]:
     """The traffic of each service, as input of a full plan.
 
-    The planned rate is the sum of the parts of its models' targets that serve this service. So a
-    split that only moves requests needs as much capacity as the present split, including headroom.
+    The planned rate of a service is the sum, over its models, of the part of the target that serves
+    this service. So a split that only moves requests is planned with the same headroom as the
+    present split.
     """
     found = []
     for route in cluster.routes:
@@ -66,7 +68,8 @@ def route_requests(
 def _is_unchanged(
     route: QualityRoute, known: SplitState, demand: ModelDemand, policy: Policy, now_ms: int
 ) -> bool:
-    """Whether the thresholds must not move for a lower cost, because they moved too recently."""
+    """Whether the thresholds moved so recently that a lower cost is no reason to move them
+    again."""
     if not known.target_cuts or not known.changed_ms:
         return False
     now = route.mix(demand.local_lengths.classes)
@@ -131,7 +134,7 @@ def adopt_answer(
 def advance_splits(
     splits: Splits, views: Mapping[str, ModelView], cluster: Cluster, now_ms: int
 ) -> tuple[Splits, list[Decision]]:
-    """`splits`, with planned thresholds put into effect if their capacity is ready or overdue. A
+    """`splits`, in which planned thresholds take effect if their capacity is ready or overdue. A
     split that needs approval waits for its capacity without a time limit."""
     found, said = dict(splits), []
     for route in cluster.routes:
@@ -174,8 +177,8 @@ def split_routes(
 def from_routes(
     cluster: Cluster, published: Mapping[str, Routes], now_ms: int
 ) -> dict[str, SplitState]:
-    """Thresholds from the last published routes, if their score classes are still declared, dated
-    by the routes."""
+    """Thresholds from the last published routes, with the time of the routes. Omitted if their
+    score classes are no longer declared."""
     found = {}
     for route in cluster.routes:
         last = published.get(route.name)
@@ -208,7 +211,8 @@ def _is_ready(view: ModelView) -> bool:
 
 
 def _rate(route: QualityRoute, demand: ModelDemand, policy: Policy) -> RateEstimate:
-    """The present rate; the declared rate until requests have arrived for a whole local window."""
+    """The present rate of the service; the declared rate until requests have arrived for a whole
+    local window."""
     if BLOCK_S * len(since_first_arrival(demand.blocks)) < policy.local_window_s:
         return RateEstimate(route.req_per_s, route.req_per_s, route.req_per_s, 0, None)
     return current_rate(demand, policy)

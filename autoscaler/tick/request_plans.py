@@ -38,7 +38,8 @@ _AFTER_FAILURE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class PlanRequests:
-    """Plan requests of this tick, at most one per urgency. number: of the last request."""
+    """Plan requests of this tick, at most one per urgency. number: serial number of the last
+    request."""
 
     requests: tuple[Pending, ...]
     number: int
@@ -89,8 +90,8 @@ def _next_scope(
     concerned: Collection[str], memory: FullPlans, ground: PlanningContext
 ) -> tuple[str, ...]:
     """The models to plan now, among those that a trigger affects. If both managed and recommended
-    models are due, they alternate. A model whose last plan failed waits before its next request.
-    A model with uncounted servers waits until they are counted."""
+    models are due, the requests alternate between them. A model whose last plan failed waits before
+    its next request. A model with uncounted servers waits until they are counted."""
     concerned = [
         model
         for model in concerned
@@ -104,7 +105,7 @@ def _next_scope(
     counted = [m for m, v in ground.views.items() if not is_uncounted(v.service, ground.models[m])]
     return managed_first(
         counted, ground, advise=not managed
-    )  # all models share the budget, so all are planned
+    )  # models share the budget, so all are planned together
 
 
 def _declared_only(memory: FullPlans, ground: PlanningContext) -> FullPlans:
@@ -121,7 +122,7 @@ def _declared_only(memory: FullPlans, ground: PlanningContext) -> FullPlans:
 def _report_failure(
     found: ObservedTick, memory: FullPlans
 ) -> tuple[FullPlans, tuple[Decision, ...]]:
-    """Report that no full plan was found, and repeat the report while this lasts."""
+    """Report once that no full plan was found, and periodically while this lasts."""
     now_ms, told_ms = found.inputs.now_ms, memory.failure_noticed_ms
     failed = now_ms in memory.failed_ms.values()
     if not failed or (told_ms and now_ms - told_ms < NOTICE_INTERVAL_MS):

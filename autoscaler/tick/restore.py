@@ -59,11 +59,11 @@ def restore(
     """The state for the next tick. assignments and statuses by node, routes by model.
 
     A removal that has not begun to drain is cancelled, because removals need new evidence. A role
-    switch continues. Reversals, the last addition and decision numbers are restored. The planner's
-    first answer gives the capacity of combos. plan_number, next_serial: of the last plan. rates:
-    requests of past hours, and start times measured under the present predictions. full_ms: last
-    request for a full plan, in an earlier term of this process. At a first start, all inputs are
-    empty.
+    switch continues. Reversals, the last addition and decision numbers are restored. The capacity
+    of combos is unknown until the planner's first answer. plan_number, next_serial: numbers of the
+    last plan. rates: requests of past hours, and start times measured under the present
+    predictions. full_ms: time of the last request for a full plan, if this process was the leader
+    before. At a first start, all inputs are empty.
     """
     assignments = {node: _within_bounds(record) for node, record in assignments.items()}
     routes = {model: _within_bounds(record) for model, record in routes.items()}
@@ -87,13 +87,15 @@ def restore(
     bases = {service.model: basis(service, cluster) for service in cluster.services}
     for record in sorted(rates, key=lambda record: record.hour):
         hours.setdefault(record.model, []).append((record.hour, record.arrivals))
-        past = record.hour <= now_ms // HOUR_MS  # a record of a later hour comes from a wrong clock
+        # ignore records of future hours: their clock was wrong
+        past = record.hour <= now_ms // HOUR_MS
         if past and record.basis == bases.get(record.model):
             last[record.model] = record
     models = {
         service.model: ModelState(
             lengths=service.lengths,
-            # The declared rate is for a first start. An existing fleet is better evidence.
+            # The declared rate counts only at a first start. An existing fleet is better evidence
+            # of the demand.
             rate_observed=service.model in running,
             restart_hold=service.model in running,
             turns=turns.get(service.model, Reversals()),
@@ -125,8 +127,8 @@ def restore(
 
 
 def _within_bounds(record: Told) -> Told:
-    """`record` with a generation low enough to be raised. The new leader token makes the record
-    newer in any case."""
+    """`record` with a generation that can still be increased. A lower generation is safe, because
+    the new leader token makes later records newer."""
     if record.generation <= MAX_RESTORED_COUNT:
         return record
     return replace(record, generation=MAX_RESTORED_COUNT)
@@ -207,10 +209,9 @@ def _switch(
     name: str, model: str, placed: list[Placed], phases: Mapping[str, Phase]
 ) -> Switch | None:
     """The role switch of the group called `name`, if a member serves in another phase than its
-    assignment: the executor of that member completes the switch or rolls it back. phases: the phase
-    in which each instance serves.
-
-    None if the present roles form no combo to return to, because part of the switch is complete.
+    assignment: that member's executor completes the switch or rolls it back. phases: the phase in
+    which each instance serves. None if part of the switch is complete, so that the present roles
+    form no combo to return to.
     """
     before = tuple(replace(p, phase=phases.get(p.instance, p.phase)) for p in placed)
     serving = {p.phase for p in before}
@@ -227,8 +228,8 @@ def _switch(
 def _unassigned(
     assignments: Mapping[str, Assignment], statuses: Mapping[str, Status], since_ms: int
 ) -> dict[str, list[Placed]]:
-    """By group: instances on nodes without an assignment. Such a node continues with the last
-    assignment that it read; if it is assigned again, its instances keep running unchanged."""
+    """By group, the instances on nodes without a published assignment. Such a node keeps the last
+    assignment that it read; if the instances are assigned again, they keep running unchanged."""
     found: dict[str, list[Placed]] = {}
     for node, status in sorted(statuses.items()):
         if node in assignments or status.at_ms < since_ms:
@@ -244,7 +245,7 @@ def _is_complete(name: str, placed: Iterable[Placed]) -> bool:
     try:
         _, members = parse_combo_id(combo_id_of(name))
     except InvalidValue:
-        return True  # this name has another form and lists no members
+        return True  # names of other forms list no members
     wanted: Counter[tuple[Phase, int, str]] = Counter()
     for phase, gpus, pool, count in members:
         wanted[phase, gpus, pool] += count

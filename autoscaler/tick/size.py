@@ -30,7 +30,7 @@ class SizedTick:
 
 
 def size(found: ObservedTick) -> SizedTick:
-    """Update all models, set their targets and advance their rollouts."""
+    """Update all models, set their targets, and advance their rollouts by one step."""
     inputs, sight = found.inputs, found.sight
     now_ms, before = inputs.now_ms, inputs.state.models
     models = update_models(inputs, found.faults, sight)

@@ -29,26 +29,27 @@ from topics.lora_adapters import requests_by_adapter
 from topics.topic_table import STATUS
 
 Desired = tuple[str, str, str, int]
-"""(region, pool, role, instances) that should run."""
+"""(region, pool, role, target number of instances)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
     """Status of one model.
 
-    mode: as declared. held: why Shoal does not change the model, "" if it may. Text for people:
-    held, target_why, word, uncertain. demand_req_per_s: of the local window. target_req_per_s,
-    target_why: planned demand and its evidence. wanted_req_per_s, ready_req_per_s: raw capacity of
-    planned and of ready combos. ready, wanted: number of combos. unmanaged: servers that Shoal did
-    not start, None = unknown; they count as ready if Shoal may not change the model. desired:
-    instances by pool and role. p95 latencies and attained (share): of the local and the long
-    window. telemetry_age_s: age of the newest reported second. usd_per_h: price of the GPUs of all
-    groups, starting and draining groups included; groups whose nodes are all lost excluded.
-    proposal: number of the decision that waits for approval, 0 for none. short: demand or the floor
-    cannot be met. is_held: paused or released by an operator. planned: a plan was made since the
-    start. word: the condition in one word. uncertain: measurements far from their prediction, "" if
-    none. adapters_req_per_s: demand of the local window by LoRA adapter, for all declared adapters;
-    it is part of demand_req_per_s.
+    mode: as declared. held: why Shoal does not change the model, "" if it may. The fields held,
+    target_why, word and uncertain are text for people. demand_req_per_s: rate in the local window.
+    target_req_per_s, target_why: planned demand and its evidence. wanted_req_per_s,
+    ready_req_per_s: raw capacity of planned and of ready combos. ready, wanted: number of combos.
+    unmanaged: servers that Shoal did not start, None = unknown; they count as ready if Shoal may
+    not change the model. desired: instances by pool and role. p95 latencies in ms, and `attained`
+    (share of requests): values of the local and the long window. telemetry_age_s: age of the newest
+    reported second. usd_per_h: price of the GPUs of all groups, including starting and draining
+    groups but not groups whose nodes are all lost. proposal: number of the decision that waits for
+    approval, 0 for none. short: whether demand or the floor cannot be met. is_held: whether an
+    operator paused or released the model. planned: whether a plan was made since the start. word:
+    the condition in one word. uncertain: measurements that differ much from their predictions, ""
+    if none. adapters_req_per_s: demand of the local window by LoRA adapter, for all declared
+    adapters; it is part of demand_req_per_s.
     """
 
     model: str
@@ -81,7 +82,7 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
-    """Status of the whole fleet. usd_per_h: of nodes on the bill."""
+    """Status of the whole fleet. usd_per_h: price of all nodes on the bill."""
 
     models: tuple[ModelStatus, ...]
     usd_per_h: float
@@ -166,7 +167,7 @@ def _model_status(
         uncertain=", ".join(texts(uncertainty(state))),
         adapters_req_per_s=_adapters(service, demand),
     )
-    # A schedule may set a floor above the declared minimum.
+    # The floor in force may exceed the declared minimum, because of a schedule.
     return _with_condition(made, held, whole.services.get(service.model, service), state)
 
 
@@ -200,7 +201,8 @@ def _desired(wanted: Mapping[str, int]) -> tuple[Desired, ...]:
     for combo_id, count in wanted.items():
         for phase, _, pool, each in parse_combo_id(combo_id)[1]:
             region, name, market = pool.split("/")
-            # The name must be a valid Kubernetes label. Spot nodes form a separate pool there.
+            # The pool's name must be a valid Kubernetes label, and spot nodes form a separate pool
+            # in Kubernetes.
             key = region, f"{name}-spot" if market == Market.SPOT else name, phase.value
             found[key] = found.get(key, 0) + count * each
     return tuple((*key, count) for key, count in sorted(found.items()))
