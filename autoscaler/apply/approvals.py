@@ -51,14 +51,14 @@ def propose(
     state: ModelState,
     scene: ChangeContext,
 ) -> tuple[list[Decision], ModelState]:
-    """The decision and the state with a pending approval for `decision`; nothing new if an equal
-    proposal is open or was rejected recently.
-
-    done: the change as it would be applied now; it is not applied.
+    """The decision about a new proposal, and the state that holds it. There is no new proposal if
+    an equal one is open or was rejected recently. done: the proposed change, applied hypothetically
+    to the present fleet.
     """
     if not done.change:
         return [], state
-    # Nothing changes until a person decides, so the planner is not called each second.
+    # The fleet stays the same until a person decides, so the planner must not be called each
+    # second.
     state = replace(
         state,
         unmet_req_per_s=state.target_req_per_s,
@@ -159,8 +159,8 @@ def _still_valid(
     view: ModelView,
     scene: ChangeContext,
 ) -> tuple[Change, Reason | None]:
-    """The part of an approved proposal that is still possible, and why the rest is not; None if
-    nothing is left out."""
+    """(the part of an approved proposal that is still possible, the reason why the rest is not);
+    the reason is None if no part is left out."""
     change = Counter(dict(proposal.change))
     adds, removes = +change, -change
     if not removes:

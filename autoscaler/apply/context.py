@@ -17,8 +17,8 @@ from topics.decisions import Decision
 
 @dataclass(frozen=True, slots=True)
 class ChangeContext:
-    """Cluster, fleet snapshot, combos and views at one moment; they do not change during the
-    application."""
+    """Cluster, fleet snapshot, combos and views at one moment; they stay the same while answers are
+    applied."""
 
     cluster: Cluster
     sight: FleetSnapshot
@@ -37,7 +37,8 @@ class ChangeContext:
         over_since_ms: int = 0,
         change: tuple[tuple[str, int], ...] = (),
     ) -> Decision:
-        """A decision about `model` for the reasons `why`, with its target and present capacity."""
+        """A decision about `model` for the reasons `why`, with the model's target and present
+        capacity."""
         why = tuple(why)
         return Decision(
             number=0,

@@ -1,8 +1,7 @@
-"""Move a group to nodes that other groups use, so that its own node can be released.
-
-A plan gives counts, packed as tightly as possible. The real placement depends on the nodes that
-were free at each start, and on later removals. At most one group per model moves; the total
-capacity does not change.
+"""Moves a group to nodes that other groups use, so that its own node can be released. This is
+needed because a plan assumes that groups are packed tightly, but the real placement depends on the
+nodes that were free at each start and on later removals. At most one group per model moves; the
+total capacity stays the same.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def defragment(
         usd_per_h = _freed_usd_per_h(group, tenants, scene)
         if usd_per_h <= 0.0 or (best is not None and usd_per_h <= best[0]):
             continue
-        # The move must not rent a node, and must not use the group's present nodes.
+        # Exclude new nodes and the group's present nodes as destinations.
         nothing = {pool.id: 0 for pool in site.cluster.pools}
         shut = frozenset(site.shut) | frozenset(_nodes(group))
         inside = replace(site, obtainable=nothing, shut=shut)

@@ -1,6 +1,7 @@
 """Decisions of kind `infeasible`: demand, SLOs and constraints that no plan can meet.
 
-The state stores each of them, so that it is not requested again at once and not reported too often.
+The state remembers each case, so that it is not planned again at once and not reported too
+often.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
 ASK_AGAIN_MS = 30_000
-_PROMISE_AGAIN_MS = 540_000  # repeated with every second periodic full plan
+# time between two reports; with the default period, every second full plan repeats the report
+_PROMISE_AGAIN_MS = 540_000
 
 
 def unmet_demand(
@@ -31,11 +33,10 @@ def unmet_demand(
     service: Service,
     scene: ChangeContext,
 ) -> tuple[list[Decision], ModelState]:
-    """No more capacity is available: store this in the state, and report it periodically.
-
-    short, sought: unserved and requested demand in requests/s. Both include the derating, which is
-    removed here. The target may have risen since the request: a higher target is requested at once.
-    runs: wanted combos now.
+    """Store in the state that no more capacity is available, and report it periodically. short,
+    sought: unserved and requested demand in requests/s; both include the derating, which is removed
+    here. runs: number of planned combos now. If the target has risen since the request, the
+    difference is requested at once.
     """
     now_ms = scene.now_ms
     short, sought = short * state.derate, sought * state.derate
@@ -86,8 +87,8 @@ def constraints_violated(
 ) -> tuple[list[Decision], ModelState]:
     """Report the constraints that the plan violates, except demand: survival, the spot limit.
 
-    The report is made when a further constraint is violated, and periodically. Unmet floors are
-    reported by `unmet_demand`.
+    The report is repeated periodically, and at once if another constraint is violated.
+    `unmet_demand` reports unmet floors.
     """
     broken = [
         promise

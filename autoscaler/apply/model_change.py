@@ -33,8 +33,8 @@ _MAKE_ROOM_MS = 60_000
 @dataclass(frozen=True, slots=True)
 class Change:
     """Combos of one model to add and to remove, and the reason why a part is left out. makes_room:
-    serving groups may leave before the additions start. urgent: the model is below target, so the
-    change is no exchange, however small the gain."""
+    whether serving groups may leave before the additions start. urgent: whether the model is below
+    target, so that the change counts as an addition, however small the gain."""
 
     adds: Counter[str]
     removes: Counter[str]
@@ -49,8 +49,8 @@ class AppliedChange:
 
     groups: of all models. site: free capacity after the change. started: placed groups; switched:
     groups that change roles in place; going: groups that retire, and the switched groups before
-    their switch. unplaced: combos without room. delta_usd_per_h: of the bill. state: of the model.
-    left_out: why a part is missing.
+    their switch. unplaced: combos without room. delta_usd_per_h: change of the bill. state: new
+    state of the model. left_out: the reason why a part is missing.
     """
 
     groups: Mapping[str, ServingGroup]
@@ -72,7 +72,7 @@ class AppliedChange:
 
     @property
     def kind(self) -> str:
-        """The kind of the decision about this change; replacements are decided elsewhere."""
+        """The kind of the decision about this change."""
         return kind_of(bool(self.started or self.switched), bool(self.going))
 
 
@@ -134,11 +134,10 @@ def apply_switch(
     scene: ChangeContext,
 ) -> tuple[Change, FreeCapacity, tuple[ServingGroup, ...]]:
     """Apply the part of `change` that needs no other GPUs, by switching groups to other combos in
-    place. Returned: the rest of the change, the free capacity, and the switched groups.
-
-    A group serves less during its switch, so only as many groups switch as demand can spare. If the
-    plan gives more capacity to an overloaded model, as many groups switch as the disruption budget
-    allows. The others are replaced by new groups.
+    place. Returns the rest of the change, the free capacity, and the switched groups. A group
+    serves less during its switch, so only as many groups switch as demand allows. For an overloaded
+    model that gains capacity, the disruption budget is the limit instead. The remaining groups are
+    replaced by new groups.
     """
     policy = scene.cluster.policy
     if not change.adds or not change.removes or not policy.switches_roles:
@@ -193,9 +192,9 @@ def kind_of(adds: bool, removes: bool) -> str:
 def after_change(
     state: ModelState, net_req_per_s: float, both: bool, view: ModelView, *, outward: bool = False
 ) -> ModelState:
-    """The state after a change of capacity. both: combos were added and removed; if the capacity
-    stays about equal, the change is no reversal. outward: the change counts as an addition, however
-    small."""
+    """The state after a change of capacity. both: whether combos were both added and removed; then
+    the change is no reversal if the capacity stays about equal. outward: whether the change counts
+    as an addition, however small."""
     turns, now_ms = state.turns, view.now_ms
     exchange = both and is_exchange(net_req_per_s, view) and not outward
     out = outward or (net_req_per_s > 0.0 and not exchange)
@@ -226,10 +225,9 @@ def _affordable(
     scene: ChangeContext,
     switches: bool,
 ) -> Change:
-    """`change` with the removals that capacity allows although some additions found no room.
-
-    If the plan makes room, groups within the disruption budget are removed first; further removals
-    wait until that room is used. Role switches in place use the same budget.
+    """`change` after some additions found no room: it keeps only the removals that the capacity
+    allows. If the plan makes room, groups within the disruption budget, which role switches in
+    place use too, are removed first. Further removals wait until that room is used.
     """
     if not unplaced:
         return change

@@ -1,7 +1,7 @@
 """Apply a planner answer to the present fleet, which may have changed since the request.
 
-A part that no longer fits is left out and planned again; the rest is applied. Removals need
-evidence at the moment when they begin; additions do not.
+A part that no longer fits is left out and planned again; the rest is applied. Removals, unlike
+additions, need evidence at the moment when they begin.
 """
 
 from __future__ import annotations
@@ -65,10 +65,9 @@ def apply_answer(
 ) -> AppliedPlan:
     """Apply `answer` to the request `pending`, model by model, higher priority first.
 
-    While a model's demand is served, a full plan rents no more nodes for the model than the plan
-    lists: additions without room wait until other groups leave. If no managed model changes, all of
-    them would wait for each other; then the first model whose change succeeds on further nodes may
-    use them.
+    If a model's demand is served, it gets no more rented nodes than the full plan lists: additions
+    without room wait until other groups leave. If all managed models wait for each other in this
+    way, the first model whose change succeeds with further nodes may rent them.
     """
     if answer.outcome is Outcome.NONE:
         return AppliedPlan(groups, site, models)
@@ -135,7 +134,8 @@ def _apply_to_models(
     now = {group.name: group for group in groups}
     full = answer.urgency is Urgency.FULL
     leaving = any(group.yields for group in groups if group.model in answer.scope)
-    makes_room = answer.needs_preemption and not leaving  # not while yielding groups still leave
+    # not while groups that make room are still leaving
+    makes_room = answer.needs_preemption and not leaving
     for service in order:
         model = service.model
         target, base = wanted.get(model, Counter()), asked.get(model, Counter())
@@ -190,7 +190,7 @@ def _apply_to_models(
                 decisions.append(notice(model, why, scene.now_ms))
         below_floor = not (done.started or done.switched) and len(counting) < service.min_instances
         if short > RATE_EPSILON or done.unplaced or below_floor:
-            runs = scene.views[model].groups  # an open proposal counts as applied
+            runs = scene.views[model].groups  # includes an open proposal
             if done.change:
                 runs = len(counting) + sum(n for _, n in done.change)
             said, states[model] = unmet_demand(
@@ -225,7 +225,7 @@ def _change(
     """The change that `answer` requires from the model's present fleet."""
     view = scene.views[service.model]
     if answer.urgency is Urgency.URGENT:
-        # Combos added since the request, for example by a full plan, are not added twice.
+        # Do not add combos twice that were added since the request, for example by a full plan.
         have = Counter(group.combo_id for group in counting)
         if view.covers and len(counting) >= service.min_instances:
             return Change(Counter(), Counter())
@@ -233,7 +233,8 @@ def _change(
         removes = _counts(answer.replaced).get(service.model, Counter())
         moved_on = have != asked or view.frozen is not None
         if removes and moved_on and len(counting) >= service.min_instances:
-            return Change(Counter(), Counter())  # the fleet has changed and is planned again
+            # the fleet has changed, so the model is planned again
+            return Change(Counter(), Counter())
         if moved_on or scale_in_veto(view, adds, removes, short, scene):
             removes = Counter()
         return Change(adds, removes if adds else Counter(), urgent=True)
@@ -251,7 +252,7 @@ def _change(
 
 
 def _kind(answer: PlanAnswer, state: ModelState, done: AppliedChange) -> str:
-    # An urgent change is an addition, even if it makes other combos superfluous.
+    # An urgent change counts as an addition, even if other combos become superfluous.
     outward = bool(done.started or done.switched) and answer.urgency is Urgency.URGENT
     kind = "scale_out" if outward else done.kind
     return "replace" if kind == "scale_out" and state.lost_ms else kind

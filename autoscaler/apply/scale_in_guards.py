@@ -1,4 +1,4 @@
-"""Guards of scale-in: why nothing of a model may be removed at this moment.
+"""Guards of scale-in: reasons why nothing of a model may be removed at this moment.
 
 The guards are checked when a removal begins, for planner answers and approved proposals alike.
 """
@@ -21,29 +21,29 @@ from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from topics.reason_codes import ReasonCode
 
-_EXCHANGE = 0.1  # share of the capacity: a smaller net change counts as an exchange
-NOT_COVERED = Reason(ReasonCode.NOT_COVERED)  # demand rose, or capacity was derated
+_EXCHANGE = 0.1  # a net change below this share of the capacity counts as an exchange
+NOT_COVERED = Reason(ReasonCode.NOT_COVERED)  # since the plan, demand rose or capacity was derated
 
 
 def scale_in_veto(
     view: ModelView, adds: Counter[str], removes: Counter[str], short: float, scene: ChangeContext
 ) -> Reason | None:
-    """Why nothing of the model may be removed now; None if the removal is allowed."""
+    """The reason why nothing of the model may be removed now; None if the removal is allowed."""
     if view.frozen is not None:
         return scale_in_paused(view.frozen)
-    # The view counts a proposal as applied, but this check needs the real fleet.
+    # Use the real fleet, because the view counts an open proposal as applied.
     proposal = view.state.proposal
     waiting = dict(proposal.change) if proposal is not None and not proposal.rejected else {}
     raw = view.raw_req_per_s - raw_req_per_s_of(waiting, scene.combos)
     change = raw_req_per_s_of(adds, scene.combos) - raw_req_per_s_of(removes, scene.combos)
-    # An increase within capacity is no surge, but may need the capacity to be removed.
+    # Even an increase within the planned capacity may need the capacity that would be removed.
     present = max(view.state.target_req_per_s, sizing_rate(view.demand, view.policy).req_per_s)
     if short <= RATE_EPSILON and raw + change < view.raw_for(present) * (1 - RATE_EPSILON):
         return NOT_COVERED
     if change >= -RATE_EPSILON:
         return None  # the capacity does not shrink, so this is no removal
     if view.policy.spends_budget:
-        # Another model gets the capacity, so fresh data is enough, without proof of an excess.
+        # The capacity goes to another model, so fresh data is enough and no excess must be proven.
         return (
             scale_in_paused(Reason(ReasonCode.TELEMETRY_STALE)) if is_stale(view.demand) else None
         )
@@ -60,8 +60,8 @@ def scale_in_allowed(view: ModelView, now_ms: int) -> bool:
 
 
 def reversal_veto(view: ModelView, now_ms: int) -> Reason | None:
-    """Why a removal is too soon after the last addition, or one reversal too many; None if it is
-    allowed."""
+    """The reason why a removal is not allowed: it is too soon after the last addition, or exceeds
+    the limit of reversals. None if it is allowed."""
     since_s = (now_ms - view.state.last_out_ms) / 1000
     if view.state.last_out_ms and since_s < view.service.cooldown_s:
         return scale_in_paused(Reason(ReasonCode.COOLDOWN, quantities=(since_s,)))
@@ -71,7 +71,7 @@ def reversal_veto(view: ModelView, now_ms: int) -> Reason | None:
 
 
 def insufficient_evidence(view: ModelView, now_ms: int) -> Reason | None:
-    """Why the data does not prove that less capacity is enough; None if it does."""
+    """The reason why the data does not prove that less capacity is enough; None if it does."""
     why = stale_evidence(view) or slo_pressure(view.demand, view.service)
     if why is not None:
         return scale_in_paused(why)
