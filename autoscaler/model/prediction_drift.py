@@ -1,8 +1,7 @@
-"""Measured start times and capacity compared with their predictions.
-
-If start times differ from their prediction by more than a fifth, the measured time is used.
-`sizing.capacity_derating` measures capacity. A model whose start time or capacity differs by more
-than a fifth is uncertain. After a day below prediction, scale-in needs a person's approval.
+"""Compares measured start times and capacity with their predictions. If start times differ from the
+prediction by more than a fifth, the measured time is used. `sizing.capacity_derating` measures
+capacity. A model whose start time or capacity differs by more than a fifth is uncertain. After a
+day below prediction, scale-in needs a person's approval.
 """
 
 from __future__ import annotations
@@ -41,7 +40,8 @@ def update_drift(
     """`state` with the measured start times of the model's instances, and the time since which
     measurements are worse than predicted.
 
-    Start times are dropped if the model has groups but none with a measured combo.
+    The measured start times are dropped once the model has groups, but none of the measured
+    combos.
     """
     took = _measured_start(groups, fleet, combos, cluster)
     learnt = state.drift
@@ -49,7 +49,7 @@ def update_drift(
         learnt = replace(learnt, start_s=0.0, predicted_s=0.0, combos=())
     if len(took) >= _LEAST_STARTS:
         measured_s, predicted_s = median(s for _, s, _ in took), median(s for _, _, s in took)
-        # Measured times are uncertain by the largest age of a status.
+        # A measured time is too long by at most the age of a status.
         little_s = max(_OFF * predicted_s, cluster.policy.node_silent_s)
         apart = abs(measured_s - predicted_s) > little_s
         measured_s = float(f"{measured_s:.2g}") if apart else predicted_s
@@ -72,9 +72,9 @@ def start_times_s(combos: Iterable[Combo], models: Mapping[str, ModelState]) -> 
 def expected_s(state: ModelState, predicted_s: float) -> float:
     """Expected start time in seconds of an instance with the prediction `predicted_s`.
 
-    The measured difference is added; if `predicted_s` is below the prediction of the measured
-    starts, only a proportional part. So the result is never 0, and at most the measured difference
-    above `predicted_s`.
+    The result is `predicted_s` plus the measured difference. If `predicted_s` is below the
+    prediction of the measured starts, only a proportional part of the difference is added, so that
+    the result is never 0.
     """
     learnt = state.drift
     if learnt.start_s == learnt.predicted_s or predicted_s <= 0.0:
@@ -91,17 +91,16 @@ def basis(service: Service, cluster: Cluster) -> str:
 
 
 def uncertainty(state: ModelState) -> tuple[Reason, ...]:
-    """The measurements that differ considerably from their prediction, as reasons."""
+    """A reason for each measurement that differs by more than a fifth from its prediction."""
     return (*_capacity(state.derate), *_starts(state.drift))
 
 
 def drift_veto(
     state: ModelState, now_ms: int, load_req_per_s: float, planned_req_per_s: float
 ) -> tuple[Reason, ...]:
-    """Why scale-in needs approval; empty if no approval is needed.
-
-    Starts that are faster than predicted are no risk. Low measured capacity counts only under a
-    load that can prove it; otherwise the planned surplus would stay idle forever.
+    """The reasons why scale-in needs approval; empty if it needs none. Starts that are faster than
+    predicted are no risk. Low measured capacity is a reason only under a load that can prove it;
+    otherwise surplus capacity could never be removed.
     """
     since_ms = state.drift.worse_since_ms
     if not since_ms or now_ms - since_ms < _SUSPECT_MS:
@@ -130,11 +129,10 @@ def drift_notices(
 def _measured_start(
     groups: Iterable[ServingGroup], fleet: FleetView, combos: Mapping[str, Combo], cluster: Cluster
 ) -> list[tuple[str, float, float]]:
-    """(combo, measured, predicted) of each serving instance, in seconds from launch to ready. Left
-    out: restarts, and instances that may have changed roles or were taken over.
-
-    No status shows whether a launch waited for a rented node, so the predicted time is the nearest
-    one to the measured time between the predictions with and without that wait.
+    """(combo, measured, predicted) of each serving instance, in seconds from launch to ready.
+    Restarted instances are left out, as are instances that may have switched roles or were taken
+    over. No status shows whether a launch waited for a rented node. So the prediction may have any
+    value between those with and without that wait, and the nearest to the measured time is used.
     """
     provision_s = {pool.id: pool.provision_s for pool in cluster.pools}
     found = []

@@ -1,5 +1,5 @@
-"""Servers of a model that Shoal may not change: its own groups, and servers that Shoal did not
-start.
+"""Servers of models that Shoal may not change: groups that Shoal started before, and servers that
+it did not start.
 
 Recommendations start from these servers. Shoal records changes of their number, but never changes
 it.
@@ -24,10 +24,10 @@ def adopt_unmanaged(
     state: ModelState, service: Service, seen: int | None, own: Iterable[ServingGroup]
 ) -> ModelState:
     """`state` with the fleet from which recommendations start: `own` groups and `seen` servers
-    (None: unknown). Set at first and whenever the number of servers changes; removed for a managed
-    model."""
+    (None: unknown). This fleet is set at first and whenever the number of servers changes, and
+    removed if the model is managed."""
     if service.managed:
-        # `recommended` may be empty although a recommendation was made at `recommended_ms`.
+        # Test `recommended_ms`, because a recommendation may be empty.
         if not state.recommended and not state.recommended_ms and state.unmanaged is None:
             return state
         return replace(state, recommended=(), recommended_ms=0, unmanaged=None)

@@ -40,8 +40,8 @@ _CV_MATTERS = 1.25
 
 @dataclass(frozen=True, slots=True)
 class ModelUpdateInputs:
-    """Inputs of all models' views in a tick. retained_models: undeclared models with groups that
-    Shoal may not change."""
+    """Inputs of all models' views in a tick. retained_models: models that are no longer declared,
+    with groups that Shoal may not change."""
 
     state: ControllerState
     observation: Observation
@@ -56,7 +56,8 @@ class ModelUpdateInputs:
 def update_models(
     inputs: ModelUpdateInputs, faults: Faults, sight: FleetSnapshot
 ) -> dict[str, ModelState]:
-    """The state of every declared model, with measured lengths and new losses of capacity."""
+    """The updated state of every declared model: measured lengths, forecast, and new losses of
+    capacity."""
     gone = (sight.silent - inputs.state.silent_nodes) | sight.reclaimed.keys()
     hit = {failure.group.model for failure in faults.failures}
     hit |= {
@@ -205,7 +206,8 @@ def _view(
     if service.managed:
         count, raw = len(counting), raw_req_per_s(counting, combos)
         if state.proposal is not None and not state.proposal.rejected:
-            # A proposal counts as approved, so the planner only plans the rest.
+            # An open proposal counts as approved, so that the planner plans only what it does not
+            # cover.
             change = [(i, n) for i, n in state.proposal.change if i in combos]
             count += sum(n for _, n in change)
             raw += sum(combos[i].req_per_s * n for i, n in change)
@@ -278,7 +280,7 @@ def data_notices(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState]
 def evaluated_combos(
     state: ControllerState, observation: Observation, cluster: Cluster
 ) -> tuple[dict[str, Combo], dict[str, Demand]]:
-    """Combos with the planner's last evaluation, and per model the demand of that evaluation.
+    """(combos as the planner last evaluated them, demand of that evaluation by model).
 
     Combos that are in no group, recommendation, proposal or answer are dropped.
     """
