@@ -38,12 +38,12 @@ from topics.supply import Availability, Price
 class Observation:
     """The inputs of one tick.
 
-    demand: per model. statuses: latest per node. availability, prices: latest per pool, from feeds.
-    answers: from the planner, each in one observation only. alerts: since the last tick. controls:
-    latest of each key. engines: by model, the engines' own figures when an alert about them
-    arrived. unmanaged: servers that Shoal did not start, per model for which the number is known.
-    lag_ms: by topic, how far this controller is behind; topics that are read to their end are
-    absent. Silence on a topic with a lag is no evidence.
+    demand: by model. statuses: latest of each node. availability, prices: latest of each pool, from
+    feeds. answers: planner answers, each in one observation only. alerts: alerts since the last
+    tick. controls: latest record of each key. engines: by model, the load that engines reported
+    themselves when an alert about the model arrived. unmanaged: number of servers that Shoal did
+    not start, for models for which it is known. lag_ms: by topic, the lag of this controller;
+    topics without lag are absent. On a topic with lag, silence is no evidence.
     """
 
     demand: Mapping[str, ModelDemand] = field(default_factory=dict)
@@ -64,11 +64,10 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class PendingApproval:
-    """A change that waits for a person's approval, in mode approve.
-
-    number: of its decision. change: combos to add (+) and remove (-), relative to the fleet `base`.
-    kind, reasons: of the decision. rejected: a person rejected the change; it is not proposed again
-    before expires_ms.
+    """A change that waits for a person's approval, in mode approve. number: number of its decision.
+    change: combos to add (+) and remove (-), relative to the fleet `base`. kind, reasons: kind and
+    reasons of the decision. rejected: a person rejected the change; it is not proposed again before
+    expires_ms.
     """
 
     number: int
@@ -85,26 +84,28 @@ class PendingApproval:
 class ModelState:
     """The state of one model.
 
-    lengths, arrival_cv: planned request lengths and planned CV of the gaps between requests;
+    lengths, arrival_cv: planned request lengths and planned CV of the times between arrivals;
     burstiness: sums from which arrival_cv is computed. mix: planned shares of the workload types;
     traffic_split: their routes (both empty without types). target_req_per_s: planned demand, raised
-    by evidence and lowered by lasting evidence; target_why: that evidence. derate: measured over
-    predicted capacity if SLOs were missed without a shortage, in (0, 1]; derated_ms: time of its
-    last change. rate_observed: windows have measured the rate, so the declared workload no longer
-    counts. restart_hold: the model already had instances when the controller started.
-    overload_since_ms: time since which demand exceeds planned capacity. increase_confirmed_ms,
-    increase_started_ms: last and first proof of the present increase. in_flight: (time, requests in
-    flight) at two recent moments. no_data, no_data_noticed: telemetry stopped, and a decision
-    reports the stop. lost_ms: time of a capacity loss that is not replaced yet. settled_ms: time
-    since which all planned instances are ready. last_out_ms, last_in_ms: last addition and removal.
-    unmet_req_per_s, unmet_until_ms: demand that the planner could not serve, and the time until
-    which it is not requested again; has_unserved: some demand is unserved for this reason.
-    preemption_until_ms: until then groups leave to make room, and only a full plan distributes that
-    room. shortage_noticed_ms, slo_noticed_ms, violations_noticed_ms, violations_noticed: last
-    notices of a shortage, an unattainable SLO and violated constraints (which). recommended,
-    recommended_ms: last recommended counts. proposal: waits for approval. forecast: expected demand
-    when an instance started now would be ready. unmanaged: last known number of servers that Shoal
-    did not start, None = unknown. drift: measured against predicted start times and capacity.
+    at once by evidence and lowered by lasting evidence; target_why: that evidence. derate: measured
+    / predicted capacity, in (0, 1], if SLOs were missed at a planned load; derated_ms: time of its
+    last change. rate_observed: whether windows have measured the rate, so that the declared
+    workload no longer counts. restart_hold: whether the model already had instances when the
+    controller started. overload_since_ms: time since which demand exceeds planned capacity.
+    increase_confirmed_ms, increase_started_ms: last and first proof of the present increase.
+    in_flight: (time, requests in flight) at two recent moments. no_data, no_data_noticed: whether
+    telemetry stopped, and whether a decision has reported that. lost_ms: time of a capacity loss
+    that is not replaced yet. settled_ms: time since which all planned instances are ready.
+    last_out_ms, last_in_ms: last addition and removal. unmet_req_per_s, unmet_until_ms: demand that
+    the planner could not serve, and the time until which it is not requested again; has_unserved:
+    whether some demand is unserved for this reason. preemption_until_ms: until this time groups
+    leave to make room, which only a full plan may use. shortage_noticed_ms, slo_noticed_ms,
+    violations_noticed_ms: times of the last notices of a shortage, an unattainable SLO and violated
+    constraints; violations_noticed: these constraints. recommended, recommended_ms: last
+    recommended counts. proposal: change that waits for approval. forecast: expected demand at the
+    time when an instance started now would be ready. unmanaged: last known number of servers that
+    Shoal did not start, None = unknown. drift: measured start times and capacity, compared with
+    their predictions.
     """
 
     lengths: Lengths
@@ -159,7 +160,7 @@ class SplitState:
 
     cuts: in effect at gateways, () = none yet. chosen: last planned thresholds, for the score
     distribution `mix`; they take effect when their fleet is ready. changed_ms: time of the last
-    change. planned: requests/s of each of the service's models in that plan.
+    change. planned: rate in requests/s of each of the service's models in that plan.
     """
 
     cuts: Cuts = ()
@@ -178,16 +179,16 @@ class SplitState:
 class FullPlans:
     """Memory of full plans.
 
-    due: triggers that wait for the rate limit. asked_ms: recent requests. made_ms, gap: time and
-    proven gap (below 0: unknown) of the last plan for managed models. failed_ms: by model, the last
-    failure since its last plan. failure_noticed_ms: last notice of a failure. last_was_managed:
-    whether the last request was for managed models.
+    due: triggers that wait for the rate limit. asked_ms: times of recent requests. made_ms, gap:
+    time and proven gap (below 0: unknown) of the last plan for managed models. failed_ms: by model,
+    time of the last failure since its last plan. failure_noticed_ms: time of the last notice of a
+    failure. last_was_managed: whether the last request was for managed models.
 
     The other fields describe the last request. usd_per_h: prices of nodes; lengths: request lengths
-    of each model at the last request that concerned it; nodes: used nodes per pool, or after the
-    answer was applied (None: no request yet); switchable: combos of models below target, and how
-    many of each could take other roles; already_tried: reasons for a partly applied plan;
-    group_positions: life-cycle state of all groups.
+    of each model at the last request that concerned it; nodes: used nodes per pool at the last
+    request or, later, after its answer was applied (None: no request yet); switchable: combos of
+    models below target, and how many of each could take other roles; already_tried: reasons for a
+    partly applied plan; group_positions: life-cycle state of all groups.
     """
 
     due: tuple[Trigger, ...] = ()
@@ -207,16 +208,15 @@ class FullPlans:
 
 @dataclass(frozen=True, slots=True)
 class ControllerState:
-    """All data that the controller keeps between ticks.
-
-    assignments, routes: last published; an edge may write them again at any time. silent_nodes:
-    nodes without recent statuses; lost_nodes: those silent nodes that are owned or had instances.
-    combos: capacity and cost of running and chosen combos, from the planner; evaluated_at: the
-    demand for which the planner computed them. services: as last declared. pending: at most one
-    request per urgency. full: memory of full plans. active_controls: pauses, releases, scheduled
-    floors and freezes in effect, by scope and kind. unassigned: instances that no assignment names.
-    splits: thresholds by service. ticked_ms: last tick; listens_since_ms: start of the present run
-    of ticks without a long gap, because a stopped or disconnected leader receives nothing.
+    """All data that the controller keeps between ticks. assignments, routes: last published
+    records, which the caller may write again at any time. silent_nodes: nodes without recent
+    statuses; lost_nodes: those silent nodes that are owned or had instances. combos: capacity and
+    cost of running and chosen combos, from the planner; evaluated_at: the demand for which the
+    planner computed them. services: as last declared. pending: at most one request per urgency.
+    full: memory of full plans. active_controls: pauses, releases, scheduled floors and freezes in
+    effect, by scope and kind. unassigned: instances that no assignment names. splits: thresholds by
+    service. ticked_ms: last tick; listens_since_ms: time since which there was no long gap between
+    ticks, because a stopped or disconnected leader receives nothing.
     """
 
     started_ms: int

@@ -18,9 +18,7 @@ IDLE_RATE = 1e-3  # requests/s; the target of an almost idle model
 
 @dataclass(frozen=True, slots=True)
 class RoutedTraffic:
-    """Requests that reach a model through a service that routes to several models. by: name of the
-    service.
-
+    """Requests to a model through a service that routes to several models. by: name of the service.
     least_req_per_s: lower bound of the present rate. planned_req_per_s: rate that the model must be
     able to serve before the service's thresholds change; 0 if they do not change.
     """
@@ -32,13 +30,12 @@ class RoutedTraffic:
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model at this moment.
-
-    groups: number of wanted combos; raw_req_per_s: their capacity, starting instances included.
-    Both are those of the recommendation in modes that do not act. ready: combos with all instances
-    ready. nothing_starting: no instance is starting. requests_in_engines: as reported by engines.
-    frozen: why nothing may be removed now, None if removals are allowed. A proposal that waits for
-    approval counts as applied. routed: traffic through another service.
+    """One model at this moment. groups: number of planned combos; raw_req_per_s: their raw
+    capacity, including starting instances. In modes that do not act, both describe the
+    recommendation. ready: combos with all instances ready. nothing_starting: whether no instance is
+    starting. requests_in_engines: as reported by engines. frozen: the reason why nothing may be
+    removed now, None if removals are allowed. An open proposal counts as applied. routed: traffic
+    through a service that routes to several models.
     """
 
     service: Service
@@ -58,20 +55,20 @@ class ModelView:
 
     @property
     def is_surging(self) -> bool:
-        """Whether an increase was confirmed recently. If so, the target follows the rate without
+        """Whether an increase was confirmed recently, so that the target follows the rate without
         new proof."""
         surge_ms = self.state.increase_confirmed_ms
         return bool(surge_ms) and self.now_ms - surge_ms <= FOLLOW_MS
 
     @property
     def covers(self) -> bool:
-        """Whether the wanted capacity covers the target, within a small tolerance. Without the
-        tolerance, an exactly fitting fleet would change with every change of the target."""
+        """Whether the planned capacity covers the target, within a small tolerance. Without it, a
+        fleet that fits exactly would change with every change of the target."""
         return self.planned_req_per_s >= self.state.target_req_per_s * (1.0 - SLIVER)
 
     @property
     def planned_req_per_s(self) -> float:
-        """Demand in requests/s that the wanted capacity can serve: raw capacity times utilization
+        """Demand in requests/s that the planned capacity can serve: raw capacity times utilization
         and derating."""
         return self.raw_req_per_s * self.service.utilization * self.state.derate
 
@@ -84,10 +81,9 @@ class ModelView:
 @dataclass(frozen=True, slots=True)
 class TargetProposal:
     """A proposed target. why: the reason, whose code names the rule; since_ms: start of the
-    evidence, 0 = now.
-
-    is_proven: the evidence is significant, or the rate is a promise, so the target may exceed the
-    planned capacity. continues_proof: the proposal continues an earlier proof.
+    evidence, 0 = now. is_proven: whether the evidence is significant or the rate is declared, so
+    that the target may exceed the planned capacity. continues_proof: whether the proposal continues
+    an earlier proof.
     """
 
     req_per_s: float

@@ -40,9 +40,9 @@ _NO_LAG: Mapping[str, int] = {}
 @dataclass(frozen=True, slots=True)
 class ActiveControls:
     """Restrictions at one moment. cluster: the declaration with the restrictions applied. frozen:
-    by model, why nothing may be removed. reasons: restrictions in effect, keyed `scope/kind`
-    (`chat/pause`), reported when they change. stopped: paused or released scopes. advised: models
-    declared in mode recommend."""
+    by model, the reason why nothing may be removed. reasons: restrictions in effect, keyed
+    `scope/kind` (`chat/pause`), reported when they change. stopped: scopes (models or "*") that are
+    paused or released. advised: models declared in mode recommend."""
 
     cluster: Cluster
     frozen: Mapping[str, Reason] = field(default_factory=dict)
@@ -102,7 +102,7 @@ def active_controls(
 
 
 def retained_notices(models: Collection[str], guarded: ActiveControls) -> dict[str, Reason]:
-    """Reasons for models that have groups although they are no longer declared, keyed as
+    """Reasons why groups of models that are no longer declared keep running, keyed as
     `ActiveControls.reasons`."""
     codes = {
         model: ReasonCode.HELD_RUNNING if guarded.stops(model) else ReasonCode.LEFT_RUNNING
@@ -114,7 +114,7 @@ def retained_notices(models: Collection[str], guarded: ActiveControls) -> dict[s
 def control_notices(
     before: Mapping[str, Reason], now: Mapping[str, Reason], now_ms: int
 ) -> list[Decision]:
-    """Decisions about restrictions that began or ended, one per restriction."""
+    """One decision for each restriction that began or ended."""
     found = []
     for name, why in now.items():
         if before.get(name) != why:

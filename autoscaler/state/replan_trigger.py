@@ -22,7 +22,7 @@ class Trigger:
 
 
 def partly_applied(model: str, *why: Reason, of_all: bool = False) -> Trigger:
-    """The trigger of a plan for `model` that was applied only in part, because of `why`. of_all:
-    plan all models again."""
+    """A trigger, because the last plan for `model` was applied only in part for the reason `why`.
+    of_all: plan all models again instead of `model` alone."""
     scope = () if of_all else (model,)
     return Trigger(scope, Reason(ReasonCode.LEFT_OUT, model, because=why))
