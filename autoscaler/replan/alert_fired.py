@@ -1,5 +1,5 @@
-"""Trigger: an alert fires. A resolved alert triggers nothing, because alerts are also resolved when
-an exporter dies."""
+"""Trigger: an alert fires. A resolved alert triggers nothing, because it may only mean that an
+exporter died."""
 
 from __future__ import annotations
 

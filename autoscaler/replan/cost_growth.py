@@ -12,8 +12,8 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """A trigger if the used nodes cost more than at the last full plan, by over `policy.ratio`.
-    Both sums use the present prices, because price changes have a separate trigger."""
+    """A trigger if the cost of the used nodes has grown by more than `policy.ratio` since the last
+    full plan. Both sums use the present prices, because price changes have a separate trigger."""
     planned = news.planned_nodes
     if planned is None or planned == news.nodes:
         return

@@ -11,8 +11,8 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """One trigger per model whose target fell to at least one instance below its planned
-    capacity."""
+    """One trigger per model whose target fell below its planned capacity by at least one
+    instance."""
     for model, view in news.views.items():
         before = news.state.models.get(model)
         if before is None or view.state.target_req_per_s >= before.target_req_per_s:

@@ -1,7 +1,7 @@
 """Trigger: the mix of requests shifted, between types of a model or between models.
 
-The mix affects two kinds of plans: with a budget, which is divided by the mix, and for component
-models, whose paths and cells depend on the mix.
+Two kinds of plans depend on the mix: plans in budget mode, because the mix determines how the
+budget is divided, and plans of component models, because of their paths and cells.
 """
 
 from __future__ import annotations

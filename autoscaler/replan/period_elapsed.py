@@ -1,6 +1,5 @@
-"""Trigger: the replan period has passed, because small changes add up.
-
-The objective includes a price for transitions, so a new plan with little gain changes nothing.
+"""Trigger: the replan period has passed. Small changes since the last plan add up. A new plan with
+little gain changes nothing, because its objective includes a price for transitions.
 """
 
 from __future__ import annotations

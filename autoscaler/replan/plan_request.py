@@ -29,7 +29,8 @@ from autoscaler.state.model_view import SLIVER, ModelView
 from autoscaler.state.replan_trigger import Trigger
 
 GIVE_UP_MS = {Urgency.URGENT: 120_000, Urgency.FULL: 1_800_000}
-"""A backstop: the planner answers every request, even if it found no plan."""
+"""A request without an answer is abandoned after this time, in ms. The planner normally answers
+every request, even if it found no plan."""
 
 _RATE_MATTERS = 1.5
 
@@ -70,10 +71,10 @@ def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -
     """Models that need more capacity at once: below target or floor, or with unknown capacity.
 
     Managed models come first; recommended models only if no managed model is below target. A model
-    for which no more capacity was available waits before its next request, but is included if
-    another model makes a request, so that free capacity goes by priority. Models that make room or
-    wait for room are left to a full plan. Models with uncounted servers wait. valued: the demand at
-    which the planner last evaluated each model's combos.
+    for which no more capacity was available waits before its next request. It is included earlier
+    if another model makes a request, so that free capacity is assigned by priority. Models that
+    make room or wait for room are left to a full plan. Models with uncounted servers wait. valued:
+    the demand at which the planner last evaluated each model's combos.
     """
     found: list[str] = []
     waiting: list[str] = []
@@ -82,7 +83,7 @@ def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -
         view = ground.views[service.model]
         if ground.now_ms < state.preemption_until_ms or is_uncounted(service, state):
             continue
-        # If only the floor is unmet, a rising target needs no new request.
+        # A higher target alone needs no new request while only the floor is unmet.
         waits = ground.now_ms < state.unmet_until_ms and (
             view.covers or state.target_req_per_s <= state.unmet_req_per_s * 1.05
         )
@@ -102,8 +103,8 @@ def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -
 
 
 def _is_stale(valued: Demand | None, state: ModelState) -> bool:
-    """Whether combos must be evaluated again, because their capacity depends on lengths, burstiness
-    and the number of instances that share the arrivals."""
+    """Whether the planner must evaluate the combos again: lengths, burstiness or the number of
+    instances that share the arrivals have changed."""
     if valued is None:
         return True
     if (valued.lengths, valued.arrival_cv) != (state.lengths, state.arrival_cv):
@@ -165,15 +166,16 @@ def may_switch(ground: PlanningContext, scope: Collection[str]) -> tuple[tuple[s
 
 
 def _fixed(ground: PlanningContext, scope: tuple[str, ...]) -> tuple[str, ...]:
-    """Models of `scope` from which nothing may be removed: an urgent answer only adds to them."""
+    """Models of `scope` from which nothing may be removed, so that an urgent answer only adds to
+    them."""
     views = [ground.views[model] for model in scope]
     fixed = (v for v in views if v.frozen is not None or v.service.mode is not Mode.ACT)
     return tuple(view.service.model for view in fixed)
 
 
 def _needs_surge_room(ground: PlanningContext, triggers: tuple[Trigger, ...]) -> bool:
-    """Whether all triggers are exchanges that found no room. The plan must then add before it
-    removes, because an unrestricted plan would find no room again."""
+    """Whether every trigger is an exchange that found no room. Then the plan must add before it
+    removes; an unrestricted plan would find no room again."""
     return all(
         trigger.is_partly_applied
         and trigger.scope
@@ -193,8 +195,8 @@ def within_deadline(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urg
 
 def managed_first(scope: Collection[str], ground: PlanningContext, advise: bool) -> tuple[str, ...]:
     """The models of `scope` to plan together: the managed models, or with `advise` the recommended
-    models; the other kind if there are none. Recommendations are planned around the managed models,
-    because they must not take capacity from serving models."""
+    models; the other kind if there are none. The kinds are planned separately, because
+    recommendations must not take capacity from managed models."""
     asked = [service for service in ground.cluster.services if service.model in scope]
     some = [service for service in asked if service.managed is not advise]
     return tuple(service.model for service in some or asked)
@@ -209,8 +211,8 @@ def _request(
         view = ground.views[service.model]
         rate = state.target_req_per_s / state.derate
         if view.covers:
-            # A request for a new evaluation alone must not change counts, so the tolerance of
-            # `covers` applies here too.
+            # The tolerance of `covers` applies here too, because a request for a new evaluation
+            # alone must not change counts.
             rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.derate)
         demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv, state.mix))
     return PlanRequest(
@@ -254,8 +256,8 @@ def _unmanaged_counts(service: Service, state: ModelState) -> dict[str, int]:
 
 
 def _rented(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
-    """Nodes on the bill per pool, including nodes of unmanaged servers. Left out: unusable nodes
-    without a group that counts as capacity."""
+    """Nodes on the bill per pool, including nodes of unmanaged servers. Unusable nodes count only
+    if they hold a group that counts as capacity."""
     shut = ground.unusable_nodes()
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     owned = {pool.id for pool in ground.cluster.pools if pool.market is Market.OWNED}
@@ -289,7 +291,8 @@ def _leaving_gpus(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
 
 
 def _unusable(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
-    """Per pool: declared nodes on which nothing may be launched and no group counts as capacity."""
+    """Number of declared nodes per pool on which nothing may be launched and no group counts as
+    capacity."""
     carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
     shut = ground.unusable_nodes()
     found: list[tuple[str, int]] = []

@@ -16,8 +16,8 @@ def thresholds_may_move(changed_ms: int, now_ms: int, drifted: bool, window_s: f
     """Whether the thresholds of a service that routes to several models may change. changed_ms:
     time of their last change (0: no thresholds yet).
 
-    Each change sends part of the requests to another fleet, so for ten minutes a lower cost alone
-    is no reason. A significant drift of scores is a reason once its window (`window_s`) lies
+    Each change moves requests to another fleet, so for ten minutes a lower cost alone does not
+    justify a change. A significant drift of scores does, as soon as its window (`window_s`) lies
     entirely after the last change.
     """
     rested_ms = now_ms - changed_ms

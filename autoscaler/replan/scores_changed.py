@@ -15,16 +15,16 @@ from topics.reason_codes import ReasonCode
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
-    """One trigger per service without planned thresholds, and per service whose requests moved
-    between score classes since its last plan; for the models of that service."""
+    """One trigger, for the models of a service, for each service without planned thresholds and for
+    each service whose requests moved between score classes since its last plan."""
     if Urgency.FULL in news.state.pending:
-        return  # the plan in progress may already respond to the change
+        return  # a plan in progress may already cover the change
     for route in news.cluster.routes:
         known = news.state.splits.get(route.name)
         if known is None or not known.target_cuts:
             yield Trigger(route.models, Reason(ReasonCode.NO_THRESHOLDS, route.name))
             continue
-        if known.mix is None:  # thresholds restored from routes: the next plan sets the mix
+        if known.mix is None:  # unknown mix: the thresholds were restored from routes
             continue
         now = route.mix(news.demand.get(route.name, UNKNOWN_DEMAND).local_lengths.classes)
         window_s = news.cluster.policy.local_window_s

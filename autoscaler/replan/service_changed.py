@@ -29,9 +29,9 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
 
 
 def _changed(before: Service, now: Service) -> Reason:
-    """The reason for a changed service. A change of the mode alone or of the floor alone is
-    named."""
-    # `replace` would fail if an old and a new value contradict (a floor above a ceiling).
+    """The reason for a changed service. It names the mode or the floor if only that changed."""
+    # Setting one old value in the new service fails if the two contradict (e.g. a floor above a
+    # ceiling).
     names = (own.name for own in fields(now))
     changed = {name for name in names if getattr(before, name) != getattr(now, name)}
     if changed == {"mode"}:

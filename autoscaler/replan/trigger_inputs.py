@@ -19,15 +19,13 @@ from topics.alerts import Alert
 
 @dataclass(frozen=True, slots=True)
 class TriggerInputs:
-    """Inputs of one tick.
-
-    state: before the tick. cluster: as declared now. supply: according to the latest records. lost:
-    silent nodes that had instances. engines: engines' own figures by model, if an alert requested
-    them. failures: launches abandoned in this tick. replan: triggers for partly applied answers.
-    demand: as observed, also of services that route to several models. nodes: used nodes per pool;
-    planned_nodes: used nodes per pool after the last full plan (None: there was none). groups: all
-    groups after this tick. switchable: combos of models below target, and how many of each may take
-    other roles now.
+    """Inputs of one tick. state: the state before the tick. cluster: the present declaration.
+    supply: from the latest records. lost: silent nodes that had instances. engines: load that
+    engines reported themselves, by model, if an alert requested it. failures: launches that failed
+    in this tick. replan: triggers for partly applied answers. demand: observed demand, including
+    services that route to several models. nodes: used nodes per pool; planned_nodes: used nodes per
+    pool after the last full plan (None: there was none). groups: all groups after this tick.
+    switchable: combos of models below target, and how many of each may take other roles now.
     """
 
     now_ms: int

@@ -54,11 +54,11 @@ TRIGGERS: tuple[Rule, ...] = (
 )
 
 _MOST_DUE = 50
-_MORE = Trigger((), Reason(ReasonCode.MORE, "*"))  # represents the triggers over the limit
+_MORE = Trigger((), Reason(ReasonCode.MORE, "*"))  # stands for all triggers beyond the limit
 
 
 def collect(news: TriggerInputs, due: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
-    """The waiting triggers and those of this tick; one per (code, scope), with the latest
+    """The waiting triggers and the triggers of this tick: one per (code, scope), with the latest
     figures."""
     found = {(trigger.why.code, trigger.scope): trigger for trigger in due}
     for rule in TRIGGERS:
@@ -72,7 +72,7 @@ def collect(news: TriggerInputs, due: tuple[Trigger, ...]) -> tuple[Trigger, ...
 
 
 def declared_only(triggers: tuple[Trigger, ...], models: Collection[str]) -> tuple[Trigger, ...]:
-    """`triggers` without undeclared models, that is, models that are not in `models`."""
+    """`triggers` without models that are not declared. models: the declared models."""
     kept = (replace(t, scope=tuple(m for m in t.scope if m in models)) for t in triggers)
     return tuple(now for t, now in zip(triggers, kept, strict=True) if now.scope or not t.scope)
 

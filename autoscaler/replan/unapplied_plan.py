@@ -1,5 +1,4 @@
-"""Trigger: a part of the last answer no longer fitted, or additions alone were not enough, so a
-full plan is made."""
+"""Trigger: a part of the last answer could not be applied, or additions alone were not enough."""
 
 from __future__ import annotations
 
@@ -22,8 +21,9 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
 def waits_for_room(
     trigger: Trigger, groups: Iterable[ServingGroup], combos: Mapping[str, Combo]
 ) -> bool:
-    """Whether the omitted part can be planned better after the yielding ones of `groups` have left:
-    they belong to the models of `trigger`, or are in a pool of one of its combos."""
+    """Whether the omitted part should be planned only after some groups have left. These groups
+    make room for other models, and belong to the models of `trigger` or are in a pool of one of its
+    combos."""
     yielding = [group for group in groups if group.yields] if trigger.is_partly_applied else []
     if not yielding or not trigger.scope:
         return bool(yielding)
@@ -38,8 +38,8 @@ def waits_for_room(
 def already_tried(
     trigger: Trigger, memory: FullPlans, groups: Iterable[ServingGroup], now_ms: int
 ) -> bool:
-    """Whether the last plan was made shortly before for an equal reason, and no group has changed
-    its life-cycle state since."""
+    """Whether the last plan had an equal reason and was made recently, and no group has changed its
+    life-cycle state since."""
     if not trigger.is_partly_applied or trigger.why.kind not in memory.already_tried:
         return False
     if not memory.asked_ms or now_ms - memory.asked_ms[-1] >= _AGAIN_MS:
