@@ -1,8 +1,8 @@
 """Rule: arrivals in bursts of half a minute or longer need more capacity than their mean.
 
-The proposed rate is the rate at which the declared percentile of requests arrives, beyond the
-variation that chance explains at a steady rate (`overdispersion`). Shorter bursts lower the
-capacity of instances instead (`estimate.burstiness`).
+The rule proposes a rate such that the declared percentile of requests arrives at most at this rate,
+without the variation that chance explains at a steady rate (`overdispersion`). Shorter bursts lower
+the capacity of instances instead (`estimate.burstiness`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def propose(view: ModelView) -> TargetProposal | None:
 def mean_and_burst(view: ModelView) -> tuple[float, float]:
     """(mean rate, rate that bursts reach) in the long window, in requests/s; equal without bursts.
 
-    In a short window, a burst would raise the mean that it is compared with.
+    The window is long, because in a short window a burst would raise the mean with which it is
+    compared.
     """
     return _mean_and_burst(view.demand.blocks, view.service.percentile)
 

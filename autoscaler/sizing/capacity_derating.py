@@ -1,12 +1,10 @@
-"""Rule: requests miss their SLO at a planned load, so the predicted capacity was too high.
-
-The derating factor falls until capacity is below the load at which requests missed. The factor
-rises again while requests attain their SLO under load: every ten minutes by one step, or as far as
-the served load proves. Misses during a start or above the planned load prove nothing about
-capacity; nor do idle hours.
-
-Requests that one instance serves at the same time miss together, so misses are counted in clumps of
-that size. A test that treats each miss as independent would derate models with enough capacity.
+"""Rule: requests miss their SLO at a planned load, so the predicted capacity was too high. The
+derating factor falls until capacity is below the load at which requests missed. The factor rises
+again while requests attain their SLO under load: every ten minutes by one step, or as far as the
+served load proves. Misses during a start or above the planned load prove nothing about capacity,
+and neither do idle hours. Requests that one instance serves at the same time miss together, so a
+group of misses of that size counts as one. If each miss counted as independent, models with enough
+capacity would be derated.
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ from topics.reason_codes import ReasonCode
 
 LEAST = 0.5
 LOADED = 0.5
-"""From this share of the planned load on, requests show something of the capacity."""
+"""Requests are evidence about the capacity only at this share of the planned load or above."""
 _STEP = 0.85
 _BACK = 1.03
 _BACK_EVERY_MS = 600_000
 _ONE_SIDED_95 = 1.645  # standard deviations of a one-sided bound at 95%
 _TOGETHER = 2 / 3
-"""So many of the requests that an instance serves at a time are late together."""
+"""Share of the requests that an instance serves at a time that are late together."""
 
 
 def update_derating(view: ModelView) -> ModelState:
@@ -53,18 +51,16 @@ def update_derating(view: ModelView) -> ModelState:
 
 
 def _load_that_missed(view: ModelView) -> float:
-    """The load at which requests missed, as a share of the predicted capacity. Idle seconds of the
-    local window before an increase do not count."""
+    """The load at which requests missed, as a share of the predicted capacity. Idle seconds before
+    an increase do not lower it."""
     rate = max(view.demand.req_per_s, current_rate(view.demand, view.policy).req_per_s)
     return rate / (view.raw_req_per_s * view.service.utilization)
 
 
 def _recovered_derating(view: ModelView) -> float:
-    """The derating factor that is justified by requests that attained the SLO; 0 without such
-    evidence.
-
-    It is the served load as a share of the predicted capacity, at least one step above the present
-    factor. If only the long window is conclusive, it is one step above.
+    """The derating factor that attained requests justify; 0 without such evidence. It is the served
+    load as a share of the predicted capacity, but at least one step above the present factor. If
+    only the long window is conclusive, it is exactly one step above.
     """
     state, seen, long = view.state, view.demand.local, view.demand.long
     predicted = view.raw_req_per_s * view.service.utilization
@@ -95,11 +91,9 @@ def _misses(seen: Stats) -> tuple[int, int]:
 
 def misses_beyond_chance(view: ModelView) -> bool:
     """Whether more requests missed at a planned load than the percentile allows, and chance is an
-    unlikely cause (tested at the square root of `significance`). A clump of misses counts as one
-    miss.
-
-    False below half of the planned load, because more capacity does not help there, and if no combo
-    meets the SLO.
+    unlikely cause (tested at the square root of `significance`). A group of requests served
+    together counts as one miss. False below half of the planned load, because more capacity does
+    not help there, and False if no combo meets the SLO.
     """
     seen, planned = view.demand.local, view.planned_req_per_s
     if not isinstance(seen, Stats) or not any(combo.meets_slo for combo in view.ready):

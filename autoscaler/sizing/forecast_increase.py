@@ -1,9 +1,9 @@
 """Rule: start an instance now if demand is expected to exceed capacity at the time when the
 instance would be ready.
 
-`estimate.forecast` makes the forecast. The rule uses the lower bound of the forecast, because a
-noisy forecast would start instances that are stopped again. In at most one held-back minute in
-twenty, the true rate was below that bound. This rule only raises the target.
+`estimate.forecast` makes the forecast. The rule uses the lower bound of the forecast (in 19 of 20
+held-back minutes, the true rate was above such a bound), because a noisy forecast would start
+instances that are soon stopped again. This rule only raises the target.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Rule: more requests are in flight than the load explains, so capacity is short at any measured
-rate.
+"""Rule: more requests are in flight than the load explains, so capacity is insufficient, whatever
+rate was measured.
 
 `estimate.queue_model` contains the statistics. While an instance starts, a growing queue is
 expected and triggers nothing.

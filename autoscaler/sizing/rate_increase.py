@@ -1,10 +1,10 @@
 """Rule: significantly more requests arrive than are planned for.
 
 The tests compare many spans, from one second to the whole long window: a tenfold burst is
-significant within a second or two, an increase by a tenth within minutes. If planned capacity
-exceeds the previous rate, an increase can be proven sooner than an excess over the plan. Then the
-increase must be significant and the excess only probable. Increases within planned capacity are
-followed without a significance test, because they cost nothing.
+significant within a second or two, an increase by a tenth within minutes. If the planned capacity
+was above the previous rate, an increase of the rate can be proven sooner than an excess over the
+plan; then the increase must be significant, but the excess only probable. Increases within planned
+capacity are followed without a significance test, because they cost nothing.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def _why(view: ModelView, size: float) -> Reason:
 
 
 def _spans_over_plan(view: ModelView, seen: Stats) -> list[Count]:
-    """Spans whose arrivals alone prove a rate above the plan. A day has ten times as many spans of
-    one second as of ten seconds, so the shorter span may err only a tenth as often."""
+    """Spans whose arrivals alone prove a rate above the plan. There are ten times as many spans
+    of one second as of ten seconds, so the test of a shorter span must err less often in
+    proportion."""
     demand, policy, planned = view.demand, view.policy, view.planned_req_per_s
     proving = [
         span
@@ -77,7 +78,7 @@ def _spans_over_plan(view: ModelView, seen: Stats) -> list[Count]:
     ]
     if not proving:
         return []
-    # Beyond the local window only arrivals since the last change of the rate count:
+    # In spans longer than the local window, only arrivals since the last change of the rate count:
     # half an hour at 10 req/s proves nothing ten minutes after the rate fell to 3.
     longest_s = max(current_rate(demand, policy).window_s, seen.covered_s)
     return [span for span in proving if span[0] <= longest_s]
@@ -85,8 +86,8 @@ def _spans_over_plan(view: ModelView, seen: Stats) -> list[Count]:
 
 def _spans_of_increase(view: ModelView) -> list[Count]:
     """Spans at whose start the rate increased significantly, to a rate that is probably above the
-    plan. The likelihood ratio must be at least _EVIDENT / `significance`, because an increase is
-    tested all day; the excess over the plan is tested at the square root of `significance`."""
+    plan. The likelihood ratio must be at least _EVIDENT / `significance`, because it is tested many
+    times a day. The excess over the plan is tested at the square root of `significance`."""
     demand, policy, planned = view.demand, view.policy, view.planned_req_per_s
     if demand.reported_ms is None:
         return []
@@ -102,8 +103,8 @@ def _spans_of_increase(view: ModelView) -> list[Count]:
 
 
 def _may_begin(view: ModelView, span: RateSpan, seen_ms: int) -> bool:
-    """Whether an increase may have begun with `span`. An increase proves nothing more if capacity
-    was ordered after its start, or if the span is longer than the local window."""
+    """Whether an increase that began with `span` is new evidence. It is not if capacity was ordered
+    after its start, or if the span is longer than the local window."""
     policy = view.policy
     covered_s, arrivals, age_s = span
     return (
@@ -114,22 +115,21 @@ def _may_begin(view: ModelView, span: RateSpan, seen_ms: int) -> bool:
 
 
 def _increase_continues(view: ModelView) -> bool:
-    """Whether a proven increase needs more than is planned now.
-
-    During the first half minute the estimate still grows, and orders grow with it. Later orders
-    already have headroom above the mean, and noise alone would add one more instance; so then the
-    mean rate itself must exceed the plan.
+    """Whether a proven increase needs more capacity than is planned now. During the first half
+    minute the estimate still grows, and orders grow with it. After that, the order already has
+    headroom above the mean; the mean rate itself must exceed the plan, because otherwise noise
+    would add another instance.
     """
     rate = current_rate(view.demand, view.policy)
     return rate.window_s < LASTS_S or rate.req_per_s > view.planned_req_per_s
 
 
 def _is_beyond_chance(view: ModelView, span: Count, significance: float) -> bool:
-    """Whether the arrivals of `span`, or more, have at most probability `significance` at the
-    planned rate."""
+    """Whether the planned rate explains as many arrivals as in `span` with at most probability
+    `significance`."""
     covered_s, arrivals = span
     expected = view.planned_req_per_s * covered_s
-    # If arrivals come in bursts of D, only one of D is independent evidence.
+    # Divide by D: in bursts of D arrivals, only one is independent evidence.
     spread = dispersion(view.demand.blocks).confirmed
     return is_significant(round(arrivals / spread), expected / spread, significance)
 
@@ -142,9 +142,9 @@ def _least_order(likely: float, planned: float) -> float:
 
 def _first_order(view: ModelView, proving: list[Count]) -> float:
     """The rate of the first order for an increase: about the measured rate. Capacity added before
-    this increase does not count towards the order. If a higher rate is split over more instances,
-    each can serve up to a tenth more, because each gets a smaller part of bursts; so a smaller
-    order might add no instance."""
+    this increase does not count towards the order. With more instances, each can serve up to a
+    tenth more, because it gets a smaller part of bursts; so an order for exactly the measured rate
+    might add no instance."""
     planned = view.planned_req_per_s
     if view.is_surging and view.state.last_out_ms > view.state.increase_started_ms:
         return planned
@@ -154,7 +154,7 @@ def _first_order(view: ModelView, proving: list[Count]) -> float:
 
 
 def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:
-    """(covered seconds, arrivals) of each span: the short spans, then longer spans from 10 s
+    """(covered seconds, arrivals) of each span: the short spans, then longer spans of 10 s
     blocks."""
     longest = 0
     for covered_s, arrivals in demand.recent:

@@ -1,8 +1,6 @@
-"""Rule: capacity that ran when the controller started counts as needed until an excess could be
-proven.
-
-A new controller has no target. Without this rule, it would plan for the present mean and remove
-capacity that its predecessor kept for a reason.
+"""Rule: capacity that was running when the controller started counts as needed until an excess
+could be proven. A new controller has no target, so without this rule it would plan for the present
+mean, and remove capacity that its predecessor kept for a reason.
 """
 
 from __future__ import annotations

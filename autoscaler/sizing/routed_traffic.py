@@ -1,8 +1,6 @@
-"""Rule: requests that reach a model, now or soon, through a service that routes to several models.
-
-Before thresholds change, the model that will get more requests needs its capacity. A model without
-enough capacity, whose requests other models answer, needs capacity although these requests do not
-arrive at it.
+"""Rule: a model needs capacity for the requests that a service with several models routes to it,
+now or soon. Before thresholds change, the model that will get more requests needs its capacity.
+While a model lacks capacity, other models answer its requests; it still needs capacity for them.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ def propose(view: ModelView) -> TargetProposal | None:
         return None
     rate = max(routed.least_req_per_s, routed.planned_req_per_s)
     if rate <= 0.0 or rate < _HOLDS * view.state.target_req_per_s:
-        return None  # no proposal, so that a lasting excess may lower the target
+        return None  # make no proposal, so that a lasting excess may lower the target
     return TargetProposal(
         rate, Reason(ReasonCode.ROUTED, view.service.model, (routed.by,), (rate,))
     )

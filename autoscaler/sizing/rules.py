@@ -1,7 +1,7 @@
 """The list of all sizing rules, and the computation of a model's target from their proposals.
 
-The highest proposal raises the target at once. Lasting evidence lowers the target if no proposal
-raises it.
+The highest proposal raises the target at once. If no proposal raises it, lasting evidence may lower
+it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def update_target(view: ModelView) -> ModelState:
         rose_ms = state.increase_started_ms if view.is_surging else view.now_ms
         state = replace(state, increase_confirmed_ms=view.now_ms, increase_started_ms=rose_ms)
     if raised is not None and _is_restart_hold(raised, state) and not state.lost_ms:
-        # A new evaluation of inherited capacity, after a change of measured lengths, is no demand.
+        # If new lengths change the evaluation of inherited capacity, that is no change of demand.
         return replace(state, target_req_per_s=raised.req_per_s, overload_since_ms=0)
     if raised is not None and _effective_req_per_s(raised, planned) > state.target_req_per_s:
         return _raised(replace(view, state=state), raised)
@@ -99,12 +99,12 @@ def _is_proven_surge(proposal: TargetProposal) -> bool:
 
 
 def _is_restart_hold(proposal: TargetProposal, state: ModelState) -> bool:
-    """Whether the target still is the rate of the inherited capacity."""
+    """Whether the present target comes from the rule `restart_hold`."""
     return proposal.why.code is ReasonCode.INHERITED and proposal.why == state.target_why
 
 
 def _effective_req_per_s(proposal: TargetProposal, planned_req_per_s: float) -> float:
-    """The rate that `proposal` may set: without proof, at most the planned rate."""
+    """The rate that `proposal` may set as target: without proof, at most the planned rate."""
     if proposal.is_proven:
         return proposal.req_per_s
     return min(proposal.req_per_s, planned_req_per_s)

@@ -12,7 +12,8 @@ _SURELY = 0.05
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """The rate that the arrivals prove: two arrivals in a second do not prove 2 req/s."""
+    """The rate that the arrivals prove, which is low at first: two arrivals in a second do not
+    prove 2 req/s."""
     seen = view.demand.local
     if view.groups or view.raw_req_per_s > 0.0 or not isinstance(seen, Stats):
         return None

@@ -26,18 +26,18 @@ from topics.reason_codes import ReasonCode
 _COVERED = 0.9
 _MATTERS = 0.99
 _REVERSAL_SHARE, _NO_LIMIT_AFTER_MS = 0.9, 3_600_000
-"""Reversals are limited: within an hour of an addition, a scale-in must lower the target below this
-share of the planned capacity."""
-_TWO_SIDED_95 = 1.96  # standard deviations, because a short sample may be below its rate
+"""Limit of reversals: within this time after an addition, a scale-in must lower the target below
+this share of the planned capacity."""
+# standard deviations of a bound of the rate, because a short sample may be below its rate
+_TWO_SIDED_95 = 1.96
 _CLUMPED_LONGER = 2.0
-_CHANCE = (
-    1.0  # standard deviations: chance raises the maximum of several windows by about this much
-)
-_BLOCKS_FOR_BURSTINESS = 27  # blocks; fewer are too few to measure burstiness
+# standard deviations by which chance raises the maximum of several windows, approximately
+_CHANCE = 1.0
+_BLOCKS_FOR_BURSTINESS = 27  # minimum of blocks for measuring burstiness
 
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """A lower target: the highest demand during the time for which an excess must last."""
+    """A lower target: the highest demand within the time for which an excess must last."""
     seen = view.demand.local
     if not view.state.rate_observed or stale_evidence(view) or not isinstance(seen, Stats):
         return None
@@ -63,8 +63,8 @@ def propose(view: ModelView) -> TargetProposal | None:
 
 
 def _propose_zero(view: ModelView, must_s: float) -> TargetProposal | None:
-    """A target for a model without traffic. With min: 0, the last combo is removed, but only after
-    `zero_after` in which every block was reported empty."""
+    """A target for a model without traffic. With min: 0, the last combo is removed once every block
+    of the last `zero_after` was reported as empty."""
     idle_s = max(must_s, view.service.zero_after_s)
     blocks = view.demand.blocks[-round(idle_s / BLOCK_S) :]
     covered_s = sum(seconds for seconds, _ in blocks)
@@ -80,9 +80,9 @@ def _no_requests(view: ModelView, for_s: float) -> Reason:
 
 
 def excess_duration_s(service: Service, policy: Policy, turns: Reversals, now_ms: int) -> float:
-    """Seconds for which an excess must last: `scale_in_after`, at least the local window; doubled
-    for each recent return of demand after a scale-in. The long window if demand has returned since
-    the last scale-in."""
+    """Seconds for which an excess must last. Normally `scale_in_after`, but at least the local
+    window; doubled for each recent return of demand after a scale-in. If a scale-in now would be
+    another reversal, the long window."""
     least_s = max(service.scale_in_after_s, policy.local_window_s)
     if reversed_lately(turns, now_ms):
         return max(least_s, policy.global_window_s)
@@ -92,8 +92,8 @@ def excess_duration_s(service: Service, policy: Policy, turns: Reversals, now_ms
 def excess_blocks(view: ModelView) -> int:
     """The number of 10 s blocks for which an excess must last: `excess_duration_s`, or up to twice
     as long if arrivals are bursty or too new to measure burstiness, because then a few minutes of
-    lower demand prove little. No arrivals at all are not bursty. At most the long window without
-    its first, partly covered block."""
+    lower demand prove little. A time without any arrivals is not bursty. The result is at most the
+    long window without its first, partly covered block."""
     must_s = excess_duration_s(view.service, view.policy, view.state.turns, view.now_ms)
     most = max(1, view.policy.global_window_s // BLOCK_S - 1)
     least = min(round(must_s / BLOCK_S), most)
@@ -118,9 +118,9 @@ def _counts_in(blocks: Blocks, count: int, window: int) -> tuple[int, int, float
 
 
 def _highest_rate(blocks: Blocks, length: int) -> float:
-    """The highest rate over `length` successive blocks, in steps of `length` back from now, minus
-    the amount by which chance raises a maximum. A mean over all blocks would accept an excess that
-    lasted half the time."""
+    """The highest rate among successive spans of `length` blocks, counted back from now, minus the
+    amount by which chance raises a maximum. (With the mean over all blocks, an excess that lasted
+    half of the time would be accepted.)"""
     found = 0.0
     for last in range(len(blocks), 0, -max(1, length)):
         window = blocks[max(0, last - max(1, length)) : last]
@@ -132,7 +132,7 @@ def _highest_rate(blocks: Blocks, length: int) -> float:
 
 
 def stale_evidence(view: ModelView) -> Reason | None:
-    """Why a lower demand is not reliable now; None if nothing contradicts it."""
+    """The reason why the lower demand is not reliable now; None if nothing contradicts it."""
     if view.now_ms - view.started_ms < view.policy.local_window_s * 1000:
         return Reason(ReasonCode.NO_FULL_WINDOW)
     if is_stale(view.demand):
@@ -146,8 +146,8 @@ def _lower(view: ModelView, rate: float, why: Reason) -> TargetProposal | None:
     added_ms, planned = view.state.last_out_ms, view.planned_req_per_s
     since_ms = view.now_ms - added_ms if added_ms else math.inf
     turns = view.state.turns.last == "out" and since_ms < _NO_LIMIT_AFTER_MS
-    # No target below the planned capacity if the last addition is too new to have been in excess
-    # long enough, or if the excess is too small for a reversal.
+    # Keep the planned capacity if the last addition is too recent for an excess to have lasted long
+    # enough, or if the excess is too small for a reversal.
     if since_ms < view.service.scale_in_after_s * 1000 or (
         turns and rate > _REVERSAL_SHARE * planned
     ):

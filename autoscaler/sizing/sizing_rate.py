@@ -1,11 +1,9 @@
-"""The rate to size by: an estimate of the present rate whose weight grows with the duration of the
-rate.
-
-A new instance starts in a minute or two, so a burst of three seconds is over by then: it counts as
-its mean over half a minute. A rate that has lasted ten seconds counts with its lower bound; after
-half a minute it counts with slightly more than its mean, because too small an order costs another
-order and another start. Between ten seconds and half a minute the weight grows. A mean over half a
-minute alone would include the time before a step.
+"""The rate to size for: it follows the present rate more closely the longer that rate lasts. A new
+instance takes a minute or two to start, and a burst of three seconds is over by then, so the burst
+counts only as a mean over half a minute. A rate that has lasted ten seconds counts with its lower
+bound. From ten seconds to half a minute the value rises to slightly more than the mean, because an
+order that is too small leads to another order and another start. After a step, a plain mean over
+half a minute would include the time before the step.
 """
 
 from __future__ import annotations
