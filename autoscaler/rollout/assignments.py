@@ -1,6 +1,5 @@
-"""Convert groups to records: assignments of nodes and routes of models.
-
-Equal groups give equal records. A record is written only if it differs from the published one.
+"""Converts groups to records: assignments of nodes and routes of models. Equal groups give equal
+records. A record is published only if it differs from the last published one.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ def changed_assignments(
 
     The generation of a changed node rises by 1. A node without instances gets an empty assignment.
     A new leader token publishes all nodes again. drain_timeouts_ms: by model; a node gets the
-    longest time-out among its present and former models, because a drain always changes the node's
-    assignment. nodes: the nodes that may have changed; if it is left out, any node may have.
+    longest time-out of its present and former models, because the assignment that starts a drain no
+    longer contains the former model. nodes: the nodes that may have changed; None: all nodes.
     """
     wanted: dict[str, tuple[str, list[DesiredInstance]]] = {
         node: (published[node].pool, [])
@@ -52,7 +51,8 @@ def changed_assignments(
         if node in published
     }
     for group in groups:
-        # Executors do not know this switch yet: they still have the group's former instances.
+        # The role switch is not in any assignment yet, so executors still have the group's former
+        # instances.
         held = group.switch if group.switch is not None and not group.switch.asked else None
         for placed in held.placed if held else group.placed:
             if nodes is not None and placed.node not in nodes:
@@ -142,7 +142,8 @@ def route_groups(
             found += [cell] if cell is not None else []
             continue
         if combo is not None:
-            # Each status brings new address objects; equal addresses share one object.
+            # Equal addresses must share one object for the cache below, but each status brings new
+            # objects.
             ready = [part for placed, at in view.ready for part in (placed, intern(at))]
             route = _valued(group, combo, lengths, *ready)
         else:
@@ -153,11 +154,10 @@ def route_groups(
     return tuple(sorted(found, key=lambda route: route.group))
 
 
-@memoize(16_384)  # most groups do not change between ticks
+@memoize(16_384)  # cached, because most groups do not change between ticks
 def _valued(group: ServingGroup, combo: Combo, lengths: Lengths, *ready: Any) -> RouteGroup | None:
-    """The route of `group`, which was evaluated as `combo`, to its ready instances.
-
-    ready: placed instances and their addresses, alternating.
+    """The route of `group` to its ready instances. combo: evaluation of the group's combo. ready:
+    placed instances and their addresses, alternating.
     """
     view = GroupView(tuple(zip(ready[::2], ready[1::2], strict=True)), True, None, False)
     weight = ready_req_per_s(combo, view)
@@ -167,9 +167,8 @@ def _valued(group: ServingGroup, combo: Combo, lengths: Lengths, *ready: Any) ->
 def _route(
     name: str, view: GroupView, weight: float, most: Callable[[Placed], int]
 ) -> RouteGroup | None:
-    """The route of a group; None if it has neither an aggregated instance nor both phases.
-
-    most: the slots of an instance.
+    """The route of a group; None if it has neither an aggregated instance nor both phases. most:
+    returns the slots of an instance.
     """
     ends: dict[Phase, list[Endpoint]] = {}
     for placed, address in view.ready:
@@ -181,7 +180,7 @@ def _route(
         return None
     return RouteGroup(
         name,
-        # Five digits: smaller changes of a weight do not matter to gateways.
+        # Round to five digits, because smaller changes of a weight do not matter to gateways.
         float(f"{max(weight, _LEAST_WEIGHT):.5g}"),
         aggregated,
         tuple(ends[Phase.PREFILL]) if both else (),
@@ -190,8 +189,8 @@ def _route(
 
 
 def _published(route: RouteGroup | None) -> Callable[[Placed], int]:
-    """The slots of an instance in a published route; 0 if the route does not contain the
-    instance."""
+    """A function that returns the slots of an instance in a published route; 0 if the route does
+    not contain the instance."""
     ends = (*route.aggregated, *route.prefill, *route.decode) if route is not None else ()
     given = {end.instance: end.slots for end in ends}
     return lambda placed: given.get(placed.instance, 0)
@@ -213,11 +212,11 @@ def changed_routes(
     it, and hold its requests.
 
     start_s: start time of the model's slowest combo; if it is 0 (unknown), the published value
-    stays. feeds: addresses where executors report the load of the model's engines. types: request
-    classes with routes of their own.
+    stays. feeds: addresses at which executors report the load of the model's engines. types:
+    request classes with their own shares.
     """
     slo = service.slo
-    # Two digits: smaller changes of a prediction do not matter to gateways.
+    # Round to two digits, because smaller changes of a prediction do not matter to gateways.
     starts = float(f"{start_s:.2g}") or (published.start_s if published else 0.0)
     aliases = (service.hugging_face_name,) if service.hugging_face_name else ()
     adapters = tuple(sorted(adapter.name for adapter in service.adapters))
@@ -252,13 +251,13 @@ def changed_routes(
 
 
 def without_groups(published: Routes, leader_token: int, now_ms: int) -> Routes:
-    """Empty routes for a name that is no longer declared. Gateways send no more requests to its
-    instances, or, for a score-routed service, to those of its models."""
+    """Empty routes for a name that is no longer declared, so that gateways send no more requests
+    through this name."""
     return _again(published, leader_token, now_ms, groups=(), types=(), feeds=(), split=None)
 
 
 def marked(published: Routes, advised: bool, leader_token: int, now_ms: int) -> Routes:
-    """The `published` routes with a new mark. advised: whether the model is declared in mode
+    """The `published` routes with another value of `advised`: whether the model is declared in mode
     recommend."""
     return _again(published, leader_token, now_ms, advised=advised)
 

@@ -1,7 +1,7 @@
 """Back-off of nodes and pools after failed launches.
 
 The back-off is per node, because a faulty node does not imply that other nodes are faulty. A pool
-backs off only if several of its nodes fail. If the pool has a ready instance, more nodes must fail.
+backs off only if several of its nodes fail, or more of them if the pool has a ready instance.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ class Backoff:
 
 
 def failed(known: Mapping[str, Backoff], node: str, pool: str, now_ms: int) -> Backoff:
-    """The back-off of `node` after another failed launch. Each strike doubles its duration.
-
-    The strikes of a node are at least those of any other node of its pool, so that a broken driver
-    does not fail a hundred new nodes in turn. Strikes are forgotten if no launch fails in the
-    `MOST_MS` after the back-off.
+    """The back-off of `node` after another failed launch. Each failure in a row (strike) doubles
+    its duration. A node starts with the highest number of strikes in its pool, so that a broken
+    driver does not fail a hundred new nodes in turn. Strikes are forgotten if no launch fails
+    within `MOST_MS` after the back-off.
     """
     marks = [known[node]] if node in known else []
     marks += [mark for mark in known.values() if mark.pool == pool]
@@ -48,8 +47,8 @@ def scarce_pools(
     """Pools that get no launch now.
 
     serving: pools with a ready instance. Such a pool is closed while four of its nodes back off.
-    Any other pool is closed if two of its nodes have remembered failures, as long as one node backs
-    off. Otherwise launches on each new node would end the back-off of the others.
+    Any other pool is closed while one node backs off and at least two nodes have strikes; otherwise
+    new nodes would be tried one after the other.
     """
     alive = frozenset(serving)
     resting: dict[str, int] = {}

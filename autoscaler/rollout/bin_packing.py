@@ -13,7 +13,7 @@ from autoscaler.rollout.serving_group import Placed, ServingGroup
 from topics.fleet import InstanceState, Status
 
 Used = dict[str, frozenset[int]]
-"""Node -> GPU indices taken. A node that is missing is empty."""
+"""Node -> indices of the GPUs in use. A missing node is empty."""
 
 _LETTER = {Phase.PREFILL: "p", Phase.DECODE: "d", Phase.AGGREGATED: "a"}
 _GONE = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
@@ -71,7 +71,7 @@ def place(
 
 
 def _left_of_both(cluster: Cluster, pool: Pool, used: Mapping[str, frozenset[int]]) -> int:
-    """Number of nodes that can still be added under the limit that `pool` shares with its other
+    """Number of nodes that may still be added under the limit that `pool` shares with its other
     markets."""
     if not pool.max_of_both:
         return pool.max_nodes
@@ -91,7 +91,8 @@ def _find(
         if len(taken) + gpus > pool.per_node or (not paid and new_left <= 0):
             continue
         for start, size in _blocks(pool.per_node, taken):
-            # Nodes on the bill come before new ones, small blocks before large ones, then by order.
+            # Prefer nodes on the bill to new nodes, then small blocks to large ones, then the order
+            # of nodes.
             rank = (size if paid else 1000 + size, order, node, start)
             if size >= gpus and (best is None or rank < best):
                 best = rank

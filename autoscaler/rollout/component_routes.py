@@ -15,8 +15,8 @@ def cell_route(
 ) -> RouteGroup | None:
     """The route of the ready part of the cell `group`; None if a deployment has no ready instance.
 
-    The whole cell waits for every deployment, because requests on a path with a missing hop would
-    fail, and the other paths are not planned for the additional requests. A cell without an
+    The cell serves only when every deployment is ready, because requests on a path with a missing
+    hop would fail, and the other paths are not planned for additional requests. A cell without an
     evaluation (after a restart) keeps the `published` paths. A group that was restored from
     assignments may not be a cell, despite its name; such a group gets no requests.
     """
@@ -53,8 +53,8 @@ def cell_route(
 
 
 def stage_names(placed: tuple[Placed, ...]) -> dict[tuple[str, str], str]:
-    """Name of the stage of each (deployment, pool): the deployment, or the deployment with its pool
-    if it runs on several pools, because pools differ in speed."""
+    """Stage name by (deployment, pool): the deployment alone or, if it runs on several pools, which
+    may differ in speed, the deployment with its pool."""
     pools = Counter(name for name, _ in {(one.deployment, one.pool) for one in placed})
     return {
         (one.deployment, one.pool): one.deployment

@@ -1,6 +1,6 @@
-"""Compare the counts of a plan with the groups: additions, removals, and additions without room.
-
-The caller decides whether a removal is allowed. `rollout.waves` decides when the removal happens.
+"""Compares the counts of a plan with the present groups, which gives additions, removals, and
+additions without room. The caller decides whether a removal is allowed, and `rollout.waves` when it
+happens.
 """
 
 from __future__ import annotations
@@ -58,10 +58,8 @@ def difference(
 
 
 def revived(groups: Iterable[ServingGroup], now_ms: int) -> tuple[ServingGroup, ...]:
-    """Cancel removals of groups that were not told to drain yet.
-
-    Removals of groups that yield to other models are not cancelled; otherwise they would be removed
-    and revived endlessly.
+    """Cancel removals of groups that do not drain yet. Exception: groups that make room for other
+    models, because they would be removed and revived endlessly.
     """
     return tuple(
         reactivate(group, now_ms)
@@ -106,8 +104,7 @@ def start(
 
 
 def _after(site: FreeCapacity, placed: tuple[Placed, ...], used: Used) -> FreeCapacity:
-    """The free capacity after one more group. The new nodes of the group are no longer
-    obtainable."""
+    """The free capacity after placing one more group, whose new nodes are no longer obtainable."""
     left = dict(site.obtainable)
     for pool in {p.node: p.pool for p in placed if p.node not in site.used}.values():
         if pool in left:
@@ -120,7 +117,8 @@ def spare_usd_per_h(cluster: Cluster, billed: Collection[str]) -> float:
     """Budget left after all nodes on the bill; infinite without a budget.
 
     A draining node is on the bill until it is empty, and all pools share the budget. If a price
-    increase exceeds the budget, 0 is left, and free nodes can still be used.
+    increase makes the bill exceed the budget, the result is 0; free GPUs on nodes on the bill can
+    still be used.
     """
     budget = cluster.policy.budget_usd_per_h
     if budget <= 0.0:
@@ -156,10 +154,9 @@ def leaving(
     every: Iterable[ServingGroup],
     sight: FleetSnapshot,
 ) -> tuple[ServingGroup, ...]:
-    """The groups of `groups` to remove: first those that do not serve yet, then those whose removal
-    empties a node, then the youngest.
-
-    every: groups of all models, because models share nodes.
+    """The groups among `groups` to remove: first groups that do not serve yet, then groups whose
+    removal empties a node, then the youngest. every: groups of all models, because models share
+    nodes.
     """
     alive = list(groups)
     tenants = Counter(node for group in every for node in {p.node for p in group.placed})

@@ -1,4 +1,5 @@
-"""Confirmation that gateways send nothing more to instances that left the routes."""
+"""Confirmation that gateways send no more requests to instances that are no longer in the
+routes."""
 
 from __future__ import annotations
 

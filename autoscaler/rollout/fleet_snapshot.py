@@ -1,5 +1,5 @@
-"""A snapshot of the fleet: every group as executors report it, lost nodes, regions that are cut
-off."""
+"""A snapshot of the fleet: every group as executors report it, lost nodes, and regions without a
+connection."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from autoscaler.rollout.serving_group import (
 )
 from topics.fleet import InstanceState, Status
 
-_IDLE = 3  # factor: an idle node reports less often
-_IDLE_SPEAKS_MS = 11_000  # an idle node reports every ten seconds
+_IDLE = 3  # factor on the allowed silence of an idle node, which reports less often
+_IDLE_SPEAKS_MS = 11_000  # at least this, in ms, because an idle node reports every ten seconds
 _CUT_OFF = 2
 _NO_LAUNCH_MS = 1_800_000
 _STAYS_CUT_MS = 3_600_000
@@ -35,13 +35,13 @@ class FleetSnapshot:
     views: by group name. silent: nodes without a status for `policy.node_silent_s`. lost: silent
     owned nodes and silent nodes with instances (a silent idle rented node is released). gone: lost
     nodes that were given up after ten minutes. unusable: silent nodes that get no launch. A rented
-    node that is gone may be tried again; an owned node must first report again.
+    node that is gone may be launched again; an owned node must first report again.
 
-    cut_pools: pools of regions with a broken connection. Such a region has served, and none of its
-    known nodes (at least two) reports now. Its owned nodes are not given up, and its rented nodes
-    not for an hour. shut_pools: cut pools that get no launch, for half an hour from the last
-    status, because their nodes may be dead after that. reclaimed: nodes with a reclaim notice, each
-    with its reclaim time; they get no launch.
+    cut_pools: pools of regions with a broken connection: instances served there, and now none of
+    the known nodes (at least two) reports. Owned nodes of such a region are not given up, and
+    rented nodes only after an hour. shut_pools: cut pools that get no launch, for half an hour from
+    the last status, because their nodes may be dead after that. reclaimed: nodes with a reclaim
+    notice, each with its reclaim time; they get no launch.
     """
 
     fleet: FleetView
@@ -70,8 +70,9 @@ class FleetSnapshot:
         return self.views[group.name].lost and not cut
 
     def unpaid(self, groups: Iterable[ServingGroup]) -> frozenset[str]:
-        """Silent nodes, except the nodes of those `groups` that are not lost. A new node may have
-        the name of a node that is gone; it is on the bill before its first status."""
+        """Silent nodes that are not on the bill: all except the nodes of `groups` that are not
+        lost. (A new node, which is on the bill before its first status, may have the name of a node
+        that is gone.)"""
         if not self.silent:
             return self.silent
         # A group without a view was just placed.
@@ -101,8 +102,8 @@ class FleetSnapshot:
     def with_undone(
         self, before: Iterable[ServingGroup], after: Iterable[ServingGroup]
     ) -> FleetSnapshot:
-        """The snapshot with views of groups whose switch was undone. Instances that keep their role
-        continue to serve."""
+        """The snapshot with views of groups whose role switch was undone. Instances that keep their
+        role continue to serve."""
         switched = {group.switch.source: group.name for group in before if group.switch}
         undone = [g for g in after if g.name in switched and g.name not in self.views]
         new = {g.name: carry_view(g, self.fleet, self.views[switched[g.name]]) for g in undone}
@@ -138,7 +139,7 @@ def snapshot(
     silent_ms = int(cluster.policy.node_silent_s * 1000)
     if now_ms - listens_since_ms < _may_be_silent_ms(silent_ms):
         silent_ms = now_ms  # longer than any silence
-    # A tick checks thousands of nodes: one comparison is enough for a healthy node.
+    # A tick checks thousands of nodes, so a healthy node must need only one comparison.
     heard_ms = now_ms - silent_ms
     silent = frozenset(
         node
@@ -193,13 +194,12 @@ def _cut_regions(
 ) -> dict[str, int]:
     """The regions that are cut off, each with the time of its last status.
 
-    A region is cut off if at least two of its nodes fell silent together, one of these serves, and
-    no node reports. Nodes past their reclaim time do not count. Idle nodes count only for a short
-    time, because they may have been deleted. A node that fell silent long before the others is
-    lost, not cut off.
+    A region is cut off if at least two of its nodes fell silent together, an instance serves on one
+    of them, and no node of the region reports. Nodes past their reclaim time do not count. Idle
+    nodes count only for a short time, because they may have been deleted. A node that fell silent
+    long before the others is lost, not cut off.
     """
-    # The last statuses of nodes in a cut region may differ by the time for which an idle node
-    # may be silent.
+    # The last statuses in a cut region differ by at most the time that an idle node may be silent.
     heard_ms = _may_be_silent_ms(silent_ms)
     region_of = {pool.id: pool.region for pool in cluster.pools}
     of: dict[str, list[Status]] = {}

@@ -1,8 +1,8 @@
 """Groups that fail to start, and nodes that are silent or have a reclaim notice.
 
-A broken group retires and its node backs off. A lost group no longer counts. It is forgotten after
-a long silence of its node; a multi-node group retires when its other ranks fail. A group on a node
-with a reclaim notice retires at once and serves until it must leave. The planner replaces all of
+A broken group retires and its node backs off. A lost group no longer counts. It is dropped after a
+long silence of its node; a multi-node group retires when its other ranks fail. A group on a node
+with a reclaim notice retires at once, and serves until it must leave. The planner replaces all
 these groups.
 """
 
@@ -51,7 +51,7 @@ def detect_faults(
     acts: Callable[[str], bool],
     now_ms: int,
 ) -> Faults:
-    """Check every group once. acts: whether Shoal may change the groups of a model."""
+    """Check every group once. acts: returns whether Shoal may change the groups of a model."""
     kept: list[ServingGroup] = []
     failures: list[Failure] = []
     lost: list[ServingGroup] = []
@@ -67,7 +67,7 @@ def detect_faults(
             lost.append(group)
         elif sight.reclaim_ms(group) and group.life is Life.ACTIVE and ours:
             lost.append(group)
-            # The group leaves although its model needs it, because its node will be reclaimed.
+            # The group must leave because its node will be reclaimed, although its model needs it.
             group = replace(retire(group, now_ms), yields=True)
         elif view.broken is not None and group.counts and ours:
             mark = failed(marks, view.broken_node, view.broken_pool, now_ms)

@@ -1,7 +1,6 @@
 """Instances that span several nodes: their ranks start, serve and end together.
 
-Rank 0 holds the requests, so a drain first goes to rank 0. The other ranks drain when rank 0 has
-ended.
+Rank 0 holds the requests, so it drains first, and the other ranks drain when rank 0 has ended.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from topics.instance_ranks import GangRank, GangStage
 
 
 def joined(placed: Iterable[tuple[Placed, ComboMember]], cluster: Cluster) -> tuple[Placed, ...]:
-    """`placed` with its multi-node instances. The n-th slices of all stages of a phase form the
-    n-th instance."""
+    """`placed`, with slices joined to multi-node instances: the n-th slices of all stages of a
+    phase form the n-th instance."""
     found: list[Placed] = []
     parts: dict[tuple[str, int], list[tuple[Placed, ComboMember]]] = {}
     counted = Counter[tuple[str, int]]()

@@ -1,7 +1,6 @@
-"""Limit on rented nodes: an exchange of combos waits for room on the plan's nodes.
-
-A plan packs combos tightly, but the combos that it replaces still occupy their nodes. If a new
-combo were placed at once, a node would be rented for the few minutes until an old combo leaves.
+"""Limit on rented nodes: a replacement waits for room on the nodes of the plan. A plan packs combos
+tightly, but the combos that it replaces still occupy their nodes. Placing a new combo at once would
+rent another node for the few minutes until an old combo has left.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def within_plan(
 ) -> FreeCapacity:
     """`site` without nodes beyond the planned ones.
 
-    groups: all present groups, except groups of the placed model that the new groups replace. These
-    may overlap with their replacements.
+    groups: all present groups except those of the placed model that are replaced, because these may
+    overlap with their replacements.
     """
     rented = Counter(nodes_of(groups).values())
     left = {

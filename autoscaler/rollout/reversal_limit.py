@@ -1,8 +1,8 @@
 """Reversals: changes of direction between adding and removing capacity, and their limit.
 
 If load swings faster than instances start, the fleet would otherwise follow it endlessly. The limit
-delays only scale-in. Scale-out never waits, and after a scale-in that counts as a reversal demand
-may still return.
+delays only scale-in, never scale-out: after each allowed scale-in, demand may return, which is
+another reversal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def reversed_lately(turns: Reversals, now_ms: int) -> bool:
     """Whether a scale-in would be another reversal.
 
     If it would, an excess must last longer before the scale-in, because demand has returned before.
-    A lasting decrease is followed in any case.
+    A decrease that lasts is followed in any case.
     """
     return turns.last == "out" and _recent(turns, now_ms) > 0
 

@@ -2,7 +2,7 @@
 
 The steps of a switch:
 
-    held       no assignment has the group's new phases yet; instances that change their phase
+    held no assignment has the new phases yet; instances that change their phase
                have left the routes, and every live gateway must confirm this (or a time-out passes)
     asked      the assignment has the new phases; executors switch, verify and report them
     switched   every instance serves in its new phase
@@ -57,7 +57,8 @@ def _may(group: ServingGroup) -> bool:
 
 
 def _with_phases(placed: Sequence[Placed], combo: Combo) -> tuple[Placed, ...] | None:
-    """`placed` with the phases of `combo`. As many instances as possible keep their phase."""
+    """`placed` with the phases of `combo`, chosen so that as many instances as possible keep their
+    phase."""
     wanted = Counter[tuple[str, int, Phase]]()
     for member in combo.members:
         wanted[member.pool, member.gpus, member.phase] += member.count
@@ -90,8 +91,8 @@ def in_place(
 ) -> tuple[ServingGroup, ...]:
     """Groups that become combos of `adds` in place, instead of being replaced by new groups.
 
-    Only completely ready groups switch; a starting group is replaced. Groups for which `room` is
-    too small are replaced, too.
+    Groups that are not completely ready, and groups for which `room` is too small, do not switch;
+    they are replaced.
     """
     wanted, going = Counter(adds), Counter(removes)
     found: list[ServingGroup] = []
@@ -112,7 +113,7 @@ def in_place(
 
 
 def switchable(groups: Sequence[ServingGroup], room: SwitchRoom) -> Counter[str]:
-    """How many groups of each combo may switch now, if groups of other combos do not change."""
+    """Number of groups of each combo that may switch now, if no groups of other combos switch."""
     found: Counter[str] = Counter()
     left: dict[str, SwitchRoom] = {}
     for group in groups:
@@ -125,10 +126,9 @@ def switchable(groups: Sequence[ServingGroup], room: SwitchRoom) -> Counter[str]
 
 @dataclass(frozen=True, slots=True)
 class SwitchRoom:
-    """Capacity that may leave the routes for a switch.
-
-    ready_req_per_s: capacity by group, of completely ready groups. spare_req_per_s: their capacity
-    in excess of the requests/s that must stay. floor: number of groups that must stay.
+    """Capacity that may leave the routes for a role switch. ready_req_per_s: capacity of each
+    completely ready group, by name. spare_req_per_s: capacity of these groups in excess of the
+    requests/s that must stay. floor: number of groups that must stay.
     """
 
     ready_req_per_s: Mapping[str, float]
@@ -136,7 +136,7 @@ class SwitchRoom:
     floor: int
 
     def fits(self, group: ServingGroup) -> bool:
-        """Whether `group` may stop serving for a while."""
+        """Whether `group` may stop serving during a switch."""
         rate = self.ready_req_per_s.get(group.name)
         if rate is None or len(self.ready_req_per_s) <= self.floor:
             return False
@@ -203,10 +203,9 @@ def rolled_back(group: ServingGroup, now_ms: int) -> ServingGroup:
 def _rolled_back(
     group: ServingGroup, switch: Switch, fleet: FleetView, assignments: Mapping[str, Assignment]
 ) -> bool:
-    """Whether an executor has read the new phases and still serves in the old phase: the switch
-    failed.
-
-    An instance that has not begun to switch reports SWITCHING together with the new assignment.
+    """Whether the switch failed: an executor has read the new phases, but an instance serves in its
+    old phase. (An instance that has not begun to switch reports SWITCHING once its executor has
+    read the new assignment.)
     """
     before = {placed.instance: placed.phase for placed in switch.placed}
     for placed in group.placed:

@@ -23,7 +23,7 @@ from topics.instance_ranks import GangRank
 from topics.reason_codes import ReasonCode
 
 FORGOTTEN_MS = 600_000
-"""A node not heard of for so long is given up."""
+"""A node without any report for this time, in ms, is given up."""
 
 _BATCHES = 2.0
 _SPARE_SLOTS = 4
@@ -43,7 +43,7 @@ class Life(StrEnum):
 class Placed:
     """One instance of a group on GPUs `gpus` of `node`.
 
-    gang: if the instance is one rank of a multi-node instance, that instance and the rank; else
+    gang: the multi-node instance and the rank in it, if this is one rank of such an instance; else
     None.
     """
 
@@ -65,8 +65,8 @@ class Placed:
 class Switch:
     """The state of a switching group before the switch.
 
-    source: former name. placed: instances in their former phases. asked: whether executors have the
-    new phases (see `rollout.role_switch`).
+    source: former name. placed: instances in their former phases. asked: whether the assignments
+    have the new phases (see `rollout.role_switch`).
     """
 
     source: str
@@ -80,9 +80,10 @@ class ServingGroup:
 
     created_ms: first assignment. since_ms: begin of the present state. after: names of groups that
     must be ready before this group may leave. unrouted_generation: generation of the first routes
-    without the group, 0 before. failed_ms: time at which the group was found broken, 0 if it is not
-    broken. yields: the group leaves for other models although its own model is below target.
-    switch: a role switch in progress. stays: a role switch failed and is not tried again.
+    without the group, 0 before. failed_ms: time at which the group was detected as broken, 0 if it
+    is not broken. yields: whether the group makes room for other models although its own model is
+    below target. switch: a role switch in progress. stays: whether a role switch failed, so that
+    none is tried again.
     """
 
     name: str
@@ -144,8 +145,8 @@ class GroupView:
 
     ready: (placed instance, endpoint) of every instance that serves. A multi-node instance serves
     if all of its ranks are up, and is listed as its rank 0. all_ready: whether all instances serve.
-    broken: why an instance will not start; None if no report says so. lost: whether a node has not
-    reported for too long. broken_node, broken_pool: node and pool of the failure.
+    broken: the reason why an instance will not start; None if no report says so. lost: whether a
+    node has not reported for too long. broken_node, broken_pool: node and pool of the failure.
     """
 
     ready: tuple[tuple[Placed, str], ...]
@@ -166,7 +167,7 @@ def observe_group(
     lost = False
     for placed in group.placed:
         status = fleet.statuses.get(placed.node)
-        # A node that was given up must report again before it gets a new launch.
+        # After it was given up, a node must report again before it gets a new launch.
         if status is not None and group.created_ms - status.at_ms <= FORGOTTEN_MS:
             lost = lost or now_ms - status.at_ms > lost_ms
         seen = fleet.instances.get(placed.instance)
@@ -190,8 +191,8 @@ def observe_group(
 
 
 def carry_view(group: ServingGroup, fleet: FleetView, before: GroupView) -> GroupView:
-    """The view of `group`, whose roles changed, from its former view `before`. Not for multi-node
-    groups."""
+    """The view of `group` after a change of roles, derived from its former view `before`. Not for
+    multi-node groups."""
     known = ((placed, fleet.instances.get(placed.instance)) for placed in group.placed)
     up = tuple((p, seen.endpoint) for p, seen in known if seen is not None and _is_up(p, seen))
     return GroupView(up, len(up) == len(group.placed), None, before.lost)
@@ -217,8 +218,8 @@ def _is_up(placed: Placed, seen: ObservedInstance) -> bool:
 
 
 def ready_req_per_s(combo: Combo, view: GroupView) -> float:
-    """Goodput in requests/s of the ready part of a combo: that of its slowest phase. In a cell, the
-    deployment with the smallest ready share limits the goodput."""
+    """Goodput in requests/s of the ready part of a combo, which is limited by its slowest phase. In
+    a cell, the deployment with the smallest ready share limits the goodput."""
     if combo.paths:
         up = Counter((placed.deployment, placed.pool) for placed, _ in view.ready)
         parts = [up[m.deployment, m.pool] / m.count for m in combo.members]
@@ -233,7 +234,7 @@ def ready_req_per_s(combo: Combo, view: GroupView) -> float:
 
 
 def slots(combo: Combo, placed: Placed, lengths: Lengths) -> int:
-    """Most requests that a gateway may have in flight on one instance of `combo`; 0 = no limit.
+    """Maximal number of requests in flight on one instance of `combo` for a gateway; 0 = no limit.
 
     By Little's law an instance at capacity holds L = req_per_s x (TTFT + TPOT x R_out) requests. A
     prefill instance holds requests for the TTFT only. The number of slots is 2 L plus a few for

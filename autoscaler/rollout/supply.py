@@ -1,7 +1,7 @@
 """Prices and available nodes of pools, from feeds, with plausibility checks.
 
-The last good value stays valid. A price that jumps by more than a factor is set aside. Each rented
-node reduces the offer of its pool.
+The last good value stays valid until the next one. An implausible price (more than a factor from
+the last good one) is ignored. Each rented node reduces the number of available nodes of its pool.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from topics.supply import Availability, Price
 STALE_MS = 1_800_000
 _STALE_MIN = STALE_MS / 60_000
 MOST_TIMES = 20.0
-"""A price this many times the last good one, or this small a part of it, is not believed."""
+"""A price is implausible if it is above the last good price times this factor, or below the last
+good price divided by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoodPrice:
     """USD per node and hour, valid since `observed_ms`.
 
-    stale_usd_per_h: if the feed is silent, the lower bound of the price for plans; else 0.
+    stale_usd_per_h: the minimum price for plans if the feed is silent; else 0.
     """
 
     usd_per_h: float
@@ -103,8 +104,8 @@ def fold(
 
 
 def supply_notices(before: Supply, now: Supply) -> Iterator[Reason]:
-    """One notice for each value that became stale, became fresh again, or was set aside. The
-    subject of a notice is the pool."""
+    """One notice for each value that became stale, became fresh again, or was ignored as
+    implausible. The subject of a notice is the pool."""
     if before is now:
         return
     for pool, price in now.aside.items():
@@ -143,8 +144,8 @@ def obtainable(
 ) -> dict[str, int]:
     """Number of further nodes that can be rented now, per rented pool with known supply.
 
-    rented_since_ms: per pool, the first use of each rented node. Nodes rented after an offer are
-    subtracted from the offer.
+    rented_since_ms: per pool, the first use of each rented node. Nodes rented since the feed's last
+    value are subtracted from it.
     """
     found = {
         pool: max(

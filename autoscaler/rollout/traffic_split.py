@@ -1,4 +1,4 @@
-"""Convert planned fractions to routes: the groups to which each request class goes.
+"""Converts planned fractions to routes: the share of each group in each request class.
 
 If an instance is not ready yet, the ready instances share its fraction in proportion to their
 weights.
@@ -57,8 +57,8 @@ def type_routes(
 ) -> tuple[TypeRoute, ...]:
     """Shares of each type among `groups`, which serve now.
 
-    If there has been no plan since a restart, the `published` shares stay valid as long as the
-    groups are the published ones.
+    Without a plan since a restart, the `published` shares stay valid as long as the groups are the
+    same.
     """
     if not ways.fractions:
         same = published is not None and [g.group for g in published.groups] == [

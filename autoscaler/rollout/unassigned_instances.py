@@ -16,10 +16,9 @@ _RUNS = (InstanceState.STARTING, InstanceState.READY)
 def unassigned_instances(
     running: Iterable[Status], assignments: Mapping[str, Assignment]
 ) -> dict[str, tuple[str, str]]:
-    """Instance -> (model, node) for instances that are missing in the assignment of their node.
-
-    The node's executor must have applied the latest assignment. running: statuses of nodes with
-    instances.
+    """Instance -> (model, node) for instances that are missing in their node's assignment. Only
+    nodes whose executor has applied the latest assignment are checked. running: statuses of nodes
+    with instances.
     """
     found = {}
     for status in running:

@@ -1,6 +1,7 @@
 """Waves: replacements first, then drains, never below min(demand, former capacity).
 
-The steps of a group from RETIRING to gone. If nothing has changed, another call changes nothing.
+These are the steps of a group from RETIRING to gone. Repeated calls with equal inputs change
+nothing.
 
     RETIRING -> UNROUTED   replacements are ready, and the remaining ready capacity covers
                            min(demand, former capacity); or half of a reclaim notice has passed
@@ -23,7 +24,8 @@ from autoscaler.rollout.serving_group import FleetView, GroupView, Life, Placed,
 from topics.fleet import Assignment, InstanceState
 
 GONE_GRACE_MS = 60_000
-# The executor alone manages a sleeping instance, and ends it if the GPUs are needed.
+# A sleeping instance needs no step here: its executor manages it, and ends it if the GPUs are
+# needed.
 _OVER = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 
 
@@ -35,11 +37,11 @@ class WaveInputs:
     part of each group. floor: number of combos that must stay. max_disruption: share of the ready
     capacity that may leave at the same time; one group may leave in any case.
 
-    proven_req_per_s: raw capacity that all targets need; infinite if there is no good evidence now.
-    Groups without a replacement may also leave while the remaining ready groups provide this
-    capacity. rated_req_per_s: capacity of each whole group, which is missing from its begin of
-    leaving until it is gone. reclaim_ms: reclaim times of the groups' nodes. paused: statuses and
-    gateway reports are unread, so no time-out counts.
+    proven_req_per_s: raw capacity that the target needs, infinite if the evidence is not good now;
+    groups without a replacement may leave while the remaining ready groups provide it.
+    rated_req_per_s: capacity of each whole group, by which the fleet is short from the moment that
+    the group begins to leave until it is gone. reclaim_ms: reclaim times of the groups' nodes.
+    paused: whether statuses and gateway reports are unread, so that no time-out may pass.
     """
 
     now_ms: int
@@ -101,8 +103,8 @@ def _enter(group: ServingGroup, life: Life, now_ms: int) -> ServingGroup:
 
 
 def _unrouted(group: ServingGroup, now_ms: int) -> ServingGroup:
-    """`group` as UNROUTED. If its role switch is held, some of its instances are still in the
-    routes."""
+    """`group` as UNROUTED, without a route generation yet: during a role switch, some of its
+    instances may still be in the routes."""
     return replace(_enter(group, Life.UNROUTED, now_ms), unrouted_generation=0)
 
 
@@ -112,15 +114,16 @@ def _retiring(
     if inputs.paused and not group.failed_ms and group.name not in inputs.reclaim_ms:
         return group
     if not inputs.views[group.name].ready and (group.failed_ms or not group.after):
-        return _enter(group, Life.DRAINING, inputs.now_ms)  # the group has no requests
+        # no instance is ready, so there are no requests
+        return _enter(group, Life.DRAINING, inputs.now_ms)
     taken_ms = inputs.reclaim_ms.get(group.name, 0)
     if taken_ms and 2 * (inputs.now_ms - group.since_ms) >= taken_ms - group.since_ms:
-        return _unrouted(group, inputs.now_ms)  # the other half is for running requests
-    # A starting group is kept, because it serves sooner than its replacement.
+        return _unrouted(group, inputs.now_ms)  # half of the notice is left for running requests
+    # Keep a starting group, because it serves sooner than its replacement.
     for name in group.after:
         other = current.get(name)
         if other is None or not other.counts:
-            # The replacement will not come. A broken group leaves in any case.
+            # The replacement will not come, so keep the group, unless it is broken.
             return reactivate(group, inputs.now_ms)
         if not inputs.views[name].all_ready:
             return group
@@ -158,8 +161,8 @@ def _may_drain(group: ServingGroup, inputs: WaveInputs) -> bool:
 
 
 def _was_routed(group: ServingGroup, inputs: WaveInputs) -> bool:
-    """Whether a leaving group was in the routes. A group that was never ready takes no capacity
-    away."""
+    """Whether a leaving group was in the routes. If it was never ready, its removal takes no
+    capacity away."""
     return group.unrouted_generation > 0 or inputs.ready_req_per_s[group.name] > 0.0
 
 
@@ -179,6 +182,7 @@ def _stopped(placed: Placed, inputs: WaveInputs) -> bool:
     if seen is not None:
         return seen.state in _OVER
     wanted = next((w for w in assignment.instances if w.instance == placed.instance), None)
-    # The group is gone only if a status without it follows the executor's reading of the drain.
+    # The group is gone if the executor has read the drain and a later status does not contain the
+    # group.
     told = wanted is None or wanted.drain
     return told and status.observed_generation >= assignment.generation
