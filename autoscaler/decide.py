@@ -1,11 +1,11 @@
-"""Deciding is a fold: (state, observation) -> (state, effects).
+"""One tick of the controller: (state, observation) -> (new state, effects).
 
-The order of a tick, as a table of contents. Pure: the same inputs give the same effects byte for
-byte. The edge calls it once per domain second and whenever a planner answer arrives, and carries
-out the effects.
+`decide` lists the steps of a tick in their order. It is pure: equal inputs give equal effects, byte
+for byte. The caller (`streams`, or a simulation) calls it once per domain second and whenever a
+planner answer arrives, and executes the effects.
 
-The rules in `replan` say when to plan, those in `sizing` for how much. The planner chooses the
-instances. `rollout` takes the fleet there.
+The rules in `replan` decide when to plan, the rules in `sizing` for how much demand. The planner
+chooses the instances. `rollout` changes the fleet step by step to the plan.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def decide(
 ) -> tuple[ControllerState, tuple[Effect, ...]]:
     """One tick. `now_ms` is domain time and never decreases; `cluster` is the present declaration.
 
-    Models in mode recommend get decisions with `applied` False and nothing else. Models in mode
-    approve get proposals; approved ones are applied.
+    For models in mode recommend, the only effects are decisions with `applied` False. Models in
+    mode approve get proposals; approved proposals are applied.
     """
     announced = (
         [] if state.announce is None else [notice("*", state.announce, now_ms, kind="rebuilt")]

@@ -162,8 +162,8 @@ def window_violation(service: Service, policy: Policy) -> tuple[str, str] | None
 def drain_warnings(
     services: Mapping[str, Service], policy: Policy, measured: Mapping[str, Lengths]
 ) -> dict[str, Reason]:
-    """Warnings, keyed as in `Guards.held`, for models whose drain time-out is too short for their
-    longest answers."""
+    """Warnings, keyed as in `ActiveControls.reasons`, for models whose drain time-out is too short
+    for their longest answers."""
     found: dict[str, Reason] = {}
     for model, service in services.items():
         wrong = drain_contradiction(service, policy, measured.get(model))
