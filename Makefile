@@ -63,6 +63,7 @@ lint: $(VENV)/.dev            ## style, types and layers
 	$(BIN)/python deploy/language.py
 	$(BIN)/python deploy/reason_codes.py --check
 	$(BIN)/python deploy/configuration_reference.py --check
+	$(BIN)/python deploy/reference_pages.py --check
 
 test-vllm: $(VENV)/.dev       ## the engine contract on a real vLLM for CPUs (built once, outside the clone)
 	@environment="$$($(BIN)/python -m executors.engines.vllm.cpu_environment)" && \

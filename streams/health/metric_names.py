@@ -1,6 +1,6 @@
 """Table of all controller metrics: name, kind, labels and meaning.
 
-docs/how-to/operations.md shows this table; a test compares the two.
+`deploy/reference_pages.py` writes docs/reference/metrics.md from this table.
 """
 
 from __future__ import annotations

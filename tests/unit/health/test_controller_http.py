@@ -191,7 +191,7 @@ async def test_every_sample_has_a_documented_name_and_labels(made: Made) -> None
 
 
 def test_the_documentation_lists_exactly_the_metrics() -> None:
-    text = Path("docs/how-to/operations.md").read_text()
+    text = Path("docs/reference/metrics.md").read_text()
     for metric in METRICS:
         labels = ", ".join(metric.labels) or "-"
         assert f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |" in text

@@ -1,0 +1,161 @@
+"""Write the pages of the reference that follow from the code: commands, topics and metrics.
+
+python deploy/reference_pages.py            # write them
+python deploy/reference_pages.py --check    # exit 1 if one of them is out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "reference"
+sys.path.insert(0, str(ROOT))
+
+from executors.gateway.gateway_metrics import GatewayMetrics  # noqa: E402  the path comes first
+from streams.cli.main import COMMANDS  # noqa: E402
+from streams.health.metric_names import METRICS  # noqa: E402
+from topics.keys import SIGNER  # noqa: E402
+from topics.topic_table import DAY_MS, TABLE, Cleanup  # noqa: E402
+
+_WRITTEN = "This page is written by `python deploy/reference_pages.py` from the code.\n"
+
+
+def commands() -> str:
+    """The page of all commands and their options."""
+    parser = argparse.ArgumentParser(prog="shoal")
+    subparsers = parser.add_subparsers()
+    for module in dict.fromkeys(module for module, _ in COMMANDS.values()):
+        importlib.import_module(module).add_parser(subparsers)
+    parts = [
+        f"# Commands\n\n{_WRITTEN}\nExit codes: 0 success, 1 internal error or failed check, 2 bad "
+        "input, 3 demand left unserved (`plan`, `diff`), 130 after Ctrl-C, 143 after SIGTERM.\n"
+    ]
+    for name in COMMANDS:
+        parts += _command(f"shoal {name}", subparsers.choices[name], 2)
+    return "\n".join(parts)
+
+
+def _command(name: str, parser: argparse.ArgumentParser, level: int) -> Iterator[str]:
+    yield f"{'#' * level} {name}\n"
+    if parser.description:
+        yield f"{_plain(parser.description)}\n"
+    nested = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    shown = [a for a in parser._actions if a not in nested and a.help != argparse.SUPPRESS]
+    rows = [_option(action, parser) for action in shown if action.dest != "help"]
+    if rows:
+        yield "| option | meaning |"
+        yield "| --- | --- |"
+        yield from rows
+        yield ""
+    for action in nested:
+        for child, inner in action.choices.items():
+            yield from _command(f"{name} {child}", inner, level + 1)
+
+
+def _option(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
+    names = ", ".join(action.option_strings)
+    value = ""
+    if action.nargs != 0:
+        choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
+        metavar = action.metavar if isinstance(action.metavar, str) else ""
+        value = metavar or choices or action.dest.upper()
+    text = action.help or ""
+    if "%" in text:
+        text = parser._get_formatter()._expand_help(action)
+    required = " (required)" if action.required and action.option_strings else ""
+    return f"| `{' '.join(filter(None, (names, value)))}`{required} | {_plain(text)} |"
+
+
+def topic_page() -> str:
+    """The page of all topics and their records."""
+    lines = [f"# Topics and records\n\n{_WRITTEN}"]
+    lines.append(
+        "Names on a broker begin with `shoal.` (`--prefix`). Times are ms since the epoch. "
+        "Records are JSON; a reader ignores fields that it does not know. The signer is the "
+        "principal whose key signs the record ([threat model](../explanation/threat-model.md)).\n"
+    )
+    lines += ["| topic | record | partitions | kept | signer |", "| --- | --- | --- | --- | --- |"]
+    for topic in TABLE:
+        days = topic.retention_ms // DAY_MS
+        kept = "latest of each key" if topic.cleanup is Cleanup.COMPACT else f"{days} days"
+        signer = SIGNER.get(topic.name)
+        lines.append(
+            f"| `{topic.name}` | [{topic.record.__name__}](#{topic.record.__name__.lower()}) "
+            f"| {topic.partitions} | {kept} | {signer.value if signer else 'none'} |"
+        )
+    lines.append("")
+    for record in dict.fromkeys(topic.record for topic in TABLE):
+        lines += _record(record)
+    return "\n".join(lines)
+
+
+def _record(record: type[Any]) -> Iterator[str]:
+    yield f"## {record.__name__}\n"
+    for paragraph in re.split(r"\n\s*\n", (record.__doc__ or "").strip()):
+        yield _plain(paragraph) + "\n"
+    yield "| field | type |"
+    yield "| --- | --- |"
+    for field in dataclasses.fields(record):
+        optional = field.default is not dataclasses.MISSING
+        optional |= field.default_factory is not dataclasses.MISSING
+        kind = str(field.type).replace("|", "\\|")
+        yield f"| `{field.name}` | `{kind}`{', may be absent' if optional else ''} |"
+    yield ""
+
+
+def metric_page() -> str:
+    """The page of all metrics of controllers and gateways."""
+    lines = [f"# Metrics\n\n{_WRITTEN}\nAll metrics are served at `/metrics`.\n"]
+    lines += [
+        "## Controller\n",
+        "| metric | kind | labels | meaning |",
+        "| --- | --- | --- | --- |",
+    ]
+    for metric in METRICS:
+        labels = ", ".join(metric.labels) or "-"
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |")
+    lines += ["", "## Gateway\n"]
+    lines += ["Milliseconds are those of the gateway's own work.\n"]
+    lines += ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+    collectors = GatewayMetrics()._registry._collector_to_names
+    for collector in collectors:
+        kind, labels = collector._type, ", ".join(collector._labelnames) or "-"
+        name = collector._name + ("_total" if kind == "counter" else "")
+        lines.append(f"| `{name}` | {kind} | {labels} | {collector._documentation} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"cli.md": commands, "topics.md": topic_page, "metrics.md": metric_page}
+
+
+def _plain(text: str) -> str:
+    """`text` as one line that is safe in a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code: 0, or 1 if `--check` finds a page out of date."""
+    stale = []
+    for name, make in PAGES.items():
+        path, text = FOLDER / name, make()
+        if not path.exists() or path.read_text("utf-8") != text:
+            stale.append(name)
+            if "--check" not in arguments:
+                path.write_text(text, "utf-8")
+    if "--check" not in arguments:
+        return 0
+    for name in stale:
+        print(f"docs/reference/{name} is out of date: run `python deploy/reference_pages.py`")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
