@@ -33,7 +33,8 @@ class ModelSpec:
     use for weights, KV cache and activations. `kv_bits`: bits of one number in the KV cache.
     `kv_cache_bytes`: limit of the KV cache per GPU, 0 = all remaining memory. `adapter_bytes`,
     `adapter_copied_bytes`: memory for LoRA adapters, the part that tensor parallelism divides and
-    the part that each GPU holds.
+    the part that each GPU holds. `compressed_attention`: whether attention needs kernels that
+    exist from Hopper on.
     """
 
     name: str
@@ -68,6 +69,7 @@ class ModelSpec:
     kv_cache_bytes: float = 0.0
     adapter_bytes: float = 0.0
     adapter_copied_bytes: float = 0.0
+    compressed_attention: bool = False
 
     def __post_init__(self) -> None:
         who = f"model {self.name}"

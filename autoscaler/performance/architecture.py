@@ -16,6 +16,7 @@ from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.performance.checkpoint import (
     attention,
+    compressed,
     feedforward,
     layer_blocks,
     layers,
@@ -46,15 +47,15 @@ _TEXT = ("text_config", "language_config", "llm_config")
 _AROUND_TEXT = ("thinker_config",)
 _OF_TEXT = ("quantization_config", "tie_word_embeddings", "torch_dtype")
 _NOT_MODELLED = {
-    "deepseek_v4": "compressed attention", "deepseek_ref": "compressed attention",
-    "kimi_linear": "Kimi linear attention", "mamba": "Mamba layers alone",
+    "deepseek_ref": "compressed attention", "mamba": "Mamba layers alone",
     "mamba2": "Mamba layers alone", "falcon_mamba": "Mamba layers alone",
     "rwkv": "RWKV layers",
     "recurrent_gemma": "RG-LRU layers", "zamba": "shared attention", "zamba2": "shared attention",
     "plamo2": "Mamba layers of its own", "openelm": "layers of different shapes",
 }  # fmt: skip
 _NOT_READ = ("compress_ratios", "compress_rates", "ssm_cfg", "linear_attn_config", "rwkv",
-             "block_types", "hybrid_layer_ids")  # fmt: skip
+             "block_types", "hybrid_layer_ids", "attn_res_block_size")  # fmt: skip
+_READ_BY = {"compress_ratios": compressed.KIND, "linear_attn_config": "kimi_linear"}
 _ALLOWED = "transformers of full, sliding, linear, Mamba and convolution layers"
 
 
@@ -102,6 +103,8 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         keys.number("num_kv_shared_layers", high=count),
     )  # fmt: skip
     scheme = scheme_of(_quantisation(keys, around))
+    if kind == compressed.KIND:
+        scheme = compressed.scheme(keys, scheme)
     sums = stored_sizes(blueprint, scheme)
     kv_bytes = blueprint.cached(scheme.kv_bits / 8.0)
     if kv_bytes <= 0.0:
@@ -144,6 +147,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         undivided=scheme.whole,
         integer_activations=sums.integer_activations,
         kv_bits=scheme.kv_bits,
+        compressed_attention=kind == compressed.KIND,
     )
 
 
@@ -194,7 +198,7 @@ def _refuse(kind: str, keys: Keys) -> None:
     if kind in _NOT_MODELLED:
         raise keys.error("model_type", f"{kind} ({_NOT_MODELLED[kind]})", _ALLOWED)
     for key in _NOT_READ:
-        if keys.config.get(key):
+        if keys.config.get(key) and _READ_BY.get(key) != kind:
             raise keys.error(key, keys.config[key], f"not set; {_ALLOWED}")
     if keys.config.get("is_encoder_decoder") is True:
         raise keys.error("is_encoder_decoder", True, "false: models of one decoder")
@@ -215,9 +219,13 @@ def _mixer(keys: Keys, kind: str, hidden: int, heads: attention.Heads, which: st
             return recurrent.gated_delta_net(keys, hidden)
         if kind.startswith("minimax"):
             return recurrent.lightning(keys, hidden)
+        if kind == "kimi_linear":
+            return recurrent.kimi_delta(keys, hidden)
         raise keys.error("layer_types", f"linear_attention of {kind}", "that of Qwen or MiniMax")
     if which == layers.MAMBA:
         return recurrent.mamba1(keys, hidden) if kind == "jamba" else recurrent.mamba2(keys, hidden)
+    if which in compressed.BY_RATIO.values():
+        return compressed.mixer(keys, hidden, which)
     if which == layers.CONVOLUTION:
         return recurrent.short_convolution(keys, hidden)
     if which == layers.BOTH:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
+
+_LEAST_HBM_GB_S = 1500.0
 
 
 class PipelineNodes(StrEnum):
@@ -48,6 +51,8 @@ class EngineCapabilities:
             # vLLM has INT8 kernels for the generations Turing to Hopper. GPUs with FP4 are newer
             # than Hopper.
             return f"{node.gpu.name} has no INT8 products for quantised activations"
+        if model.compressed_attention and not _is_hopper_or_newer(node.gpu):
+            return f"{node.gpu.name} has no kernels for compressed attention"
         return model.split_refusal(node.gpus) if self.split_heads else ""
 
     def families(self, configs: tuple[NodeSlice, ...]) -> list[int]:
@@ -58,6 +63,11 @@ class EngineCapabilities:
         if self.pipeline is PipelineNodes.ANY:
             return [0] * len(configs)
         return list(range(len(configs)))
+
+
+def _is_hopper_or_newer(gpu: GpuSpec) -> bool:
+    """Whether `gpu` has FP4 units, or FP8 units and HBM. Ada has FP8 units and GDDR memory."""
+    return gpu.fp4_tflops > 0.0 or (gpu.fp8_tflops > 0.0 and gpu.mem_bw_gb_s >= _LEAST_HBM_GB_S)
 
 
 VLLM = EngineCapabilities("vllm")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from autoscaler.domain.validation import InvalidValue
+from autoscaler.performance.checkpoint import compressed
 from autoscaler.performance.checkpoint.keys import Keys
 
 _K = TypeVar("_K")
@@ -58,6 +59,8 @@ def count_of(keys: Keys) -> int:
 
 def window_of(keys: Keys, kind: str) -> int:
     """Size of a sliding window in tokens; 0 without a window."""
+    if kind == compressed.KIND:
+        return compressed.attended_tokens(keys)
     window = keys.number("sliding_window", "sliding_window_size")
     return window or (keys.number("attention_chunk_size") if "llama4" in kind else 0)
 
@@ -111,7 +114,28 @@ def _listed(keys: Keys, kind: str, layers: int) -> list[str] | None:
         return [SLIDING if one else FULL for one in pattern[:layers]]
     if kind == "falcon_h1":
         return [BOTH] * layers
+    if kind == compressed.KIND:
+        ratios = keys.listed("compress_ratios")
+        if len(ratios) < layers:
+            raise keys.error("compress_ratios", f"{len(ratios)} layers", f"{layers}")
+        by_ratio = compressed.BY_RATIO
+        return [_lookup(keys, "compress_ratios", by_ratio, one) for one in ratios[:layers]]
+    if kind == "kimi_linear":
+        return _kimi_linear(keys, layers)
     return None
+
+
+def _kimi_linear(keys: Keys, layers: int) -> list[str]:
+    """Kimi Linear lists the layers of both kinds, counted from 1."""
+    inner = keys.section("linear_attn_config")
+    if inner is None:
+        raise keys.error("linear_attn_config", None, "the layers of each kind")
+    linear, full = inner.numbers("kda_layers"), inner.numbers("full_attn_layers")
+    wanted = range(1, layers + 1)
+    if linear & full or linear | full != frozenset(wanted):
+        allowed = f"each layer from 1 to {layers} once, in kda_layers or full_attn_layers"
+        raise keys.error("linear_attn_config", f"{len(linear | full)} layers", allowed)
+    return [LINEAR if number in linear else FULL for number in wanted]
 
 
 def _by_index(keys: Keys, kind: str, layers: int) -> list[str] | None:

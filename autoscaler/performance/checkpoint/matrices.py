@@ -80,7 +80,7 @@ class Mixer:
     kind: str
     matrices: tuple[Matrix, ...] = ()
     cached: int = 0
-    more_bytes: int = 0
+    more_bytes: float = 0.0
     state_bytes: float = 0.0
     splits: tuple[Split, ...] = ()
 

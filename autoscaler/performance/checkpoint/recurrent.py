@@ -10,7 +10,7 @@ from autoscaler.domain.splits import Split
 from autoscaler.performance.checkpoint.keys import Keys
 from autoscaler.performance.checkpoint.matrices import Matrix, Mixer, column, row
 
-_BF16_BYTES = 2.0
+_BF16_BYTES, _FLOAT32_BYTES = 2.0, 4.0
 _STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "auto": 2.0, "": 2.0}
 
 
@@ -44,6 +44,31 @@ def gated_delta_net(keys: Keys, hidden: int) -> Mixer:
         Split("linear_num_value_heads", value_heads),
     )
     return Mixer("recurrent", matrices, state_bytes=state, splits=splits)
+
+
+def kimi_delta(keys: Keys, hidden: int) -> Mixer:
+    """The delta attention of Kimi Linear, whose decay has one gate per channel."""
+    inner = keys.section("linear_attn_config")
+    assert inner is not None  # noqa: S101 - the kinds of the layers were read from it
+    heads = inner.number_of("num_heads", high=65_536)
+    size = inner.number_of("head_dim", high=65_536)
+    taps = inner.number("short_conv_kernel_size", otherwise=4, low=1)
+    width, key, base = heads * size, "num_heads x head_dim", "self_attn."
+    gates = ["f"] if inner.flag("use_full_rank_gate") else ["f", "g"]
+    matrices = [column((f"{base}{one}_proj",), width, hidden, key) for one in ("q", "k", "v")]
+    if "g" not in gates:
+        matrices.append(column((f"{base}g_proj",), width, hidden, key))
+    for gate in gates:
+        matrices.append(Matrix((f"{base}{gate}_a_proj",), size, hidden))
+        matrices.append(column((f"{base}{gate}_b_proj",), width, size, key))
+    matrices += [
+        Matrix((f"{base}b_proj",), heads, hidden, "small"),
+        Matrix((f"{base}conv1d",), 3 * width, taps, "small"),
+        row((f"{base}o_proj",), hidden, width, key),
+    ]
+    state = width * size * _FLOAT32_BYTES + 3 * width * (taps - 1) * _BF16_BYTES
+    splits = (Split("linear_attn_config.num_heads", heads),)
+    return Mixer("recurrent", tuple(matrices), state_bytes=state, splits=splits)
 
 
 def lightning(keys: Keys, hidden: int) -> Mixer:

@@ -27,7 +27,8 @@ class Scheme:
     Matrices without a rule keep their own dtype. head: whether a rule for all linear matrices
     includes the output head; a rule by name always does. experts_alone: whether only routed experts
     are quantised. kv_bits: bits of one number in the KV cache, if the checkpoint states them.
-    whole: the reason why tensor parallelism cannot divide the checkpoint; "" if it can.
+    whole: the reason why tensor parallelism cannot divide the checkpoint; "" if it can. experts:
+    storage of routed experts, whatever the rules say; None = as the rules say.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -35,11 +36,14 @@ class Scheme:
     experts_alone: bool = False
     kv_bits: float = BF16_BITS
     whole: str = ""
+    experts: Storage | None = None
 
     def storage_of(self, names: tuple[str, ...], part: str) -> Storage | None:
         """Storage of the matrix with these `names`. part: as in `matrices.Matrix`."""
         if part in ("embedding", "router", "small") or (self.experts_alone and part != "expert"):
             return None
+        if part == "expert" and self.experts is not None:
+            return self.experts
         for rule in self.rules:
             if rule.names.has_by_name(names):
                 return rule.storage

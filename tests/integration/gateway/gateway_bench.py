@@ -70,7 +70,9 @@ class FakeEngine:
         return web.Response(status=200 if self.healthy else 503)
 
     async def models(self, request: web.Request) -> web.Response:
-        names = (self.model, *(self.adapters or ()))
+        if self.adapters is None:
+            return web.Response(status=404)  # as if it served another model
+        names = (self.model, *self.adapters)
         return web.json_response({"data": [{"id": name} for name in names]})
 
     async def metrics(self, request: web.Request) -> web.Response:
