@@ -103,7 +103,8 @@ class Engine:
         """Serve a sample of `requests` at `req_per_s`. At 0, each request is served alone."""
         gap_ms = 1e3 / req_per_s if req_per_s > 0.0 else _ALONE_GAP_MS
         sample = _draw_sample(self.traffic, requests)
-        return self._serve(sample, sample.arrivals * gap_ms, sample.outputs)[0]
+        arrival_ms = sample.arrivals * gap_ms
+        return self._serve(sample, arrival_ms, sample.outputs, self.times.max_batch)[0]
 
     def run_at_step(self, step: int) -> Run:
         """Serve the sample at `step` / GRID of saturation; results are cached."""
@@ -176,18 +177,49 @@ class Engine:
         batch.
         """
         sample = _draw_sample(self.traffic, REQUESTS)
-        outputs = sample.outputs.copy()
-        context = sample.inputs.mean() + 0.5 * np.mean(outputs**2) / outputs.mean()
-        tokens = self.times.kv_tokens_at(context)
-        batch = int(np.clip(tokens / context, 1, self.times.max_batch))
-        outputs[:batch] = np.ceil(outputs[:batch] * np.arange(1, batch + 1) / batch)
-        run, first_ms = self._serve(sample, np.zeros(REQUESTS), outputs)
+        outputs = self._staggered(sample, self.times.max_batch)
+        run, first_ms, _ = self._serve(sample, np.zeros(REQUESTS), outputs, self.times.max_batch)
         served = first_ms[np.isfinite(first_ms)]
         if not len(served):
             return 0.0, run
         return float((len(served) - run.batch) / served.max() * 1e3), run
 
-    def _serve(self, sample: _Sample, arrival_ms: Floats, outputs: Ints) -> tuple[Run, Floats]:
+    def full_run(self, in_flight: int) -> tuple[float, Run]:
+        """Requests/s, and the run, of an engine that always holds `in_flight` requests, because one
+        arrives whenever another one ends.
+
+        At most a quarter of the sample is in flight, so that the sample covers several turnovers.
+        """
+        sample = _draw_sample(self.traffic, REQUESTS)
+        held = max(1, min(in_flight, REQUESTS // 4))
+        batch = min(held, self.times.max_batch)
+        arrival_ms = np.zeros(REQUESTS)
+        outputs = self._staggered(sample, batch)
+        _, _, last_ms = self._serve(sample, arrival_ms, outputs, batch)
+        ends_ms = np.sort(last_ms)
+        arrival_ms[held:] = ends_ms[:-held]
+        run, _, last_ms = self._serve(sample, arrival_ms, outputs, batch)
+        counted = measured_part(REQUESTS)
+        ends_ms = np.sort(last_ms)[counted]
+        span_ms = float(ends_ms[-1] - ends_ms[0])
+        if not 0.0 < span_ms < math.inf:
+            return 0.0, run
+        return (len(ends_ms) - 1) / span_ms * 1e3, run
+
+    def _staggered(self, sample: _Sample, most: int) -> Ints:
+        """Outputs of `sample`, whose first batch of at most `most` requests starts at random points
+        of its answers."""
+        outputs = sample.outputs.copy()
+        context = sample.inputs.mean() + 0.5 * np.mean(outputs**2) / outputs.mean()
+        tokens = self.times.kv_tokens_at(context)
+        batch = int(np.clip(tokens / context, 1, most))
+        outputs[:batch] = np.ceil(outputs[:batch] * np.arange(1, batch + 1) / batch)
+        return outputs
+
+    def _serve(
+        self, sample: _Sample, arrival_ms: Floats, outputs: Ints, max_batch: int
+    ) -> tuple[Run, Floats, Floats]:
+        """The run, and ms of the first and of the last token of each request."""
         count = len(arrival_ms)
         counted = measured_part(count)
         first, last, stats = np.empty(count), np.empty(count), np.zeros(5)
@@ -203,7 +235,7 @@ class Engine:
             sample.inputs,
             outputs,
             sample.transfer_ms,
-            times.max_batch,
+            max_batch,
             int(room),
             batched_tokens(self.phase, times.max_batch),
             grid.scalars,
@@ -227,7 +259,7 @@ class Engine:
             float(stats[1] / worked),
             float(stats[2] / worked),
         )
-        return run, first
+        return run, first, last
 
 
 @lru_cache(maxsize=128)

@@ -17,8 +17,10 @@ from autoscaler.rollout.assignments import changed_assignments, changed_routes, 
 from autoscaler.rollout.bin_packing import Used, place
 from autoscaler.rollout.serving_group import ServingGroup, fleet_view, observe_group
 from autoscaler.simulation.decider import DeciderInput, DeciderOutput
-from topics.fleet import Assignment
+from topics.fleet import Assignment, InstanceState
 from topics.routing import Routes
+
+_LOST_MS = 30_000
 
 
 class FixedFleet:
@@ -40,10 +42,15 @@ class FixedFleet:
         self._groups: tuple[ServingGroup, ...] = ()
         self._assignments: dict[str, Assignment] = {}
         self._routes: dict[str, Routes] = {}
+        self._seen: object = None  # the part of the statuses that decides the routes
 
     def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
         """One tick."""
         cluster = inputs.cluster
+        seen = _fleet_key(inputs, now_ms)
+        if seen is not None and seen == self._seen:
+            return DeciderOutput()
+        self._seen = seen
         if not self._groups:
             self._groups = place_groups(self._counts, cluster, self._combos, now_ms)
         assignments = changed_assignments(self._groups, self._assignments, 1, now_ms)
@@ -51,7 +58,7 @@ class FixedFleet:
         view = fleet_view(inputs.statuses)
         policy = cluster.policy
         timeout_ms = int(1000 * policy.start_timeout_s)
-        views = {g.name: observe_group(g, view, now_ms, timeout_ms, 30_000) for g in self._groups}
+        views = {g.name: observe_group(g, view, now_ms, timeout_ms, _LOST_MS) for g in self._groups}
         changed = []
         for service in cluster.services:
             mine = [group for group in self._groups if group.model == service.model]
@@ -62,6 +69,19 @@ class FixedFleet:
                 self._routes[service.model] = new
                 changed.append(new)
         return DeciderOutput(assignments=assignments, routes=tuple(changed))
+
+
+def _fleet_key(inputs: DeciderInput, now_ms: int) -> object:
+    """Equal for two ticks at which the routes are equal; None while an instance starts or fails,
+    because time decides then too."""
+    key: list[tuple[str, str, bool]] = []
+    for status in inputs.statuses.values():
+        silent = now_ms - status.at_ms > _LOST_MS
+        for one in status.instances:
+            if one.state is not InstanceState.READY:
+                return None
+            key.append((one.instance, one.endpoint, silent))
+    return (id(inputs.cluster), key) if key else None
 
 
 def combos_by_id(

@@ -3,19 +3,21 @@
 Models share no engines, so each model is searched alone and the costs are added. If two models fill
 parts of one node, both pay for the whole node here.
 
-The smallest sufficient fleet of each instance kind alone (found by bisection) bounds the cost.
+The smallest sufficient fleet of each instance kind alone bounds the cost.
 Cheaper mixes are then simulated, the cheapest first. Mixes that cannot be sufficient are skipped:
 if n instances of a kind are just sufficient and n - 1 are not, one instance covers at most 1 / (n -
 1) of the need, and these parts must add up to `MIN_PARTS` (below 1, because two kinds may help each
 other).
 
-A simulation ends as soon as more requests have missed than the target allows. Most candidate fleets
-are too small and end early. With `fluid`, rates are simulated instead of requests.
+A fleet is simulated by rates first. It is simulated request by request only if it may then be
+sufficient (within `SCREEN_MARGIN`). A simulation ends as soon as too many requests have missed.
+With `fluid`, rates alone are simulated.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +34,12 @@ from autoscaler.simulation.timeline import Timeline
 
 MIN_PARTS = 0.9
 MAX_MIXES = 150
+SCREEN_MARGIN = 0.15
+"""A fleet that misses the target by more than this attainment with rates misses it with requests:
+tests allow a smaller difference at any load."""
 _CHECK_EVERY_S = 30.0
+_DEAR = 1.25
+"""A kind is simulated only if its fleet by rates costs at most this multiple of the cheapest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,7 @@ class _Search:
     options: FleetOptions = field(init=False)
     kinds: tuple[InstanceKind, ...] = field(init=False)
     simulated: dict[Counts, SimulatedFleet | None] = field(default_factory=dict)
+    by_rates: dict[Counts, float] = field(default_factory=dict)
     truncated: bool = False
     _scenario: Scenario = field(init=False)
 
@@ -98,16 +106,20 @@ class _Search:
 
     def cheapest(self, target: float) -> SimulatedFleet | None:
         """The cheapest fleet that attains `target`; None if none does."""
-        singles = [self._min_count(index, target) for index in range(len(self.kinds))]
+        guesses = [self._min_count_by_rates(index, target) for index in range(len(self.kinds))]
+        singles = list(guesses)
         best: SimulatedFleet | None = None
-        for index, count in enumerate(singles):
+        for index in sorted(range(len(self.kinds)), key=lambda i: self._price(i, guesses[i])):
+            if best is not None and self._price(index, guesses[index]) > _DEAR * best.usd_per_h:
+                break  # its count serves only to choose mixes
+            singles[index] = count = self._min_count(index, guesses[index], target)
             if count is not None:
                 best = _cheaper(best, self._simulate(self._counts_of_one_kind(index, count)))
         if best is None:
             best = self._cheapest_full_fleet(target)
             if best is None:
                 return None
-        mean = len(self._scenario.arrivals) / self._scenario.duration_s
+        mean = self._scenario.requests / self._scenario.duration_s
         parts = [
             1.0 / max(1, count - 1) if count else kind.req_per_s / max(mean, 1e-9)
             for kind, count in zip(self.kinds, singles, strict=True)
@@ -146,22 +158,44 @@ class _Search:
                     break
         return best
 
-    def _min_count(self, index: int, target: float) -> int | None:
-        """Smallest number of instances of a single kind that attains `target`; None if the pools
-        hold too few."""
+    def _price(self, index: int, count: int | None) -> float:
+        """USD per hour of `count` instances of one kind; infinite if there are not so many."""
+        if count is None:
+            return math.inf
+        usd_per_h = self.options.usd_per_h(self._counts_of_one_kind(index, count))
+        return math.inf if usd_per_h is None else usd_per_h
+
+    def _min_count_by_rates(self, index: int, target: float) -> int | None:
+        """Smallest number of instances of a single kind that attains `target` with rates; None if
+        the pools hold too few."""
         low, high, most = 0, 1, self.kinds[index].max_count()
-        while not self._is_enough(self._counts_of_one_kind(index, min(high, most)), target):
+        while not self._share_by_rates(self._counts_of_one_kind(index, min(high, most))) >= target:
             if high >= most:
                 return None
             low, high = high, 2 * high
         high = min(high, most)
         while high - low > 1:
             middle = (low + high) // 2
-            if self._is_enough(self._counts_of_one_kind(index, middle), target):
+            if self._share_by_rates(self._counts_of_one_kind(index, middle)) >= target:
                 high = middle
             else:
                 low = middle
         return high
+
+    def _min_count(self, index: int, guess: int | None, target: float) -> int | None:
+        """Smallest number of instances of a single kind that attains `target`, searched from
+        `guess`; None if the pools hold too few."""
+        most = self.kinds[index].max_count()
+        count = most if guess is None else guess
+        if self._is_enough(self._counts_of_one_kind(index, count), target):
+            while count > 1 and self._is_enough(self._counts_of_one_kind(index, count - 1), target):
+                count -= 1
+            return count
+        while count < most:
+            count += 1
+            if self._is_enough(self._counts_of_one_kind(index, count), target):
+                return count
+        return None
 
     def _is_enough(self, counts: Counts, target: float) -> bool:
         fleet = self._simulate(counts)
@@ -198,26 +232,40 @@ class _Search:
         If the fleet misses every target, its attainment is an upper bound and its cost covers only
         the simulated time.
         """
-        if counts in self.simulated:
-            return self.simulated[counts]
-        usd_per_h = self.options.usd_per_h(counts)
-        fleet: SimulatedFleet | None = None
-        if usd_per_h is not None:
-            chosen = self.options.combo_counts(counts)
-            timeline = self._run(chosen)
-            rows = flows_of(self.options.service, timeline)
-            missed = sum(row.requests - row.attained for row in rows)
-            asked = len(self._scenario.arrivals)
-            share = 1.0 - missed / asked if asked else 1.0
-            fleet = SimulatedFleet(
-                tuple(sorted(chosen.items())), usd_per_h, cost_usd(timeline), share
-            )
-        self.simulated[counts] = fleet
-        return fleet
+        if counts not in self.simulated:
+            self.simulated[counts] = self._result(counts)
+        return self.simulated[counts]
 
-    def _run(self, chosen: Mapping[str, int]) -> Timeline:
-        """Simulate a fleet on exactly the nodes that it fills, to the end or until too many
-        requests have missed."""
+    def _result(self, counts: Counts) -> SimulatedFleet | None:
+        usd_per_h = self.options.usd_per_h(counts)
+        if usd_per_h is None:
+            return None
+        chosen = self.options.combo_counts(counts)
+        listed = tuple(sorted(chosen.items()))
+        if not self.fluid:
+            share = self._share_by_rates(counts)
+            if share < self.min_target - SCREEN_MARGIN:
+                return SimulatedFleet(listed, usd_per_h, 0.0, share)
+        timeline, share = self._run(chosen, self.fluid)
+        return SimulatedFleet(
+            listed, usd_per_h, 0.0 if timeline is None else cost_usd(timeline), share
+        )
+
+    def _share_by_rates(self, counts: Counts) -> float:
+        """Attainment of a fleet with rates, an upper bound if it is below every target; 0 if it
+        does not fit."""
+        if counts not in self.by_rates:
+            fits = self.options.usd_per_h(counts) is not None
+            chosen = self.options.combo_counts(counts) if fits else {}
+            self.by_rates[counts] = self._run(chosen, fluid=True)[1] if fits else 0.0
+        return self.by_rates[counts]
+
+    def _run(self, chosen: Mapping[str, int], fluid: bool) -> tuple[Timeline | None, float]:
+        """Simulate a fleet on exactly the nodes that it fills: the timeline and the attainment.
+
+        Ends when too many requests have missed; the timeline is then None and the attainment an
+        upper bound.
+        """
         cluster = self.options.cluster
         combos = combos_by_id(chosen, cluster, self.options.lengths_by_model)
         filled = {
@@ -228,8 +276,10 @@ class _Search:
         where = replace(cluster, pools=pools)
         scenario = replace(self._scenario, cluster=where)
         fleet = FixedFleet(chosen, where, self.options.lengths_by_model)
-        simulator = (RateSimulator if self.fluid else Simulator)(scenario, fleet)
-        allowed = (1.0 - self.min_target) * len(scenario.arrivals) + 1e-9
+        simulator = (RateSimulator if fluid else Simulator)(scenario, fleet)
+        asked = max(1, scenario.requests)
+        least = self.min_target - (SCREEN_MARGIN if fluid and not self.fluid else 0.0)
+        allowed = (1.0 - least) * asked + 1e-9
         missed, checked = 0.0, 0
         open_: list[Call] = []
         at_s = scenario.lead_s
@@ -248,7 +298,11 @@ class _Search:
             missed += len(late)
             gone = {call.id for call in late}
             open_ = [c for c in open_ if c.ending is Ending.PENDING and c.id not in gone]
-        return simulator.finish()
+        if missed > allowed:
+            return None, 1.0 - missed / asked
+        timeline = simulator.finish()
+        rows = flows_of(self.options.service, timeline)
+        return timeline, 1.0 - sum(row.requests - row.attained for row in rows) / asked
 
     def _has_missed(self, call: Call, now_ms: float) -> bool:
         """Whether `call` can no longer attain its SLO."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.simulation.engine_process import SimEngine
 from autoscaler.simulation.event_queue import EventQueue
 
 
 class FlowEngine(SimEngine):
-    """An engine that holds only the number of its requests, and the time until which that number is
-    valid."""
+    """An engine that holds only the number of its requests, and the time at which they end."""
 
     def __init__(self, setup: EngineSetup, events: EventQueue, address: str) -> None:
         self.setup = setup
         self.address = address
         self._events = events
         self._load = 0
-        self._until_ms = 0.0
+        self._until_ms = math.inf
 
     @property
     def in_flight(self) -> int:
@@ -28,9 +29,13 @@ class FlowEngine(SimEngine):
         """Always 0: KV transfers take no time here."""
         return 0
 
-    def set_load(self, load: int, until_ms: float) -> None:
-        """Set the number of requests to `load`, until `until_ms` or the next call."""
-        self._load, self._until_ms = load, until_ms
+    def set_load(self, load: int) -> None:
+        """Set the number of requests to `load`, until the next call."""
+        self._load, self._until_ms = load, math.inf
+
+    def end_load(self, at_ms: float) -> None:
+        """No further request comes, and the present ones end by `at_ms`."""
+        self._until_ms = at_ms
 
     def die(self) -> None:
         """End the process. Its load becomes 0."""

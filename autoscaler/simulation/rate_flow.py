@@ -1,14 +1,9 @@
 """The requests of one model as a flow through the instances that serve it.
 
-It holds the queue in front of the instances, and computes the share of the requests that attain the
-SLO and the times at which requests end. The latencies of an instance are those of the sizing
-model's engine at the instance's load (`performance.attainment`), in steps of 1/GRID of saturation.
-Requests beyond the capacity wait in order of arrival, and the wait counts towards their TTFT.
-
-Misses are clustered, because one long prompt or a short burst causes several. Therefore each
-instance takes the sampled requests in their order, and jumps to a random position from time to time
-(the stationary bootstrap of Politis and Romano, 1994). Round robin over n instances makes Poisson
-arrivals more even: the gaps at each instance have a coefficient of variation of 1 / sqrt(n).
+Holds the queue in front of the instances, and decides which share of a flow attains its SLO and
+when the flow leaves. As in the gateway (`serving.wait_queue`), requests that can still meet the
+TTFT limit go first, in order of arrival, and late requests go after them. The wait counts towards
+the TTFT.
 """
 
 from __future__ import annotations
@@ -17,162 +12,41 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.domain.workload import Lengths, Phase, Slo
-from autoscaler.performance.attainment import GRID, Engine, build_engine
+from autoscaler.domain.workload import Slo
 from autoscaler.performance.numba_decorators import compiled
-from autoscaler.serving.engine_setup import EngineSetup
+from autoscaler.serving.wait_queue import LATE
 from autoscaler.simulation.arrival_flow import Batch, Ints, empty_sketch
-from topics.sketch import GAMMA, HIGHEST, LOWEST
+from autoscaler.simulation.instance_speed import InstanceSet, Latencies
 
 _SMOOTH_S = 15.0
 """Just after a change of the rate, the load is the mean over about the time that a request
 stays."""
 _SETTLE_S, _MEAN_S = 60.0, 300.0
 """From `_SETTLE_S` after a change on, the load is the mean since the change, at most `_MEAN_S`."""
-_REDRAW_S = 60.0
-"""Mean time that an instance walks along the sample before it jumps to another position."""
 _SIGMAS, _MIN_CHANGE = 3.0, 0.03
 """A rate has changed if it differs by more than this relative change and by more than chance
 (standard deviations)."""
 
-Floats = npt.NDArray[np.float32]
-Sketch = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
-SampleStats = tuple[Ints, Sketch, Sketch]
-"""Statistics of a sample: for 0, 1, ... n, how many of its first requests are within both limits (n
-+ 1,); then the distributions of TTFT and TPOT as a gateway measures them, each as (buckets -
-LOWEST, cumulative shares)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Latencies:
-    """Latencies of a sample of requests: ms to the first token, and ms per token after that.
-
-    stats_cache: statistics of requests that did not wait.
-    """
-
-    ttft_ms: Floats
-    tpot_ms: Floats
-    stats_cache: dict[Slo, SampleStats] = field(default_factory=dict)
-
-    def stats(self, slo: Slo, wait_ms: float) -> SampleStats:
-        """Statistics of requests that have each waited `wait_ms` before they were sent."""
-        found = self.stats_cache.get(slo) if wait_ms == 0.0 else None
-        if found is None:
-            hit = (self.ttft_ms + wait_ms <= slo.ttft_ms) & (self.tpot_ms <= slo.tpot_ms)
-            upto = np.append(0, np.cumsum(hit)).astype(np.int64)
-            found = upto, _sketch(self.ttft_ms + np.float32(wait_ms)), _sketch(self.tpot_ms)
-            if wait_ms == 0.0:
-                self.stats_cache[slo] = found
-        return found
-
-
-class InstanceSpeed:
-    """Capacity and latencies of one instance, including its share of the decode instances behind
-    it.
-
-    All instances of a kind share one object.
-    """
-
-    def __init__(
-        self,
-        first: tuple[EngineSetup, Phase],
-        decode: tuple[EngineSetup, float] | None,
-        lengths: Lengths,
-        arrival_cv: float,
-    ) -> None:
-        """first: setup and phase of the instance. decode: setup of the decode instances behind it,
-        and their number per first instance."""
-        setup, phase = first
-        self._first = build_engine(setup.times, phase, lengths, arrival_cv)
-        self.req_per_s = self._first.saturation()[0]
-        self._decode: Engine | None = None
-        self._decodes = 1.0
-        if decode is not None:
-            behind, self._decodes = decode
-            self._decode = build_engine(
-                behind.times, Phase.DECODE, lengths, arrival_cv, link_gb_s=behind.kv_gb_s
-            )
-            self.req_per_s = min(self.req_per_s, self._decodes * self._decode.saturation()[0])
-        self._by_step: dict[int, tuple[Latencies, float]] = {}
-        self._output_tokens = lengths.output_tokens
-
-    def at(self, step: int) -> tuple[Latencies, float]:
-        """(latencies at `step` / GRID of the instance's capacity, seconds that a request stays)."""
-        if step not in self._by_step:
-            self._by_step[step] = self._compute(step * self.req_per_s / GRID)
-        return self._by_step[step]
-
-    def _compute(self, req_per_s: float) -> tuple[Latencies, float]:
-        run = self._first.run_at_step(_step(self._first, req_per_s))
-        ttft, tpot = run.ttft_ms + np.float32(self._first.times.first_token_ms), run.tpot_ms
-        if self._decode is not None:
-            behind = self._decode.run_at_step(_step(self._decode, req_per_s / self._decodes))
-            ttft, tpot = ttft + behind.ttft_ms, behind.tpot_ms
-        ttft, tpot = np.nan_to_num(ttft, posinf=1e9), np.nan_to_num(tpot, posinf=1e9)
-        # Use the median, because requests of the sample that were never served have infinite times.
-        stay = float(np.median(ttft) + np.median(tpot) * self._output_tokens) / 1000.0
-        return Latencies(ttft, tpot), stay
-
-
-instance_speed = lru_cache(maxsize=256)(InstanceSpeed)
-
-
-class InstanceSet:
-    """Groups of one kind: `count` first (aggregated or prefill) instances with `weight` in total.
-
-    The instances keep their positions in the sample as long as this object exists.
-    """
-
-    def __init__(
-        self, weight: float, count: int, speed: InstanceSpeed, random: np.random.Generator
-    ) -> None:
-        self.weight = weight
-        self.req_per_s = count * speed.req_per_s
-        self._speed = speed
-        self._random = random
-        self._positions = random.random(count)  # position of each instance in the sample, in [0, 1)
-
-    def at(self, req_per_s: float) -> tuple[Latencies, float]:
-        """(latencies if the whole set serves `req_per_s`, seconds that a request stays)."""
-        total_req_per_s = self.req_per_s
-        return self._speed.at(
-            min(GRID, round(GRID * req_per_s / total_req_per_s)) if total_req_per_s else GRID
-        )
-
-    def attained(self, upto: Ints, requests: float, span_s: float) -> float:
-        """Number of `requests` in `span_s` that meet both limits. upto: as in `SampleStats`."""
-        used = min(len(self._positions), max(1, round(requests)))
-        draws = self._random.random((2, used))
-        moves = min(1.0, span_s / _REDRAW_S)
-        steps = max(1, round(requests / used))
-        return requests * _walk_sample(upto, self._positions, steps, moves, draws)
-
-
-def _step(one: Engine, req_per_s: float) -> int:
-    total_req_per_s = one.saturation()[0]
-    return (
-        min(GRID, max(0, round(GRID * req_per_s / total_req_per_s)))
-        if total_req_per_s > 0.0
-        else GRID
-    )
+_Part = tuple[InstanceSet, float, Latencies]
+"""An instance set, its share of the flow, and the latencies of that share."""
 
 
 @dataclass(slots=True)
 class Cohort:
-    """Requests that arrived in one span.
+    """Requests that arrived in one span, or those of them that became late.
 
-    unsent: number of requests not yet sent to an instance. served, attained: counts of the sent
-    requests. ttft, tpot: counts of the served requests by bucket minus LOWEST. due_s: time at which
-    the requests end.
+    requests: their number. batch: all requests of the span. unsent: number of requests not yet sent
+    to an instance. served, attained: counts of the sent requests. ttft, tpot: counts of the served
+    requests by bucket minus LOWEST. due_s: time at which the cohort leaves.
     """
 
     at_s: float
     batch: Batch
+    requests: int
     unsent: int
     served: int = 0
     attained: float = 0.0
@@ -181,39 +55,78 @@ class Cohort:
     ttft: Ints = field(default_factory=empty_sketch)
     tpot: Ints = field(default_factory=empty_sketch)
 
+    def split(self, count: int) -> Cohort:
+        """Move `count` unsent requests to a new cohort."""
+        self.requests -= count
+        self.unsent -= count
+        return Cohort(self.at_s, self.batch, count, count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Departures:
+    """`count` requests that leave the instances evenly over [from_s, to_s)."""
+
+    count: int
+    from_s: float
+    to_s: float
+
 
 @dataclass(slots=True)
 class Flow:
     """The requests of one model.
 
-    waiting: cohorts in order of arrival. in_service: sent cohorts, by due time. hold_s: longest
-    wait while no instance serves. queue_s: longest wait while some instance serves. max_waiting:
-    maximum number of waiting requests. req_per_s: current load. stay_s: time that a request stays.
+    hold_s: longest wait while no instance serves. queue_s: longest wait otherwise. max_waiting:
+    maximum number of waiting requests. waiting: cohorts that can meet the TTFT limit, in order of
+    arrival. late: cohorts that cannot. sent: cohorts in the instances, by due time. req_per_s:
+    current load. stay_s: time that a request stays. random: draws how many requests of a span are
+    still in the instances.
     """
 
     slo: Slo
     hold_s: float
     queue_s: float
     max_waiting: int
+    random: np.random.Generator
     waiting: deque[Cohort] = field(default_factory=deque)
-    in_service: deque[Cohort] = field(default_factory=deque)
+    late: deque[Cohort] = field(default_factory=deque)
+    sent: deque[Cohort] = field(default_factory=deque)
     req_per_s: float = 0.0
     stay_s: float = 0.0
+    _departures: deque[_Departures] = field(default_factory=deque)
+    _backlog: float = 0.0  # requests in the instances beyond those of an open queue
     _recent_req_per_s: float = 0.0
     _steady_s: float = 0.0
 
     @property
-    def in_flight(self) -> int:
-        """Requests that have not ended."""
-        sent = sum(cohort.served for cohort in (*self.in_service, *self.waiting))
-        return sent + sum(cohort.unsent for cohort in self.waiting)
+    def unsent(self) -> int:
+        """Requests that wait for an instance."""
+        return sum(cohort.unsent for cohort in (*self.waiting, *self.late))
+
+    @property
+    def cohorts(self) -> tuple[Cohort, ...]:
+        """All cohorts that have not ended."""
+        return (*self.sent, *self.waiting, *self.late)
+
+    def in_instances(self, now_s: float) -> int:
+        """Requests in the instances at `now_s`.
+
+        A span's requests come at independent times, so the number of those that are still there
+        has a binomial distribution.
+        """
+        total = 0
+        for one in self._departures:
+            left = (one.to_s - now_s) / (one.to_s - one.from_s)
+            if left > 0.0:
+                total += one.count if left >= 1.0 else int(self.random.binomial(one.count, left))
+        return total
 
     def is_steady(self, requests: float, span_s: float) -> bool:
         """Whether no request waits, and `requests` in the next `span_s` match the recent rate
         within chance."""
         usual = self.req_per_s * span_s
         chance = _SIGMAS * math.sqrt(max(1.0, usual))
-        return not self.waiting and abs(requests - usual) <= max(chance, _MIN_CHANGE * usual)
+        waits = self.waiting or self.late
+        return not waits and abs(requests - usual) <= max(chance, _MIN_CHANGE * usual)
 
     def advance(
         self, batch: Batch, from_s: float, to_s: float, instance_sets: Sequence[InstanceSet]
@@ -222,15 +135,22 @@ class Flow:
         `to_s`."""
         span_s = to_s - from_s
         self._update_rate(batch.servable / span_s, span_s)
+        queued = sum(cohort.unsent for cohort in self.waiting)
         if batch.requests:
-            self.waiting.append(Cohort(0.5 * (from_s + to_s), batch, batch.servable))
+            self.waiting.append(
+                Cohort(0.5 * (from_s + to_s), batch, batch.requests, batch.servable)
+            )
         total_req_per_s = sum(instance_set.req_per_s for instance_set in instance_sets)
         if total_req_per_s > 0.0:
-            self._serve(from_s, to_s, instance_sets, total_req_per_s)
+            self._serve(from_s, to_s, instance_sets, total_req_per_s, queued)
+        self._drop_served()
+        self._move_late(total_req_per_s)
         self._refuse(to_s, total_req_per_s > 0.0)
+        while self._departures and self._departures[0].to_s <= to_s:
+            self._departures.popleft()
         ended = []
-        while self.in_service and self.in_service[0].due_s <= to_s:
-            ended.append(self.in_service.popleft())
+        while self.sent and self.sent[0].due_s <= to_s:
+            ended.append(self.sent.popleft())
         return ended
 
     def _update_rate(self, arrived_req_per_s: float, span_s: float) -> None:
@@ -259,96 +179,123 @@ class Flow:
         to_s: float,
         instance_sets: Sequence[InstanceSet],
         total_req_per_s: float,
+        queued: int,
     ) -> None:
-        room = total_req_per_s * (to_s - from_s)
-        overloaded = sum(cohort.unsent for cohort in self.waiting) > room
-        rate = total_req_per_s if overloaded else self.req_per_s
+        """Send requests to the instances. queued: number of requests in `waiting` at `from_s`."""
+        span_s = to_s - from_s
+        served = total_req_per_s * span_s
+        on_time = sum(cohort.unsent for cohort in self.waiting)
+        spare = sum(one.room for one in instance_sets)
+        room = served + max(0.0, spare - self._backlog)
+        rate = total_req_per_s if self.unsent > served else self.req_per_s
+        before, sent = self._backlog, min(float(self.unsent), room)
+        self._backlog = min(spare, max(0.0, before + sent - served))
+        full = 0.5 * (before + self._backlog) / spare if spare else float(self.unsent > room)
+        full = min(1.0, full)
         weights = sum(instance_set.weight for instance_set in instance_sets)
-        shares = [
-            instance_set.weight / weights if weights else 1.0 / len(instance_sets)
-            for instance_set in instance_sets
-        ]
-        found = [
-            instance_set.at(rate * share)
-            for instance_set, share in zip(instance_sets, shares, strict=True)
-        ]
-        self.stay_s = sum(s * stay for s, (_, stay) in zip(shares, found, strict=True))
-        done = 0.0
-        while self.waiting and (done < room or not self.waiting[0].unsent):
-            cohort = self.waiting[0]
-            part = min(cohort.unsent, math.ceil(room - done))
-            starts_s = max(cohort.at_s, from_s + (done + 0.5 * part) / total_req_per_s)
-            wait_ms = 1000.0 * (starts_s - cohort.at_s)
-            for instance_set, share, (latencies, _) in zip(
-                instance_sets, shares, found, strict=True
-            ):
-                upto, ttft, tpot = latencies.stats(self.slo, wait_ms)
-                cohort.attained += instance_set.attained(upto, part * share, to_s - from_s)
-                _count_sketch(cohort.ttft, *ttft, part * share)
-                _count_sketch(cohort.tpot, *tpot, part * share)
-            cohort.unsent -= part
-            cohort.served += part
-            done += part
-            if cohort.unsent:
-                return
-            cohort.due_s = starts_s + self.stay_s
-            self.in_service.append(self.waiting.popleft())
+        parts: list[_Part] = []
+        for one in instance_sets:
+            share = one.weight / weights if weights else 1.0 / len(instance_sets)
+            if full < 1.0:
+                parts.append((one, share * (1.0 - full), one.at(rate * share)))
+            if full > 0.0:
+                parts.append((one, share * full, one.full))
+        self.stay_s = sum(share * latencies.stay_s for _, share, latencies in parts)
+        growth_req_per_s = (on_time - queued - max(0.0, room - served)) / span_s - total_req_per_s
+        most = self._most_on_time(total_req_per_s)
+        wait_s = _mean_queue(queued, growth_req_per_s, most, span_s) / total_req_per_s
+        done = 0
+        for late, cohorts in ((False, self.waiting), (True, self.late)):
+            for cohort in cohorts:
+                count = min(cohort.unsent, math.ceil(room - done))
+                if count <= 0:
+                    continue
+                starts_s = from_s + span_s * (done + 0.5 * count) / room
+                if not late:
+                    starts_s = max(starts_s, cohort.at_s + wait_s)
+                wait_ms = 1000.0 * (starts_s - cohort.at_s if late else wait_s)
+                self._send(cohort, count, wait_ms, span_s, parts)
+                done += count
+                cohort.due_s = starts_s + self.stay_s
+                lasts_s = span_s if cohort.at_s >= from_s else span_s * count / room
+                self._departures.append(
+                    _Departures(count, cohort.due_s - 0.5 * lasts_s, cohort.due_s + 0.5 * lasts_s)
+                )
+
+    def _send(
+        self,
+        cohort: Cohort,
+        count: int,
+        wait_ms: float,
+        span_s: float,
+        parts: Sequence[_Part],
+    ) -> None:
+        """Count `count` requests as sent. parts: per instance set, its share and its latencies."""
+        for one, share, latencies in parts:
+            upto, ttft, tpot = latencies.stats(self.slo, wait_ms)
+            cohort.attained += one.attained(upto, count * share, span_s)
+            _count_sketch(cohort.ttft, *ttft, count * share)
+            _count_sketch(cohort.tpot, *tpot, count * share)
+        cohort.unsent -= count
+        cohort.served += count
+
+    def _most_on_time(self, total_req_per_s: float) -> float:
+        """The longest queue whose last request is sent before it is late."""
+        return total_req_per_s * LATE * self.slo.ttft_ms / 1000.0
+
+    def _drop_served(self) -> None:
+        """Move the cohorts without unsent requests to `sent`."""
+        for cohorts in (self.waiting, self.late):
+            self.sent.extend(cohort for cohort in cohorts if not cohort.unsent)
+        self.waiting = deque(cohort for cohort in self.waiting if cohort.unsent)
+        self.late = deque(cohort for cohort in self.late if cohort.unsent)
+
+    def _move_late(self, total_req_per_s: float) -> None:
+        """Move the oldest requests beyond `_most_on_time` to `late`."""
+        over = sum(cohort.unsent for cohort in self.waiting) - math.ceil(
+            self._most_on_time(total_req_per_s)
+        )
+        while over > 0:
+            oldest = self.waiting[0]
+            count = min(over, oldest.unsent)
+            over -= count
+            if count == oldest.unsent and not oldest.served:
+                self.late.append(self.waiting.popleft())
+                continue
+            self.late.append(oldest.split(count))
+            if not oldest.unsent:
+                self.sent.append(self.waiting.popleft())
 
     def _refuse(self, now_s: float, serves: bool) -> None:
         longest_s = self.queue_s if serves else self.hold_s
-        while self.waiting and now_s - self.waiting[0].at_s > longest_s:
-            self._refuse_part(self.waiting.popleft(), now_s, None)
-        over = sum(cohort.unsent for cohort in self.waiting) - self.max_waiting
-        while over > 0:
-            newest = self.waiting[-1]
-            gone = min(over, newest.unsent)
-            over -= gone
-            if gone == newest.unsent:
-                self.waiting.pop()
-            self._refuse_part(newest, now_s, gone)
+        for cohorts in (self.late, self.waiting):
+            while cohorts and now_s - cohorts[0].at_s > longest_s:
+                self._refuse_part(cohorts, 0, cohorts[0].unsent, now_s)
+        over = self.unsent - self.max_waiting
+        for cohorts in (self.waiting, self.late):
+            while over > 0 and cohorts:
+                count = min(over, cohorts[-1].unsent)
+                over -= count
+                self._refuse_part(cohorts, -1, count, now_s)
 
-    def _refuse_part(self, cohort: Cohort, now_s: float, count: int | None) -> None:
-        gone = cohort.unsent if count is None else count
-        cohort.unsent -= gone
-        cohort.refused += gone
+    def _refuse_part(self, cohorts: deque[Cohort], at: int, count: int, now_s: float) -> None:
+        """Refuse `count` requests of the cohort at `at`, which leaves if none of its requests is
+        left."""
+        cohort = cohorts[at]
+        cohort.unsent -= count
+        cohort.refused += count
         if not cohort.unsent:
             cohort.due_s = now_s
-            self.in_service.appendleft(cohort)
+            self.sent.appendleft(cohort)
+            del cohorts[at]
 
 
-def _sketch(values_ms: Floats) -> Sketch:
-    places = np.log(np.maximum(values_ms, 1e-3)) / np.float32(math.log(GAMMA))
-    buckets = np.clip(np.ceil(places), LOWEST, HIGHEST).astype(np.int64) - LOWEST
-    counts = np.bincount(buckets)
-    at = np.flatnonzero(counts)
-    return at, np.cumsum(counts[at]) / len(values_ms)
-
-
-@compiled
-def _walk_sample(
-    upto: Ints,
-    places: npt.NDArray[np.float64],
-    steps: int,
-    moves: float,
-    draws: npt.NDArray[np.float64],
-) -> float:
-    """Share of requests that meet the limits if each instance takes the next `steps` requests of
-    the sample.
-
-    draws, (2, used): random numbers, one column per instance. With probability `moves` an instance
-    first jumps to a random position. The sample is circular. `places` is updated.
-    """
-    count = len(upto) - 1
-    used = len(draws[0])
-    hits = 0
-    for one in range(used):
-        if draws[0, one] < moves:
-            places[one] = draws[1, one]
-        begin = int(places[one] * count)
-        rounds, end = divmod(begin + steps, count)
-        hits += rounds * upto[count] + upto[end] - upto[begin]
-        places[one] = (end + 0.5) / count
-    return hits / (steps * used)
+def _mean_queue(queued: float, growth_req_per_s: float, most: float, span_s: float) -> float:
+    """Mean length over `span_s` of a queue that grows at a constant rate between 0 and `most`."""
+    queued = min(queued, most)
+    end = min(most, max(0.0, queued + growth_req_per_s * span_s))
+    moving_s = (end - queued) / growth_req_per_s if growth_req_per_s else 0.0
+    return (0.5 * (queued + end) * moving_s + end * (span_s - moving_s)) / span_s
 
 
 @compiled

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.domain.cluster import Cluster
@@ -18,10 +19,10 @@ class Scenario:
     """Input of a simulation; it does not depend on the decider.
 
     arrivals: by rising time, counted from `lead_s` after the controller's start. A later turn of a
-    session arrives when the previous turn has ended, so its time here is only an estimate.
-    duration_s: length of the billed and evaluated span after lead_s; requests in flight at its end
-    get 10 min more. script: events in any order. gateways: number of gateways, to which the
-    requests go in turn. weight: requests per arrival; above 1 only if rates are simulated
+    session comes when the previous turn has ended; its time here is an estimate. duration_s: length
+    of the billed and judged span after lead_s; requests under way at its end get 10 min more.
+    script: events in any order. gateways: number of gateways, to which the requests go in turn.
+    weights: requests per arrival, by model, 1 for the others; above 1 only if rates are simulated
     (`rate_simulator`), which then draws counts by `seed`.
     """
 
@@ -31,7 +32,7 @@ class Scenario:
     lead_s: float = 0.0
     script: tuple[ScriptEvent, ...] = ()
     gateways: int = 1
-    weight: float = 1.0
+    weights: Mapping[str, float] = field(default_factory=dict)
     seed: int = 1
     solve: PlanTimes = field(default_factory=PlanTimes)
     limits: GatewayLimits = field(default_factory=GatewayLimits)
@@ -40,10 +41,11 @@ class Scenario:
         finite("scenario: duration_s", self.duration_s, 1.0, 366 * 86_400.0)
         finite("scenario: lead_s", self.lead_s, 0.0, 86_400.0)
         whole("scenario: gateways", self.gateways, 1, 100)
-        finite("scenario: weight", self.weight, 1.0, 1e6)
         whole("scenario: seed", self.seed, 0, 2**31)
         models = {service.model for service in self.cluster.services}
         models |= {route.name for route in self.cluster.routes}
+        for model, weight in self.weights.items():
+            finite(f"scenario: weights: {model}", weight, 1.0, 1e6)
         for arrival in self.arrivals:
             if arrival.model not in models:
                 raise InvalidValue("arrival: model", arrival.model, " or ".join(sorted(models)))
@@ -51,7 +53,12 @@ class Scenario:
     @property
     def requests(self) -> int:
         """Number of requests that the arrivals represent."""
-        return round(self.weight * len(self.arrivals))
+        counts = Counter(arrival.model for arrival in self.arrivals)
+        return round(sum(self.weight_of(model) * count for model, count in counts.items()))
+
+    def weight_of(self, model: str) -> float:
+        """Requests per arrival of `model`."""
+        return self.weights.get(model, 1.0)
 
     @property
     def end_s(self) -> float:

@@ -29,6 +29,7 @@ from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.session_order import SessionOrder
 from autoscaler.simulation.simulated_request import Call
 from autoscaler.simulation.status_copies import set_reported_ms
+from autoscaler.simulation.supply_feeds import SupplyFeeds
 from autoscaler.simulation.supply_script import (
     AlertRaised,
     AvailabilityChanged,
@@ -47,7 +48,6 @@ from autoscaler.simulation.virtual_planner import PlanFunction, VirtualPlanner, 
 from topics.alerts import Alert
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.routing import Routes
-from topics.supply import Availability, Price
 from topics.telemetry_columns import TelemetryBatch
 
 ORIGIN_MS = 1_700_000_000_000
@@ -98,9 +98,6 @@ class Simulator:
         self.routes: dict[str, Routes] = {}
         self.timeline = Timeline(ORIGIN_MS)
         self._decider = decider
-        self._availability: dict[str, Availability] = {}
-        self._prices: dict[str, Price] = {}
-        self._node_limits: dict[str, int] = {}
         self._alerts: list[Alert] = []
         self._reclaimed: set[str] = set()
         self._failing_until_s: dict[str, float] = {}
@@ -111,6 +108,7 @@ class Simulator:
         self._feed_period = -1.0  # number of the last period in which the feeds were refreshed
         self._started = False
         self._bill = Bill({p.id: p.price_usd_per_h for p in self.cluster.pools}, ORIGIN_MS)
+        self._feeds = SupplyFeeds(self._bill)
         longest = {s.model: s.max_len_tokens for s in self.cluster.services}
         longest |= {r.name: min(longest[m] for m in r.models) for r in self.cluster.routes}
         self._sim_gateways = [
@@ -183,10 +181,9 @@ class Simulator:
 
     def unavailable_reason(self, node: SimNode) -> str:
         """Why no node of the pool can be rented now; "" if a node can be rented."""
-        limit = self._node_limits.get(node.pool)
-        if limit is None or self._bill.is_billed(node.name):
+        if self._bill.is_billed(node.name) or not self._feeds.is_exhausted(node.pool):
             return ""
-        return f"{node.pool}: no node available" if self._bill.billed(node.pool) >= limit else ""
+        return f"{node.pool}: no node available"
 
     def launch_fault(self, node: SimNode) -> str:
         """Why a process launched on `node` now will exit; "" if it will run."""
@@ -238,7 +235,7 @@ class Simulator:
         now_ms = self.events.now_ms
         if now_ms // _FEEDS_EVERY_MS != self._feed_period:
             self._feed_period = now_ms // _FEEDS_EVERY_MS
-            self._refresh_feeds()
+            self._feeds.refresh(self.epoch_ms(now_ms))
         answers = self.planner.take_answers(now_ms)
         self.timeline.plan_answers.extend((now_ms / 1000.0, answer) for answer in answers)
         alerts, self._alerts = tuple(self._alerts), []
@@ -247,8 +244,8 @@ class Simulator:
                 self.cluster,
                 self.windows,
                 dict(self.statuses),
-                dict(self._availability),
-                dict(self._prices),
+                dict(self._feeds.availability),
+                dict(self._feeds.prices),
                 answers,
                 alerts,
             ),
@@ -342,15 +339,6 @@ class Simulator:
 
     # -- the script ---------------------------------------------------------------------------
 
-    def _refresh_feeds(self) -> None:
-        """Publish all known prices and offers again, so that feeds do not count as silent."""
-        now_ms = self.epoch_ms(self.events.now_ms)
-        for pool, price in self._prices.items():
-            self._prices[pool] = replace(price, observed_ms=now_ms)
-        for pool in self._availability:
-            left = max(0, self._node_limits[pool] - self._bill.billed(pool))
-            self._availability[pool] = Availability(pool, left, now_ms)
-
     def _limit_nodes(self, pool: str, nodes: int, notice_s: float) -> None:
         """Reclaim the newest nodes above the number `nodes`.
 
@@ -358,7 +346,6 @@ class Simulator:
         below its limit.
         """
         events = self.events
-        self._node_limits[pool] = nodes
         rented = [name for name in self._bill.newest(pool) if name not in self._reclaimed]
         for name in rented[: max(0, len(rented) - nodes)]:
             self._reclaimed.add(name)
@@ -368,8 +355,7 @@ class Simulator:
             back = NodeReturned(taken_ms / 1000.0 + _NODE_RETURN_S, name)
             events.at(taken_ms, partial(self._apply_event, lost))
             events.at(1000.0 * back.at_s, partial(self._apply_event, back))
-        left = max(0, nodes - self._bill.billed(pool))
-        self._availability[pool] = Availability(pool, left, self.epoch_ms(events.now_ms))
+        self._feeds.set_limit(pool, nodes, self.epoch_ms(events.now_ms))
 
     def _apply_event(self, event: ScriptEvent) -> None:
         now_ms = self.epoch_ms(self.events.now_ms)
@@ -377,10 +363,9 @@ class Simulator:
         match event:
             case PriceChanged(_, pool, usd):
                 self._bill.reprice(pool, usd, now_s)
-                self._prices[pool] = Price(pool, usd, now_ms)
+                self._feeds.set_price(pool, usd, now_ms)
             case AvailabilityChanged(_, pool, nodes):
-                self._availability[pool] = Availability(pool, nodes, now_ms)
-                self._node_limits[pool] = self._bill.billed(pool) + nodes
+                self._feeds.set_free(pool, nodes, now_ms)
             case NodesLimited(_, pool, nodes, notice_s):
                 self._limit_nodes(pool, nodes, notice_s)
             case NodeLost(_, name):

@@ -43,8 +43,10 @@ from streams.tools.backtest.prometheus_source import ask_range
 from streams.tools.backtest.prometheus_trace import rebuild
 from streams.tools.replay.traces import COLUMNS_HELP, parse_columns
 
-_FLOWS = tuple(name for name in DEFAULT if POLICIES[name].flows)
+_FLUID = tuple(name for name in DEFAULT if name != "fixed-best")
+"""Without --policies, with --fluid: the search for the best fixed fleet takes hours for a week."""
 _ALL_CORES = -1
+_LEAST_SCALE, _MOST_SCALE = 1e-4, 1e4
 _WIDTH = 110  # characters of the table; narrower terminals wrap it
 _EPILOG = """policies: {names}; "variants" is ours without each part; "oracle", the lower bound, is
 always there. A trace is a file of any form in docs/reference/formats.md, a CSV, JSON or Parquet
@@ -59,7 +61,8 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EPILOG.format(names=", ".join(POLICIES)),
     )
     option = parser.add_argument
-    option("--trace", nargs="+", metavar="FILE", help="or MODEL=FILE, one per model")
+    option("--trace", nargs="+", metavar="FILE", help="or MODEL=FILE, one per model; FILE#0,3-5 "
+           "takes these clients of a ServeGen record")  # fmt: skip
     option("--columns", metavar="FIELD=COLUMN,...", help=COLUMNS_HELP)
     option(
         "--prometheus", metavar="URL", help="instead of --trace: rebuild one from vLLM's metrics"
@@ -70,12 +73,14 @@ def add_parser(subparsers: Any) -> None:
            "over time: time,pool,price,nodes, or POOL=FILE with time,nodes")  # fmt: skip
     option("--policies", metavar="A,B", help="default: all but variants")
     option("--fluid", action="store_true", help="simulate rates instead of requests: for weeks at "
-           f"once; policies: {', '.join(_FLOWS)} and variants")  # fmt: skip
+           "once; default policies: all but fixed-best and variants")  # fmt: skip
     option("--tune", nargs="+", metavar="FILE", help="choose each policy's knob on other traces")
     option("--also", nargs="+", default=[], metavar="FILE", help="judge each of these files "
            "too, with the same knobs, --from, --to, --supply: figures are means")  # fmt: skip
     option("--no-curves", action="store_true", help="with --report: do not sweep the knobs")
     option("--rate-scale", type=float, default=1.0, metavar="X", help="of the requests per second")
+    option("--scale", nargs="+", default=[], metavar="MODEL=X", help="of one model's requests per "
+           "second, in addition to --rate-scale")  # fmt: skip
     option("--from", dest="begin", metavar="T", help="skip so much of the trace, e.g. 10m")
     option("--to", dest="end", metavar="T", help="stop there, e.g. 2h")
     option("--seed", type=int, default=1, help="the first seed (default 1)")
@@ -91,19 +96,15 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the backtest. UserError and InvalidValue become one line and exit code 2."""
-    names = (_FLOWS if args.fluid else DEFAULT) if args.policies is None else tuple(
+    names = (_FLUID if args.fluid else DEFAULT) if args.policies is None else tuple(
         name.strip() for name in args.policies.split(",") if name.strip()
     )  # fmt: skip
     policies = policies_by_name(names)
     if not policies:
         raise InvalidValue("--policies", args.policies, f"one of {', '.join(POLICIES)}")
-    for policy in policies:
-        if args.fluid and not policy.flows:
-            allowed = f"with --fluid {', '.join(_FLOWS)} or variants"
-            raise InvalidValue("--policies", policy.name, allowed)
     if args.fluid and args.timeline:
         raise UserError("--timeline: with --fluid there are no single requests to write")
-    finite("--rate-scale", args.rate_scale, 1e-4, 1e4)
+    finite("--rate-scale", args.rate_scale, _LEAST_SCALE, _MOST_SCALE)
     whole("--seeds", args.seeds, 1, 1000)
     whole("--seed", args.seed, 0, 2**31)
     if args.jobs is not None:
@@ -158,6 +159,7 @@ def _run_all(args: argparse.Namespace, policies: Sequence[Policy]) -> int:
         tuple(args.supply),
         args.fluid,
         parse_columns(args.columns),
+        tuple(_scale(text) for text in args.scale),
     )
     if demand.from_s >= demand.to_s:
         raise UserError(f"--from {args.begin}: not before --to {args.end}")
@@ -173,6 +175,20 @@ def _run_all(args: argparse.Namespace, policies: Sequence[Policy]) -> int:
     return 0
 
 
+def _scale(text: str) -> tuple[str, float]:
+    """(model, factor) of MODEL=X."""
+    model, equals, factor = text.partition("=")
+    try:
+        value = float(factor)
+    except ValueError:
+        value = math.nan
+    if not (model and equals and _LEAST_SCALE <= value <= _MOST_SCALE):
+        raise InvalidValue(
+            "--scale", text, f"MODEL=X with X from {_LEAST_SCALE:g} to {_MOST_SCALE:g}"
+        )
+    return model, value
+
+
 def _write(path: Path, content: bytes | str) -> None:
     try:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -184,14 +200,16 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
     """Tune, run and sweep the policies, and return all results in one object."""
     seeds = tuple(range(args.seed, args.seed + args.seeds))
     workload, _ = prepared(demand, seeds[0])  # refuses bad input before anything runs
-    judged = (demand, *(replace(demand, traces=(trace,)) for trace in args.also))
+    judged = (demand, *(demand.on((trace,)) for trace in args.also))
     workloads = [workload]
     for one in judged[1:]:
         workloads.append(prepared(one, seeds[0])[0])
         _same_models(workload, workloads[-1], one.traces[0])
     tuned: dict[str, float] = {}
     if args.tune:
-        other = replace(demand, traces=tuple(args.tune), from_s=0.0, to_s=math.inf, supply=())
+        other = replace(
+            demand, traces=tuple(args.tune), from_s=0.0, to_s=math.inf, supply=(), scales=()
+        )
         prepared(other, seeds[0])
         sweep = [
             Run(other, policy.name, value, seeds[0])

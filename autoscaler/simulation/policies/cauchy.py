@@ -29,6 +29,8 @@ from autoscaler.simulation.policies.shoal_policy import plan_with
 
 LOCAL_S, GLOBAL_S, GRACE_S = 120, 1800, 30
 THRESHOLD = 0.2
+_RATE_TICK_S = 10
+"""Seconds between ticks if rates are simulated: telemetry comes as often."""
 
 
 @dataclass(slots=True)
@@ -212,4 +214,5 @@ POLICY = Policy(
     (0.9, 0.95, 0.98, 0.99, 0.995),
     "Cauchy (SoCC '25), Algorithm 1 and eq. 16",
     build,
+    tick_s=_RATE_TICK_S,
 )

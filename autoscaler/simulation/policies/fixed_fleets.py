@@ -26,7 +26,8 @@ def best(context: PolicyContext, target: float) -> PolicyRun:
     for service in scenario.cluster.services:
         if service.model not in context.lengths:
             continue
-        fleet = search_fleets(scenario, context.lengths, service.model, (target,)).cheapest[target]
+        found = search_fleets(scenario, context.lengths, service.model, (target,), context.fluid)
+        fleet = found.cheapest[target]
         if fleet is not None:
             counts.update(fleet.counts)
             continue
@@ -80,5 +81,4 @@ PEAK = Policy(
     (0.5, 0.75, 1.0, 1.25),
     "autoscaler/planning",
     peak,
-    flows=True,
 )

@@ -81,6 +81,7 @@ UTILIZATION = Policy(
     (0.3, 0.5, 0.7, 0.9),
     _SOURCE,
     partial(_build, queue=False),
+    tick_s=_LOOP_S,
 )
 
 QUEUE = Policy(
@@ -91,4 +92,5 @@ QUEUE = Policy(
     (0.5, 1.0, 3.0, 5.0),
     _SOURCE,
     partial(_build, queue=True),
+    tick_s=_LOOP_S,
 )

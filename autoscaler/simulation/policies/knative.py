@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from functools import partial
 
 from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
 from autoscaler.simulation.policies.replica_setup import replica_trial
@@ -26,23 +25,26 @@ class Knative:
 
     def __init__(self, replica: ReplicaCapacity, knob: float, first: int) -> None:
         self._target = max(0.01, knob * replica.concurrency)
-        self._in_flight: deque[int] = deque(maxlen=_STABLE_S)
+        self._in_flight: deque[tuple[int, int]] = deque()  # (second, requests)
         self._desired = first
         self._panic_s: int | None = None
         self._panic_most = 0
 
     def desired_replicas(self, signals: Signals) -> int:
         """The number of pods for the stable window; in panic, the larger number of both windows."""
-        self._in_flight.append(signals.in_flight)
+        seen = self._in_flight
+        seen.append((signals.now_s, signals.in_flight))
+        while seen[0][0] <= signals.now_s - _STABLE_S:
+            seen.popleft()
         if signals.now_s % _TICK_S or (signals.req_per_s is None and not signals.in_flight):
             return self._desired
         if not signals.ready:
             return self._desired  # the first replicas are starting
-        in_flight = list(self._in_flight)
+        in_flight = [requests for _, requests in seen]
         ready = max(1, signals.ready)
         low, high = math.floor(ready / _MAX_DOWN), math.ceil(_MAX_UP * ready)
         stable = math.ceil(sum(in_flight) / len(in_flight) / self._target)
-        last = in_flight[-_PANIC_S:]
+        last = [requests for at_s, requests in seen if at_s > signals.now_s - _PANIC_S]
         panic = math.ceil(sum(last) / len(last) / self._target)
         over = panic / ready >= _PANIC_THRESHOLD
         if over:
@@ -69,5 +71,6 @@ POLICY = Policy(
     0.7,
     (0.3, 0.5, 0.7, 0.9, 1.1),
     "knative/serving pkg/autoscaler/scaling/autoscaler.go",
-    partial(build),
+    build,
+    tick_s=_TICK_S,
 )

@@ -55,7 +55,9 @@ def bound(context: PolicyContext) -> Bound:
     for level, many in sorted(levels.items()):
         demands = {
             s.model: Demand(
-                s.model, scenario.weight * n * step[s.model] / SPAN_S, context.lengths_of(s)
+                s.model,
+                scenario.weight_of(s.model) * n * step[s.model] / SPAN_S,
+                context.lengths_of(s),
             )
             for s, n in zip(services, level, strict=True)
             if n

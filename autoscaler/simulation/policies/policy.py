@@ -24,12 +24,14 @@ class PolicyContext:
     spans of 10 s. means: mean rates of the whole trace. Baselines may use all of these to choose
     their hardware and to convert their knob to the rule's unit, which an operator would do by
     trial.
+    fluid: whether rates are simulated instead of requests.
     """
 
     scenario: Scenario
     lengths: Mapping[str, Lengths]
     peaks: Mapping[str, float]
     means: Mapping[str, float]
+    fluid: bool = False
 
     def lengths_of(self, service: Service) -> Lengths:
         """The lengths of the model's requests in the trace; the declared lengths if the trace has
@@ -60,8 +62,8 @@ class Policy:
     about: one line for reports, including the hardware. knob: description of the main setting;
     default, values: values of this setting. source: the publication or code that defines the rule.
     tuned: whether the knob can be tuned on another trace (False if the policy is fitted to the
-    trace itself). flows: whether rates can be simulated instead of requests (`rate_simulator`); the
-    policy must then count in elapsed time, not in ticks, and simulate no requests itself.
+    trace itself). tick_s: period of the policy's rule in s, if rates are simulated instead of
+    requests (`rate_simulator`); None = the rule measures elapsed time and needs no period.
     """
 
     name: str
@@ -72,20 +74,21 @@ class Policy:
     source: str
     build: Build
     tuned: bool = True
-    flows: bool = False
+    tick_s: int | None = None
 
 
-def policy_context(scenario: Scenario) -> PolicyContext:
+def policy_context(scenario: Scenario, fluid: bool = False) -> PolicyContext:
     """The context of `scenario`, with statistics of its demand."""
     services = scenario.cluster.services
     arrivals = fitting_arrivals(scenario.arrivals, services)
     times: dict[str, list[float]] = {service.model: [] for service in services}
     for arrival in arrivals:
         times.setdefault(arrival.model, []).append(arrival.at_s)
-    span_s, weight = (0.0, max(10.0, scenario.duration_s)), scenario.weight
+    span_s, weight_of = (0.0, max(10.0, scenario.duration_s)), scenario.weight_of
     return PolicyContext(
         scenario,
         {service.model: service.lengths for service in services} | measured_lengths(arrivals),
-        {model: weight * p99_10s_req_per_s(at_s, span_s) for model, at_s in times.items()},
-        {model: weight * len(at_s) / scenario.duration_s for model, at_s in times.items()},
+        {m: weight_of(m) * p99_10s_req_per_s(at_s, span_s) for m, at_s in times.items()},
+        {m: weight_of(m) * len(at_s) / scenario.duration_s for m, at_s in times.items()},
+        fluid,
     )

@@ -115,7 +115,7 @@ def local_window_only(demand: Mapping[str, ModelDemand]) -> Mapping[str, ModelDe
 
 def _variant(name: str, about: str, make: Callable[[PolicyContext, float], PolicyRun]) -> Policy:
     source = "autoscaler/decide.py, autoscaler/planning"
-    return Policy(name, about, _KNOB, _AS_DECLARED, _VALUES, source, make, flows=True)
+    return Policy(name, about, _KNOB, _AS_DECLARED, _VALUES, source, make)
 
 
 SHOAL = _variant("shoal", "Shoal: the production controller and planner", build)
@@ -157,5 +157,4 @@ HOMO = Policy(
     _VALUES,
     "Coral (arXiv 2605.04357), section 6",
     partial(build, strategy=HomoStrategy()),
-    flows=True,
 )

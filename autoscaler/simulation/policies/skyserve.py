@@ -51,4 +51,5 @@ POLICY = Policy(
     (0.4, 0.6, 0.8, 1.0),
     "skypilot-org/skypilot sky/serve/autoscalers.py",
     build,
+    tick_s=_CHECK_PERIOD_S,
 )

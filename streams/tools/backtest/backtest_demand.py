@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -24,7 +24,7 @@ from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.tools.backtest.supply_files import TraceTime, load_supply
 from streams.tools.replay.request_schedule import Job, schedule
-from streams.tools.replay.servegen import is_servegen, load_representatives
+from streams.tools.replay.servegen import client_selection, is_servegen, load_representatives
 from streams.tools.replay.trace_sessions import NO_SESSION
 from streams.tools.replay.traces import NO_COLUMNS, Given, Trace, load_trace
 
@@ -48,13 +48,16 @@ _NO_QUALITY = (
 )
 _MOST = 5_000_000
 _MOST_FLUID = 400_000
+"""Lengths drawn from ServeGen's records for rates, over all models; each may stand for several
+requests."""
 _UNDECLARED = Lengths.expected(1024.0, 256.0)  # tokens, for models without a declared workload
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The options of a backtest's demand. traces: FILE or MODEL=FILE. config: None = the bundled
-    configuration.
+    """The options of a backtest's demand. traces: FILE or MODEL=FILE; FILE#0,3-5 takes only these
+    clients of a ServeGen record. config: None = the bundled configuration. scales: (model, factor)
+    of the rate, in addition to rate_scale.
 
     from_s, to_s: the slice of the trace, to_s = inf for its end. supply: FILE or POOL=FILE. fluid:
     simulate rates, so that no single requests are drawn from ServeGen's windows. columns: the
@@ -69,15 +72,38 @@ class Demand:
     supply: tuple[str, ...] = ()
     fluid: bool = False
     columns: Given = NO_COLUMNS
+    scales: tuple[tuple[str, float], ...] = ()
 
-    def named(self) -> tuple[tuple[str, Path], ...]:
-        """(model or "", file) of each trace."""
+    def on(self, traces: Sequence[str]) -> Demand:
+        """The same options for other traces; scales of models without a trace are dropped."""
+        kept = tuple(s for s in self.scales if any(t.startswith(f"{s[0]}=") for t in traces))
+        return replace(self, traces=tuple(traces), scales=kept)
+
+    def sources(self) -> tuple[TraceSource, ...]:
+        """The source of each trace. UserError for a scale of a model without a trace."""
         found = []
         for text in self.traces:
             name, equals, rest = text.partition("=")
             plain = not equals or "/" in name or Path(text).exists()
-            found.append(("", Path(text)) if plain else (name, Path(rest)))
+            model, file = ("", text) if plain else (name, rest)
+            path, clients = client_selection(file)
+            scale = self.rate_scale * math.prod(x for m, x in self.scales if m == model)
+            found.append(TraceSource(model, path, clients, scale))
+        for model, factor in self.scales:
+            if model not in {one.model for one in found}:
+                raise UserError(f"--scale {model}={factor:g}: there is no --trace {model}=FILE")
         return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSource:
+    """One trace. model: "" if the trace names models or is split among them. clients: taken from a
+    ServeGen record; empty = all. scale: factor of the rate."""
+
+    model: str
+    path: Path
+    clients: frozenset[str]
+    scale: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +123,20 @@ def load_workload(demand: Demand, seed: int) -> Workload:
     random = np.random.default_rng(seed)
     notes: list[str] = []
     traces = []
-    weights = set()
-    for model, path in demand.named():
-        trace, weight = _slice(demand, path, random)
-        weights.add(weight)
+    sources = demand.sources()
+    weights: list[float] = []
+    for source in sources:
+        trace, weight = _slice(demand, source, random, _MOST_FLUID // len(sources))
+        weights.append(weight)
         if len(trace.arrivals_ms) > _MOST:
-            raise UserError(f"{path}: {len(trace.arrivals_ms)} requests; allowed: {_MOST}")
-        traces.append((model, trace))
-    if len(weights) > 1:
-        raise UserError("--fluid: one of several traces has too many requests; give it alone")
-    weight = weights.pop()
+            raise UserError(f"{source.path}: {len(trace.arrivals_ms)} requests; allowed: {_MOST}")
+        traces.append((source.model, trace))
+        if weight > 1.0:
+            of = f"{source.model}: " if source.model else ""
+            notes.append(
+                f"{of}each of {len(trace.arrivals_ms)} drawn lengths stands for {weight:.3g} "
+                "requests; their number in a span is drawn by the rate"
+            )
     read_as = {
         trace.path.name: f"{trace.form}; {trace.clock}" for _, trace in traces if trace.clock
     }
@@ -114,11 +144,6 @@ def load_workload(demand: Demand, seed: int) -> Workload:
         notes.append(f"read as {next(iter(read_as.values()))}")
     else:
         notes += [f"{name} is read as {form}" for name, form in read_as.items()]
-    if weight > 1.0:
-        notes.append(
-            f"each of {len(traces[0][1].arrivals_ms)} drawn lengths stands for "
-            f"{weight:.0f} requests; their number in a span is drawn by the rate"
-        )
     config = load_config(demand.config or DEFAULT_CONFIG, cautious=False)
     refuse_components(config.path, config.graphs, _NO_COMPONENTS)
     cluster = config.cluster
@@ -145,21 +170,47 @@ def load_workload(demand: Demand, seed: int) -> Workload:
         notes.append(f"left out, no request is for them: {', '.join(idle)}")
     services = tuple(s for s in cluster.services if s.model in used)
     cluster = replace(cluster, services=services)
-    declared = _with_priors(cluster, arrivals, weight, duration_s, notes)
+    by_model = _weights(owners, weights, [service.model for service in services])
+    declared = _with_priors(cluster, arrivals, by_model, duration_s, notes)
     origin_ms = next((t.origin_ms for _, t in traces if t.origin_ms is not None), None)
     origin_s = None if origin_ms is None else origin_ms / 1000.0
     times = TraceTime(origin_s, demand.from_s + duration_s, config.instances)
     script = load_supply(demand.supply, declared, demand.from_s, LEAD_S, times, notes)
-    scenario = Scenario(declared, arrivals, duration_s, LEAD_S, script, weight=weight, seed=seed)
+    scenario = Scenario(declared, arrivals, duration_s, LEAD_S, script, weights=by_model, seed=seed)
     return Workload(scenario, tuple(notes))
 
 
-def _slice(demand: Demand, path: Path, random: np.random.Generator) -> tuple[Trace, float]:
-    """The requests of `path` within the slice, and how many requests each of them represents."""
+def _weights(
+    owners: Sequence[tuple[str, Trace]], weights: Sequence[float], models: Sequence[str]
+) -> dict[str, float]:
+    """Requests per arrival, by model. UserError if the traces of a model have different weights."""
+    found: dict[str, float] = {}
+    for (owner, trace), weight in zip(owners, weights, strict=True):
+        named = {owner} if owner else set(trace.models) or set(models)
+        for model in named & set(models):
+            if found.setdefault(model, weight) != weight:
+                raise UserError(
+                    f"--trace {trace.path}: {model} has another trace, and one of them has more "
+                    "requests than are drawn singly; give each model one trace"
+                )
+    return found
+
+
+def _slice(
+    demand: Demand, source: TraceSource, random: np.random.Generator, most: int
+) -> tuple[Trace, float]:
+    """The requests of `source` within the slice, and how many requests each of them represents.
+
+    most: with rates, the most requests that are drawn from a ServeGen record.
+    """
+    path = source.path
     if is_servegen(path):
-        most = _MOST_FLUID if demand.fluid else 0
         span = demand.from_s, demand.to_s
-        return load_representatives(path, *span, demand.rate_scale, random, most)
+        return load_representatives(
+            path, *span, source.scale, random, most if demand.fluid else 0, source.clients
+        )
+    if source.clients:
+        raise UserError(f"{path}#...: only the clients of a ServeGen record can be taken")
     trace = load_trace(path, demand.columns)
     at_s = np.array(trace.arrivals_ms) / 1000.0
     inside = np.flatnonzero((at_s >= demand.from_s) & (at_s < demand.to_s))
@@ -170,10 +221,10 @@ def _slice(demand: Demand, path: Path, random: np.random.Generator) -> tuple[Tra
             else f"{path}: no requests between --from and --to"
         )
     sessions = np.array(trace.sessions)[inside] if trace.sessions else None
-    chosen, copies, shift = _scaled(len(inside), demand.rate_scale, random, sessions)
+    chosen, copies, shift = _scaled(len(inside), source.scale, random, sessions)
     rows = inside[chosen]
     if not len(rows):
-        raise UserError(f"{path}: --rate-scale {demand.rate_scale:g} leaves no request")
+        raise UserError(f"{path}: a rate scale of {source.scale:g} leaves no request")
     times = np.maximum(0.0, at_s[rows] - demand.from_s + shift)
     order = np.argsort(times, kind="stable")
     rows, times, copies = rows[order], times[order], copies[order]
@@ -324,7 +375,7 @@ def _requests(count: int) -> str:
 def _with_priors(
     cluster: Cluster,
     arrivals: Sequence[Arrival],
-    weight: float,
+    weights: Mapping[str, float],
     duration_s: float,
     notes: list[str],
 ) -> Cluster:
@@ -341,7 +392,7 @@ def _with_priors(
             found = service.lengths
             if found == _UNDECLARED:
                 found = lengths[service.model]
-            rate = weight * count[service.model] / span_s
+            rate = weights.get(service.model, 1.0) * count[service.model] / span_s
             service = replace(service, req_per_s=rate, lengths=found)
         services.append(service)
     if told:

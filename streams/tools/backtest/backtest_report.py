@@ -150,9 +150,10 @@ def _model(found: Backtest, service: Service) -> dict[str, Any]:
     requests = inputs = outputs = 0.0
     for scenario in (workload.scenario for workload in found.workloads):
         mine = [arrival for arrival in scenario.arrivals if arrival.model == service.model]
-        requests += scenario.weight * len(mine)
-        inputs += scenario.weight * sum(a.input_tokens for a in mine)
-        outputs += scenario.weight * sum(a.output_tokens for a in mine)
+        weight = scenario.weight_of(service.model)
+        requests += weight * len(mine)
+        inputs += weight * sum(a.input_tokens for a in mine)
+        outputs += weight * sum(a.output_tokens for a in mine)
     return {
         "requests": round(requests),
         "req_per_s": requests / found.duration_s,

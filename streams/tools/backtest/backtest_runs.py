@@ -56,7 +56,7 @@ class Outcome:
 def prepared(demand: Demand, seed: int) -> tuple[Workload, PolicyContext]:
     """The workload of `demand` and the information that policies may use."""
     workload = load_workload(demand, seed)
-    setting = policy_context(workload.scenario)
+    setting = policy_context(workload.scenario, demand.fluid)
     freeze_objects()
     return workload, setting
 
@@ -67,9 +67,12 @@ def run(one: Run) -> Outcome:
     workload, setting = prepared(one.demand, one.seed)
     if one.policy == oracle.NAME:
         return Outcome(one, bound=oracle.bound(setting))
-    trial = POLICIES[one.policy].build(setting, one.knob)
-    simulated = simulate_rates if one.demand.fluid else simulate
-    found = simulated(trial.scenario, trial.decider, trial.plan)
+    policy = POLICIES[one.policy]
+    trial = policy.build(setting, one.knob)
+    if one.demand.fluid:
+        found = simulate_rates(trial.scenario, trial.decider, trial.plan, policy.tick_s)
+    else:
+        found = simulate(trial.scenario, trial.decider, trial.plan)
     if one.timeline is not None:
         try:
             with one.timeline.open("wb") as out:

@@ -31,6 +31,9 @@ from streams.tools.replay.traces import Trace
 _RATES = "window_start_s,rate_rps"
 _CLIENTS = "client,window_start_s,rate_rps,cv,pattern,arg1,arg2"
 _NAME = re.compile(r"(.+)_(rate|clients)_10min\.csv(\.gz)?\Z")
+_NAMES_CLIENTS = "NAME_clients_10min.csv.gz"
+_CLIENT_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?\Z")
+_MOST_CLIENTS = 100_000
 _MOST = 5_000_000
 _LONGEST = 10_000_000
 
@@ -44,6 +47,24 @@ def is_servegen(path: Path) -> bool:
         return False
     first = next((line for line in read_lines(path, KNOWN) if line.strip()), "").replace(" ", "")
     return first == _CLIENTS or first.startswith(_RATES)
+
+
+def client_selection(text: str) -> tuple[Path, frozenset[str]]:
+    """The file and the clients of FILE#0,3-5; no clients if `text` is a file's name.
+
+    UserError for something else than numbers and ranges after the last "#".
+    """
+    file, mark, listed = text.rpartition("#")
+    if not mark or Path(text).exists():
+        return Path(text), frozenset()
+    found: set[str] = set()
+    for part in listed.split(","):
+        match = _CLIENT_RANGE.match(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < _MOST_CLIENTS:
+            raise UserError(f"{text}: {part!r} is not allowed; clients such as FILE#0,3-5")
+        found.update(str(client) for client in range(first, last + 1))
+    return Path(file), frozenset(found)
 
 
 def load_servegen(
@@ -63,8 +84,10 @@ def load_representatives(
     rate_scale: float,
     random: np.random.Generator,
     most: int,
+    clients: frozenset[str] = frozenset(),
 ) -> tuple[Trace, float]:
-    """As `load_servegen`, but one request may stand for several. Also returns their number.
+    """As `load_servegen`, but one request may represent several. Also returns how many. clients:
+    those whose requests are taken; empty = all.
 
     Each request stands for one, unless there would be more than `most` requests (0 = no limit).
     Requests that stand for several are evenly spaced at the recorded rate. Any few hundred
@@ -72,8 +95,14 @@ def load_representatives(
     effect, because each length counts for several requests. The caller adds the randomness.
     """
     rows = read_rows(path)
-    rates = _by_client(path, rows) if "client" in rows[0] else {"": _windows(path, rows, 0)}
+    by_client = "client" in rows[0]
+    if clients and not by_client:
+        raise UserError(f"{path}: names no clients; {_NAMES_CLIENTS} does")
+    rates = _by_client(path, rows) if by_client else {"": _windows(path, rows, 0)}
     width_s = _width(rates)
+    if unknown := sorted(clients - set(rates)):
+        raise UserError(f"{path}: has no client {', '.join(unknown[:5])}; it has {len(rates)}")
+    rates = {client: found for client, found in rates.items() if client in (clients or rates)}
     last_s = max(at for found in rates.values() for at in found) + width_s
     to_s = min(to_s, last_s)
     if from_s >= to_s:

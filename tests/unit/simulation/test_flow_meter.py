@@ -41,7 +41,7 @@ def test_columns_equal_the_records_of_single_requests() -> None:
     for one in (CAME[0], CAME[2]):  # the other request fits no engine
         span.count_answer(50.0, 1500.0, one.input_tokens, one.output_tokens, 1e3, 1e3)
     batch = ArrivalFlow(CAME, 8192, 1.0, np.random.default_rng(1)).take(0.0, 1.0)
-    cohort = Cohort(0.5, batch, 0, served=2, attained=2.0)
+    cohort = Cohort(0.5, batch, 3, 0, served=2, attained=2.0)
     for bucket, count in span.ttft_ms.items():
         cohort.ttft[bucket - LOWEST] += count
     for bucket, count in span.tpot_ms.items():
@@ -102,6 +102,6 @@ def test_rare_misses_are_not_lost_to_rounding() -> None:
     """
     meter = FlowMeter()
     for _ in range(100):
-        meter.count_ended(Cohort(0.0, Batch(1), 0, served=1, attained=0.95))
+        meter.count_ended(Cohort(0.0, Batch(1), 1, 0, served=1, attained=0.95))
     row = by_column(meter).numbers[0].tolist()
     assert (row[COUNTS.index("completions")], row[COUNTS.index("attained")]) == (100, 95)

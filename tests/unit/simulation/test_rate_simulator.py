@@ -16,8 +16,9 @@ from autoscaler.simulation.arrivals import Arrival, measured_lengths
 from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.decider import DeciderInput, DeciderOutput
 from autoscaler.simulation.fixed_fleet import FixedFleet
+from autoscaler.simulation.instance_speed import InstanceSet, instance_speed
 from autoscaler.simulation.policy_score import Score, score
-from autoscaler.simulation.rate_flow import Flow, InstanceSet, instance_speed
+from autoscaler.simulation.rate_flow import Flow
 from autoscaler.simulation.rate_simulator import (
     MAX_STEP_FEW_S,
     MAX_STEP_S,
@@ -49,10 +50,14 @@ def scored(scenario: Scenario, fluid: bool, fleet: int) -> Score:
     return score(run(scenario, decider), scenario, lengths)
 
 
+def flow_of(max_waiting: int = 10_000) -> Flow:
+    return Flow(Slo(2000.0, 100.0), 30.0, 600.0, max_waiting, np.random.default_rng(1))
+
+
 def instance_set(count: int = 2) -> InstanceSet:
     setup = engine_setup("openai/gpt-oss-20b", "L40S", 1, "aggregated", 8192)
     each = instance_speed((setup, Phase.AGGREGATED), None, LENGTHS, 1.0)
-    return InstanceSet(1.0, count, each, np.random.default_rng(1))
+    return InstanceSet(1.0, count, each, 0, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("load", [0.6, 1.3])
@@ -120,7 +125,7 @@ def test_ticks_are_more_frequent_for_few_requests_than_for_many(
 ) -> None:
     """There are 4 arrivals per second, and each stands for `weight` requests."""
     came = arrivals(4.0, 900.0)
-    scenario = Scenario(cluster(nodes=4), came, 900.0, 240.0, weight=weight)
+    scenario = Scenario(cluster(nodes=4), came, 900.0, 240.0, weights={MODEL: weight})
     decider = TickRecorder({ONE: 3}, scenario.cluster, measured_lengths(came))
     simulator = RateSimulator(scenario, decider)
     monkeypatch.setattr(Flow, "is_steady", lambda self, requests, span_s: True)
@@ -205,7 +210,7 @@ def test_seeds_draw_different_counts_if_an_arrival_stands_for_many() -> None:
 
     def counts(weight: float, seed: int) -> list[int]:
         few = arrivals(0.2, 60.0)
-        scenario = Scenario(cluster(nodes=4), few, 60.0, 240.0, weight=weight, seed=seed)
+        scenario = Scenario(cluster(nodes=4), few, 60.0, 240.0, weights={MODEL: weight}, seed=seed)
         decider = FixedFleet({ONE: 2}, scenario.cluster, measured_lengths(few))
         return [row.requests for row in simulate_rates(scenario, decider).flows]
 
@@ -257,7 +262,7 @@ def test_two_kinds_of_requests_at_once_load_a_fleet_as_they_do_one_by_one() -> N
     assert found == replace(measured_lengths(mixed)[MODEL], together=-1.0)
     scenario = Scenario(cluster(nodes=4), mixed, 400.0, 240.0)
     one, other = scored(scenario, False, 2), scored(scenario, True, 2)
-    assert other.slo_attainment == pytest.approx(one.slo_attainment, abs=0.08)
+    assert other.slo_attainment == pytest.approx(one.slo_attainment, abs=0.12)
 
 
 def test_requests_that_no_engine_accepts_are_counted_separately() -> None:
@@ -268,7 +273,7 @@ def test_requests_that_no_engine_accepts_are_counted_separately() -> None:
 
 
 def test_requests_beyond_the_capacity_wait_and_miss() -> None:
-    ways, flow = [instance_set()], Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000)
+    ways, flow = [instance_set()], flow_of()
     rate = 2.0 * ways[0].req_per_s
     attained = served = 0.0
     for at in range(0, 200, 10):
@@ -295,7 +300,7 @@ def test_random_variation_counts_once() -> None:
     """Latencies at a load already include random variation. So counts that scatter around a rate
     are treated as that rate.
     """
-    flow, random = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000), np.random.default_rng(1)
+    flow, random = flow_of(), np.random.default_rng(1)
     seen = []
     for at in range(0, 3600, 10):
         flow.advance(Batch(int(random.poisson(50.0))), float(at), at + 10.0, [instance_set()])
@@ -309,8 +314,8 @@ def test_misses_are_clustered() -> None:
     """A rule over five minutes must see misses as clustered as those of single requests. Their mean
     is that of the sample, and they scatter more than independent misses.
     """
-    slo, one = Slo(2000.0, 100.0), instance_set()
-    flow, count = Flow(slo, 30.0, 600.0, 10_000), round(8.0 * one.req_per_s)
+    one = instance_set()
+    flow, count = flow_of(), round(8.0 * one.req_per_s)
     missed = [0.0]
     for at in range(0, 36_000, 10):
         missed[-1] += sum(
@@ -320,7 +325,7 @@ def test_misses_are_clustered() -> None:
         if at % 300 == 290:
             missed.append(0.0)
     windows = np.array(missed[1:-1])
-    upto = one.at(count / 10.0)[0].stats(slo, 0.0)[0]
+    upto = one.at(count / 10.0).stats(flow.slo, 0.0)[0]
     expected = 30 * count * (1.0 - upto[-1] / (len(upto) - 1))
     assert windows.mean() == pytest.approx(expected, rel=0.15)
     assert windows.var() > 2.0 * windows.mean()
@@ -364,28 +369,28 @@ def test_a_few_requests_have_the_attainment_of_many(requests: float) -> None:
 
 @pytest.mark.parametrize("before", [0, 50])
 def test_a_step_of_the_rate_is_followed_within_a_minute(before: int) -> None:
-    flow = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000)
+    flow = flow_of()
     for at in range(0, 1260, 10):
         flow.advance(Batch(before if at < 1200 else 100), float(at), at + 10.0, [instance_set()])
     assert flow.req_per_s == pytest.approx(10.0, rel=0.03)
 
 
 def test_without_instances_requests_are_refused_after_the_hold() -> None:
-    flow = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 10_000)
+    flow = flow_of()
     assert flow.advance(Batch(7), 0.0, 10.0, []) == []
     ended = [one for at in range(10, 60, 10) for one in flow.advance(Batch(), at, at + 10.0, [])]
     assert [(one.refused, one.served) for one in ended] == [(7, 0)]
-    assert flow.in_flight == 0
+    assert flow.unsent == flow.in_instances(60.0) == 0
 
 
 def test_waiting_requests_are_limited_as_in_a_gateway() -> None:
-    flow = Flow(Slo(2000.0, 100.0), 30.0, 600.0, 5)
+    flow = flow_of(5)
     ended = flow.advance(Batch(8), 0.0, 10.0, [])
-    assert flow.in_flight == 5
-    assert sum(one.refused for one in [*ended, *flow.waiting]) == 3
+    assert flow.unsent == 5
+    assert sum(one.refused for one in [*ended, *flow.cohorts]) == 3
 
 
 def test_a_scenario_refuses_a_weight_below_one() -> None:
     scenario = Scenario(cluster(nodes=1), arrivals(1.0, 10.0), 10.0)
-    with pytest.raises(ValueError, match="scenario: weight"):
-        replace(scenario, weight=0.5)
+    with pytest.raises(ValueError, match="scenario: weights: mini"):
+        replace(scenario, weights={MODEL: 0.5})

@@ -213,14 +213,39 @@ def test_a_run_by_rates_costs_about_the_same(
             assert policy["cost_usd"] == pytest.approx(other["cost_usd"], rel=1e-6)
 
 
-def test_rates_refuse_policies_that_count_ticks(
-    trace: Path, capsys: pytest.CaptureFixture[str]
+def test_rates_run_policies_that_have_a_period_of_their_own(trace: Path, tmp_path: Path) -> None:
+    report = tmp_path / "a.json"
+    code = main([
+        "backtest", "--trace", str(trace), "--config", str(CONFIG), "--jobs", "1", "--fluid",
+        "--policies", "knative,hpa-queue,hpa-utilization,skyserve,fixed-best",
+        "--to", "5m", "--json", str(report),
+    ])  # fmt: skip
+    assert code == 0
+    found = {p["name"]: p for p in json.loads(report.read_bytes())["policies"]}
+    assert len(found) == 6
+    assert found["fixed-best"]["slo_attainment"] >= 0.95
+    # The rate steps up, and these rules follow it.
+    assert all(found[one]["starts"] > 3 for one in ("knative", "hpa-queue", "hpa-utilization"))
+
+
+@pytest.mark.parametrize(
+    ("scale", "allowed"),
+    [
+        ("mini", "MODEL=X with X from 0.0001 to 10000"),
+        ("mini=x", "MODEL=X with X from 0.0001 to 10000"),
+        ("mini=0", "MODEL=X with X from 0.0001 to 10000"),
+        ("other=2", "there is no --trace other=FILE"),
+    ],
+)
+def test_a_faulty_scale_is_refused_with_its_value(
+    trace: Path, scale: str, allowed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["backtest", "--trace", str(trace), "--fluid", "--policies", "knative"]) == 2
+    named = f"mini={trace}"
+    code = main(["backtest", "--trace", named, "--config", str(CONFIG), "--scale", scale])
     said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "knative" in said
-    assert "fixed-peak" in said
+    assert code == 2
+    assert scale in said
+    assert allowed in said
 
 
 def test_a_local_dask_cluster_gives_the_same_bytes(trace: Path, tmp_path: Path) -> None:

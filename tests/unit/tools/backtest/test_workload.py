@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from streams.files.user_errors import UserError
+from streams.tools.backtest import backtest_demand
 from streams.tools.backtest.backtest_demand import Demand, load_workload
 from streams.tools.replay.servegen import load_representatives, load_servegen
 from streams.tools.replay.traces import parse_columns
@@ -160,7 +162,8 @@ def servegen(folder: Path, rates: list[str], name: str = "w_rate_10min.csv") -> 
         head = "client,window_start_s,rate_rps,cv,pattern,arg1,arg2"
     path.write_text("\n".join([head, *rates]) + "\n")
     law = {"input_tokens": {"100": 0.5, "300": 0.5}, "output_tokens": {"10": 1.0}}
-    (folder / "w_token_hist.json.gz").write_bytes(json.dumps(law).encode())
+    beside = f"{name.partition('_')[0]}_token_hist.json.gz"
+    (folder / beside).write_bytes(json.dumps(law).encode())
     return path
 
 
@@ -282,3 +285,50 @@ def test_columns_named_by_the_user_take_precedence(tmp_path: Path) -> None:
     workload = load_workload(Demand((trace,), CONFIG, columns=columns), 1)
     assert [a.at_s for a in workload.scenario.arrivals] == [0.003, 0.007]
     assert "read as columns; when: milliseconds" in workload.notes
+
+
+def test_each_of_several_servegen_records_has_the_weight_that_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backtest_demand, "_MOST_FLUID", 2000)
+    heavy = servegen(tmp_path, ["0,20.0,1", "600,20.0,1"], "heavy_rate_10min.csv")
+    light = servegen(tmp_path, ["0,0.5,1", "600,0.5,1"], "light_rate_10min.csv")
+    demand = Demand((f"code={heavy}", f"mini={light}"), fluid=True, scales=(("code", 2.0),))
+    found = load_workload(demand, 1).scenario
+    assert found.weights == pytest.approx({"code": 48.0, "mini": 1.0})
+    counts = Counter(one.model for one in found.arrivals)
+    assert counts["code"] == pytest.approx(1000, abs=1)
+    assert counts["mini"] == pytest.approx(600, rel=0.2)
+    assert found.requests == pytest.approx(48_600, rel=0.01)
+    by_model = {service.model: service.req_per_s for service in found.cluster.services}
+    assert by_model["code"] == pytest.approx(40.0, rel=0.01)
+
+
+def test_clients_of_a_servegen_record_are_models(tmp_path: Path) -> None:
+    lines = [f"{client},0,{rate},1.0,Gamma,1,1" for client, rate in ((0, 1.0), (1, 2.0), (4, 3.0))]
+    path = servegen(tmp_path, lines, "w_clients_10min.csv")
+    found = load_workload(Demand((f"code={path}#0", f"mini={path}#1-1,4")), 1).scenario
+    counts = Counter(one.model for one in found.arrivals)
+    assert counts["code"] == pytest.approx(600, rel=0.15)
+    assert counts["mini"] == pytest.approx(3000, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("clients", "error"),
+    [("2", "has no client 2"), ("1-", "'1-' is not allowed"), ("3-1", "'3-1' is not allowed")],
+)
+def test_unknown_clients_of_a_servegen_record_are_refused(
+    tmp_path: Path, clients: str, error: str
+) -> None:
+    path = servegen(tmp_path, ["0,0,1.0,1.0,Gamma,1,1"], "w_clients_10min.csv")
+    with pytest.raises(UserError, match=error):
+        load_workload(Demand((f"mini={path}#{clients}",)), 1)
+
+
+def test_clients_of_another_trace_are_refused(tmp_path: Path) -> None:
+    rates = servegen(tmp_path, ["0,1.0,1"])
+    with pytest.raises(UserError, match="names no clients"):
+        load_workload(Demand((f"mini={rates}#0",)), 1)
+    trace = plain(tmp_path, rows(3))
+    with pytest.raises(UserError, match="only the clients of a ServeGen record"):
+        load_workload(Demand((f"mini={trace}#0",), CONFIG), 1)
