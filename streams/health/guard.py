@@ -8,6 +8,7 @@ opens many idle connections loses its own oldest connections.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -97,8 +98,9 @@ class Guard:
             async with asyncio.timeout(limit_s):
                 answer = await handler(request)
                 # Send the answer here, so that the time limit includes a client that does not read.
-                await answer.prepare(request)
-                await answer.write_eof()
+                with contextlib.suppress(ConnectionError):  # the client is gone
+                    await answer.prepare(request)
+                    await answer.write_eof()
                 return answer
         except TimeoutError:
             log.warning("http: a request took more than %g s and was ended", self._limits.request_s)

@@ -46,7 +46,7 @@ export function Models({ models, curves, model }) {
             onInput=${(event) => setSearch(event.target.value)} />`
         : null}
     </header>
-    <div class="scroll" tabindex="0" role="region" aria-label="Models"><table class="models">
+    <div class="scroll" tabindex="0" role="region" aria-label="Table of models"><table class="models">
       <thead><tr>
         <th scope="col">Model</th><th scope="col" class="curve">Demand in capacity</th>
         <th scope="col" class="num">Demand<small>req/s</small></th>

@@ -84,7 +84,7 @@ export function CommandDialog() {
       <h2 id="command-h">${title} ${subject}</h2>
       <p>${asked.text ?? ""}</p><p class="quiet">${meaning}</p>
       <label>Why${needsWhy ? "" : " (optional)"}<input name="why" ref=${first} required=${needsWhy} maxlength="1000" autocomplete="off" /></label>
-      <label>Who<input name="who" required maxlength="200" autocomplete="username" value=${localStorage.getItem(WHO) ?? ""} /></label>
+      <label>Who<input name="who" required maxlength="200" autocomplete="username" defaultValue=${localStorage.getItem(WHO) ?? ""} /></label>
       ${lasts && html`<label>For (optional)<input name="for" placeholder="2h; empty: until it is ended" autocomplete="off" /></label>`}
       ${!sessionStorage.getItem(TOKEN) && html`<label>Operator's token<input name="token" type="password" required autocomplete="current-password" /></label>`}
       ${answer && html`<p class="error" role="alert">${answer}</p>`}

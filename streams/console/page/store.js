@@ -19,6 +19,7 @@ export const state = {
   decisions: [], // oldest first
   complete: false, // all decisions were loaded, not only the recent ones
   curves: {},
+  events: 0,
   history: {}, // by model, "*" = the fleet
   recording: null,
   model: "", // selected
@@ -75,7 +76,7 @@ export function applySnapshot(found) {
 }
 
 export function applyEvent(event) {
-  const change = { now_ms: event.now_ms, controller: event.controller };
+  const change = { now_ms: event.now_ms, controller: event.controller, events: state.events + 1 };
   for (const part of ["models", "pools", "nodes", "proposals"]) {
     const gone = event.gone?.[part];
     if (!event[part] && !gone) continue;

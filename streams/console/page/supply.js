@@ -63,7 +63,7 @@ export const Supply = memo(({ pools, now }) => {
   if (!rows.length) return null;
   return html`<section class="card" aria-labelledby="supply-h">
     <header class="card-head"><h2 id="supply-h">Prices and availability</h2></header>
-    <div class="scroll" tabindex="0" role="region" aria-label="Prices and availability"><table>
+    <div class="scroll" tabindex="0" role="region" aria-label="Table of prices"><table>
       <thead><tr><th scope="col">Pool</th><th scope="col" class="num">USD/h</th><th scope="col" class="num">Declared</th>
         <th scope="col" class="num">Can be had</th><th scope="col">Feed</th></tr></thead>
       <tbody>${rows.map(([id, pool]) => html`<tr key=${id}>

@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from autoscaler.performance import catalog
 from streams.clock import Clock
 from streams.console.console_feed import ConsoleFeed
 from streams.console.console_routes import ConsoleRoutes
+from streams.console.cpu_allowance import CpuAllowance
 from streams.console.history import FINE_MS, FLEET, Sample
 from streams.console.operator_endpoint import OperatorEndpoint
 from streams.console.reasons_on_demand import ReasonsOnDemand
@@ -71,6 +73,8 @@ class StagedFeed(ConsoleFeed):
     def __init__(self, facts: Facts, stage: Stage, can_write: bool) -> None:
         super().__init__(facts, can_write)
         self.stage = stage
+        # Tests publish many events in a short time; `test_cpu_allowance` tests the limit.
+        self._allowance = CpuAllowance(math.inf, time.thread_time, time.monotonic)
 
     def _state(self) -> dict[str, Any]:
         stage = self.stage
@@ -102,6 +106,7 @@ class Console:
     feed: StagedFeed
     latest: ControlState
     do: Callable[[Callable[[], Any]], Any]
+    stop: Callable[[], Any]
 
     def step(self, seconds: int = 1) -> None:
         """Advance the stage and publish one event."""
@@ -112,6 +117,19 @@ class Console:
             self.feed.step()
 
         self.do(now)
+
+    def timed_step(self) -> float:
+        """`step`; returns the CPU seconds of the stage, which are none of the console's."""
+
+        def now() -> float:
+            began_s = time.thread_time()
+            self.stage.now_ms += 1000
+            drift(self.stage)
+            took_s = time.thread_time() - began_s
+            self.feed.step()
+            return took_s
+
+        return float(self.do(now))
 
     def decide(self, decision: Decision) -> None:
         """Add a decision, as if read from the topic."""
@@ -138,7 +156,7 @@ def served(
     feed, server, latest = do(lambda: _made(stage, read_token, port))
     running = do(lambda: _begin(server, feed if live else None))
     try:
-        yield Console(server.url, stage, feed, latest, do)
+        yield Console(server.url, stage, feed, latest, do, lambda: _end(server, feed, running))
     finally:
         do(lambda: _end(server, feed, running))
         loop.call_soon_threadsafe(loop.stop)
@@ -182,7 +200,6 @@ def _made(stage: Stage, token: str, port: int) -> tuple[StagedFeed, HealthServer
     facts = Facts(Identity("ctl-1", "b:1", "shoal.", True, True), loop,  # type: ignore[arg-type]
                   lambda: (True, 3, "ctl-1"))  # fmt: skip
     feed = StagedFeed(facts, stage, True)
-    feed.stream = f"stage{random.random()}"
     for decision in staged_decisions(stage):
         latest.take(decision, 0)
     feed.book.add(latest.decisions)

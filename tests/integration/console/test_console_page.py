@@ -1,0 +1,268 @@
+"""The console's page in a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from streams.tools.up.host_resources import free_port
+from tests.integration.console.staged_console import LARGE, NOW_MS, OPERATOR, Console, Size, served
+from topics.records import Decision
+
+HOSTILE = (
+    "<img src=x onerror=globalThis.broken=1>",
+    '"><script>globalThis.broken=1</script>',
+    "'];globalThis.broken=1;//",
+    "__proto__",
+    "constructor",
+    "a\u202eb\u0000c",
+    "${globalThis.broken=1}",
+    "x" * 300,
+)
+PAINTED = "new Promise((done) => requestAnimationFrame(() => done(performance.now())))"
+SIZES = {"phone": (360, 780), "desk": (1440, 1000), "wall": (3840, 2160)}
+pytestmark = pytest.mark.timeout(180)
+
+
+@contextmanager
+def opened(browser: Browser, at: Console, **options: Any) -> Iterator[Page]:
+    """The page of `at`. Errors on the page and violations of its policy fail the test."""
+    context = browser.new_context(**{"viewport": {"width": 1440, "height": 1000}, **options})
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda m: m.type == "error" and wrong.append(m.text))
+    page.goto(at.url)
+    page.wait_for_selector(".figures")
+    try:
+        yield page
+        refused = [text for text in wrong if "ERR_" not in text and "status of 4" not in text]
+        assert not refused
+    finally:
+        context.close()
+
+
+def until(page: Page, condition: str, limit_s: float = 30.0) -> None:
+    """Wait for a condition on the page; its policy refuses Playwright's own way to wait."""
+    end_s = time.monotonic() + limit_s
+    while not page.evaluate(f"Boolean({condition})"):
+        assert time.monotonic() < end_s, condition
+        page.wait_for_timeout(20)
+
+
+def test_names_from_outside_stay_text(browser: Browser) -> None:
+    with served(Size(HOSTILE, 24, 0)) as at, opened(browser, at) as page:
+        at.decide(Decision(1, 3, "*", "hold", NOW_MS, True, HOSTILE[0] + HOSTILE[1]))
+        at.step()
+        page.get_by_role("button", name="Notes").click()
+        expect(page.locator(".item .reason").first).to_have_text(HOSTILE[0] + HOSTILE[1])
+        for name in HOSTILE[:2]:
+            page.locator(".models").get_by_role("button", name=name, exact=True).click()
+            expect(page.locator("#detail-h")).to_have_text(f"Model {name}")
+        assert page.locator("main img, main script, main iframe").count() == 0
+        assert page.evaluate("globalThis.broken") is None
+        assert page.evaluate("({}).demand") is None  # no prototype was changed
+        assert page.locator(".models tbody tr").count() == len(HOSTILE)
+
+
+def test_a_proposal_is_approved_and_another_rejected_by_keyboard_alone(browser: Browser) -> None:
+    with served() as at, opened(browser, at) as page:
+        keys = page.keyboard
+
+        def focus(name: str) -> None:
+            for _ in range(120):
+                focused = page.evaluate(
+                    "document.activeElement.innerText || document.activeElement.name"
+                )
+                if focused == name:
+                    return
+                keys.press("Tab")
+            raise AssertionError(f"{name} is not reached by Tab")
+
+        focus("Approve #60")
+        keys.press("Enter")
+        expect(page.locator("[name=why]")).to_be_focused()
+        keys.type("quiet hours")
+        focus("who")
+        keys.type("ann")
+        focus("token")
+        keys.type("a-wrong-token-123")
+        keys.press("Enter")
+        expect(page.locator("dialog .error")).to_contain_text("token is needed")
+        focus("token")
+        keys.press("Control+a")
+        keys.type(OPERATOR)
+        keys.press("Enter")
+        expect(page.locator(".toast")).to_contain_text("#60 mini")
+        (approved,) = at.stage.written
+        assert (approved.kind, approved.active, approved.who, approved.why) == (
+            "verdict", True, "ann", "quiet hours",
+        )  # fmt: skip
+        at.do(lambda: again(at))
+        at.step()
+        focus("Reject #61")
+        keys.press("Enter")
+        expect(page.locator("[name=why]")).to_be_focused()
+        keys.type("too risky")
+        keys.press("Enter")  # name and token are known in this window
+        expect(page.locator(".toast")).to_contain_text("rejected")
+        rejected = at.stage.written[-1]
+        assert (rejected.active, rejected.proposal, rejected.why) == (False, 61, "too risky")
+        keys.press("Escape")
+        expect(page.locator("dialog")).not_to_be_visible()
+
+
+def again(at: Console) -> None:
+    at.latest.take(
+        Decision(61, 3, "mini", "scale_in", NOW_MS, False, "again",
+                 change=(("mini:a1@us-east/l4/spot", -1),), expires_ms=NOW_MS + 3_000_000), 0,
+    )  # fmt: skip
+    at.stage.proposals["mini"] = {
+        "number": 61, "model": "mini", "kind": "scale_in", "change": "-1 1xl4 us-east spot",
+        "base": [], "reasons": ["again"], "at": NOW_MS, "expires": NOW_MS + 3_000_000,
+    }  # fmt: skip
+
+
+def test_a_page_survives_a_lost_connection_and_a_take_over(browser: Browser) -> None:
+    port = free_port()
+    with served(port=port) as at:
+        first = at
+        with opened(browser, at) as page:
+            expect(page.locator(".link-state")).to_contain_text("live")
+            page.locator(".models").get_by_role("button", name="code").click()
+            at.do(first.feed.hub.close)  # only the stream breaks
+            at.step()
+            expect(page.locator(".link-state")).to_contain_text("live", timeout=15_000)
+            at.do(first.stop)
+            expect(page.locator(".alerts")).to_contain_text("connection", timeout=20_000)
+            with served(port=port) as second:
+                second.stage.controller["id"] = second.stage.controller["leader"] = "ctl-2"
+                expect(page.locator("h1")).to_contain_text("ctl-2", timeout=25_000)
+                expect(page.locator(".alerts")).not_to_contain_text("connection")
+                expect(page.locator("#detail-h")).to_have_text("Model code")  # still selected
+                second.step(30)
+                expect(page.locator(".link-state")).to_contain_text("14:20:30")
+
+
+def test_a_decision_is_found_by_search_and_linked_to_its_model(browser: Browser) -> None:
+    with served(LARGE) as at, opened(browser, at) as page:
+        expect(page.locator("#decisions-h .count")).not_to_have_text(re.compile(r"^1?\d{1,2}$"))
+        search = page.get_by_role("searchbox", name="Search decisions")
+        search.fill("no free nodes #77")
+        page.locator(".item-head").first.click()
+        model = page.locator(".item-head b").first.inner_text()
+        expect(page.locator("#detail-h")).to_have_text(f"Model {model}")
+        expect(page.locator(".item.open")).to_contain_text("l40s has no free nodes in us-east")
+        search.fill("nothing has these words")
+        expect(page.locator(".decisions .empty")).to_have_text("No decision matches the filter.")
+
+
+def test_a_large_fleet_is_on_the_screen_within_a_second(browser: Browser) -> None:
+    """A page with 100 models, 1,000 nodes and 10,000 decisions. A machine with more work than cores
+    gets as much longer."""
+    with served(LARGE) as at:
+        times = []
+        for _ in range(4):
+            with opened(browser, at) as page:
+                until(page, "shoalState().complete && shoalState().history['model-000']")
+                times.append(page.evaluate(PAINTED))
+                state = page.evaluate(
+                    "(({models, nodes, decisions}) => [models, nodes, decisions].map("
+                    "(one) => Object.keys(one).length))(shoalState())"
+                )
+                assert state == [100, 1000, 10_000]
+        crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        assert min(times) < 1000.0 * crowd, times
+
+
+def test_memory_stays_flat_over_hours_of_events(browser: Browser) -> None:
+    with served(Size(samples=720)) as at, opened(browser, at) as page:
+        client = page.context.new_cdp_session(page)
+        number = 0
+
+        def events(count: int) -> float:
+            nonlocal number
+            for _ in range(count // 20):
+                for _ in range(20):
+                    number += 1
+                    at.decide(Decision(100 + number, 3, "chat", "hold", at.stage.now_ms + number,
+                                       True, f"note {number}"))  # fmt: skip
+                    at.step(30)
+                until(page, f"shoalState().decisions.at(-1).n === {100 + number}")
+            client.send("HeapProfiler.collectGarbage")
+            return float(client.send("Runtime.getHeapUsage")["usedSize"])
+
+        events(800)
+        before = events(200)
+        after = events(800)
+        # A note of each event is kept, up to 10,000 of them: about 600 bytes each.
+        assert after - before < 800 * 1500, (before, after)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_to_mend(browser: Browser, tools: Path, scheme: Any) -> None:
+    axe = tools / "axe.js"
+    if not axe.exists():
+        pytest.skip("axe-core cannot be fetched: needs npm")
+    for width, height in SIZES.values():
+        size = {"width": width, "height": height}
+        with (
+            served() as at,
+            opened(browser, at, color_scheme=scheme, viewport=size) as page,
+        ):
+            page.locator(".item-head").nth(2).click()
+            page.locator(".pool button").first.click()
+            found = violations(page, axe)
+            page.get_by_role("button", name="Reject #60").click()
+            expect(page.locator("dialog")).to_be_visible()
+            found += violations(page, axe)
+        assert not found
+
+
+def violations(page: Page, axe: Path) -> list[str]:
+    page.evaluate(axe.read_text())
+    results = page.evaluate("axe.run(document)")
+    return [
+        f"{one['id']}: {node['html'][:200]} {node['failureSummary'][:200]}"
+        for one in results["violations"]
+        for node in one["nodes"][:3]
+    ]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_its_window_and_has_its_picture_taken(
+    browser: Browser, pictures: Path, size: str, scheme: Any
+) -> None:
+    width, height = SIZES[size]
+    options = {"color_scheme": scheme, "viewport": {"width": width, "height": height}}
+    with served() as at, opened(browser, at, **options) as page:
+        until(page, "shoalState().history.chat && shoalState().history['*']")
+        page.locator(".item-head").nth(2).click()
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+        page.screenshot(path=pictures / f"console-{size}-{scheme}.png", full_page=True)
+
+
+def test_the_read_token_is_asked_for_and_kept_for_the_window(browser: Browser) -> None:
+    with served(read_token="a-token-for-reads") as at:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(at.url)
+        page.get_by_label("Token").fill("wrong")
+        page.get_by_role("button", name="Open").click()
+        expect(page.get_by_label("Token")).to_be_visible()
+        page.get_by_label("Token").fill("a-token-for-reads")
+        page.get_by_role("button", name="Open").click()
+        expect(page.locator(".figures")).to_be_visible()
+        page.reload()
+        expect(page.locator(".figures")).to_be_visible()
+        context.close()
