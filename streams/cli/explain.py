@@ -23,6 +23,7 @@ from streams.solver.plan_reasons import planned_again
 from topics.reason_codes import ReasonCode
 
 _QUIET = ("hold", "rebuilt")
+_VISIBLE_REQ_PER_S = 0.005
 _ENDS = {
     ReasonCode.PROPOSAL_EXPIRED,
     ReasonCode.PROPOSAL_WITHDRAWN,
@@ -71,6 +72,8 @@ def lines(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[Li
     now = found["standing"]
     yield from _last_decision(found)
     state = [("demand", _demand(found)), ("fleet", _capacity(now)), ("latency", _latency(now))]
+    if found.get("sizing"):  # older controllers do not report it
+        state.insert(1, ("sizing", _sizing(found["sizing"])))
     if now.get("uncertain"):  # older controllers do not report it
         state.append(("uncertain", now["uncertain"]))
     yield from section("Now", (line for label, text in state for line in labelled(label, [text])))
@@ -167,16 +170,32 @@ def _decision(one: Mapping[str, Any], waits: int) -> str:
 
 def _demand(found: Mapping[str, Any]) -> str:
     now, present = found["standing"], found["present"]
-    parts = [f"planned for {quantity(now['target_req_per_s'])} req/s"]
-    if present is not None:
-        low, high = quantity(present["low"]), quantity(present["high"])
-        rate = f"{quantity(present['req_per_s'])} req/s over {present['s']:.0f} s"
-        parts.insert(0, f"{rate} (interval {low} to {high})")
-    if now["telemetry_age_s"] is not None:
-        parts.append(f"telemetry {now['telemetry_age_s']:.0f} s old")
+    age_s = now["telemetry_age_s"]
+    age = "no telemetry yet" if age_s is None else f"telemetry {age_s:.0f} s old"
+    if present is None:
+        return age
+    low, high = quantity(present["low"]), quantity(present["high"])
+    rate = f"{quantity(present['req_per_s'])} req/s over {present['s']:.0f} s"
+    return f"{rate} (interval {low} to {high}); {age}"
+
+
+def _sizing(found: Mapping[str, Any]) -> str:
+    """The way from the present rate to the needed capacity, as a sum that a person can check."""
+    target, needed = quantity(found["target_req_per_s"]), quantity(found["needed_req_per_s"])
+    parts = []
+    if found["present_req_per_s"] is not None:
+        parts.append(f"{quantity(found['present_req_per_s'])} req/s now")
+        headroom = found["headroom_req_per_s"]
+        if abs(headroom) >= _VISIBLE_REQ_PER_S:
+            parts.append(f"{'+' if headroom > 0.0 else '-'} {quantity(abs(headroom))}")
+        parts.append(f"= {target} target")
     else:
-        parts.append("no telemetry yet")
-    return "; ".join(parts)
+        parts.append(f"{target} req/s target")
+    parts.append(f"/ {found['utilization']:g} utilization")
+    if found["derate"] < 1.0:
+        parts.append(f"/ {found['derate']:.2f} derating")
+    cause = f"; target: {found['cause']}" if found["cause"] else ""
+    return f"{' '.join(parts)} = {needed} req/s of capacity{cause}"
 
 
 def _capacity(now: Mapping[str, Any]) -> str:

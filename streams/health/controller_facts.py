@@ -20,6 +20,7 @@ from autoscaler.model.prediction_drift import drift_veto
 from autoscaler.planning.planner_messages import PlanRequest
 from autoscaler.rollout.reversal_limit import scale_in_within_limit
 from autoscaler.sizing.scale_in import excess_duration_s
+from autoscaler.sizing.sizing_sum import sizing_sum
 from autoscaler.state import reader_lag
 from autoscaler.state.effects import (
     PublishAssignment,
@@ -207,6 +208,7 @@ class Facts:
             ][-20:],
             "guards": guards_of(done, found),
             "present": _present(done, model),
+            "sizing": _sizing(done, model),
             "request": request,
             "cluster": cluster,
         }
@@ -255,6 +257,23 @@ def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
             f"{service.max_disruption:.0%} of capacity that is replaced at a time"
         )
     return said
+
+
+def _sizing(done: TickResult, model: str) -> Mapping[str, Any]:
+    """The way from the present rate to the needed capacity."""
+    present = _present(done, model)
+    service, state = done.cluster.service(model), done.after.models[model]
+    made = sizing_sum(service, state, present["req_per_s"] if present else None)
+    return {
+        "present_req_per_s": made.present_req_per_s,
+        "headroom_req_per_s": made.headroom_req_per_s,
+        "target_req_per_s": made.target_req_per_s,
+        "code": str(made.cause.code) if made.cause else "",
+        "cause": text(made.cause) if made.cause else "",
+        "utilization": made.utilization,
+        "derate": made.derate,
+        "needed_req_per_s": made.needed_req_per_s,
+    }
 
 
 def _present(done: TickResult, model: str) -> Mapping[str, float] | None:

@@ -45,3 +45,15 @@ def test_the_person_who_answered_and_the_reason_are_shown() -> None:
     told = explain_lines(0, PROPOSED, REJECTED)
     assert told[0].endswith("proposed, not open any more")
     assert any("answer" in line and "rejected by ann: not today" in line for line in told)
+
+
+def test_the_sizing_is_a_sum_that_a_person_can_check() -> None:
+    sizing = {
+        "present_req_per_s": 2.2, "headroom_req_per_s": 0.3, "target_req_per_s": 2.5,
+        "code": "burst", "cause": "bursts of 2.5 req/s around a mean of 2.2", "utilization": 0.85,
+        "derate": 0.9, "needed_req_per_s": 2.5 / 0.85 / 0.9,
+    }  # fmt: skip
+    found = {"standing": NOW, "decisions": (), "present": None, "guards": [], "sizing": sizing}
+    text = " ".join(" ".join(map(str, lines(found, None))).split())
+    summed = "2.2 req/s now + 0.3 = 2.5 target / 0.85 utilization / 0.90 derating"
+    assert f"{summed} = 3.27 req/s of capacity; target: bursts of 2.5 req/s" in text
