@@ -23,7 +23,7 @@ from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError, first_line, without_login
 from topics.supply import Availability, Price
 
-_MOST_BYTES = 4 * 1024 * 1024
+_MOST_BYTES = 64 * 1024 * 1024
 _TIMEOUT_S = 10.0
 
 

@@ -20,8 +20,8 @@ _REGION = re.compile(r"([a-z]+(?:-[a-z]+)+-?\d+)")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}\Z")
 _MOST_USD = 100_000.0
 KNOWN = (
-    "AWS describe-spot-price-history, Azure retail prices, or a table with region, instance_type "
-    "and price or spot_price"
+    "AWS describe-spot-price-history, Azure retail prices, SKUs of GCP's billing catalogue, or a "
+    "table with region, instance_type and price or spot_price"
 )
 _SPOT_WORDS = ("spot", "preemptible")
 _OTHER_WORDS = ("low priority", "reserv", "savings", "commit", "devtest")

@@ -7,7 +7,7 @@ be a cloud's price list (`cloud_prices`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -15,13 +15,15 @@ import orjson
 from streams.files import units
 from streams.files.cloud_prices import KNOWN as PRICE_LISTS
 from streams.files.cloud_prices import (
+    CloudPrice,
     cloud_prices,
     is_price_list,
     newest,
     pools_by_name,
     prices_of_pools,
 )
-from streams.files.tables import Table, table_of
+from streams.files.gcp_skus import sku_prices, skus_of
+from streams.files.tables import table_of
 from streams.files.user_errors import UserError
 from streams.files.yaml_tree import read_text
 from topics.checks import InvalidRecord
@@ -43,11 +45,11 @@ def read_feed(
     """The records in `raw`. kind: one of KINDS. instances: for a price list, the instance type of
     each pool; None names the pools after the cloud's instance types. UserError names the line and
     the pool."""
-    table = _price_list(raw, name)
-    if table is not None:
+    prices = _price_list(raw, name)
+    if prices is not None:
         if kind != "prices":
             raise UserError(f"{name}: a price list; allowed with: shoal feed prices")
-        return _of_cloud(table, name, now_ms, instances)
+        return _of_cloud(list(prices), name, now_ms, instances)
     root = read_text(raw, name, "pools and their " + kind)
     parse: Callable[[object], Any] = _PRICE if kind == "prices" else _NODES
     made = Price if kind == "prices" else Availability
@@ -66,12 +68,15 @@ def read_feed(
     return found
 
 
-def _price_list(raw: bytes, name: str) -> Table | None:
-    """The price table in `raw`; None if `raw` is no price list of a cloud."""
+def _price_list(raw: bytes, name: str) -> Iterator[CloudPrice] | None:
+    """The prices in `raw`; None if `raw` is no price list of a cloud."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         return None
+    skus = skus_of(text)
+    if skus is not None:
+        return sku_prices(name, skus)
     first = text.lstrip().split("\n", 1)[0]
     if text.lstrip()[:1] in ("{", "["):
         try:
@@ -83,17 +88,16 @@ def _price_list(raw: bytes, name: str) -> Table | None:
             whole = lists[0] if len(lists) == 1 else None
         if not isinstance(whole, list) or not whole or not isinstance(whole[0], dict):
             return None
-        return table_of(name, text, PRICE_LISTS)
+        return cloud_prices(table_of(name, text, PRICE_LISTS))
     if "," not in first or ": " in first:
         return None
     table = table_of(name, text, PRICE_LISTS)
-    return table if is_price_list(table.columns) else None
+    return cloud_prices(table) if is_price_list(table.columns) else None
 
 
 def _of_cloud(
-    table: Table, name: str, now_ms: int, instances: Mapping[str, str] | None
+    prices: Sequence[CloudPrice], name: str, now_ms: int, instances: Mapping[str, str] | None
 ) -> list[Any]:
-    prices = list(cloud_prices(table))
     own = pools_by_name(prices) if instances is None else instances
     try:
         return [

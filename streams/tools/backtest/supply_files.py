@@ -23,9 +23,10 @@ from pathlib import Path
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.simulation.supply_script import NodesLimited, PriceChanged, ScriptEvent
-from streams.files.cloud_prices import cloud_prices, is_price_list, prices_of_pools
+from streams.files.cloud_prices import CloudPrice, cloud_prices, is_price_list, prices_of_pools
 from streams.files.csv_rows import finite_cell
-from streams.files.tables import Row, Table, read_lines, read_table
+from streams.files.gcp_skus import sku_prices, skus_of
+from streams.files.tables import Row, Table, is_parquet, read_lines, read_table, read_text
 from streams.files.times import clock_of, date_ms, finite_number
 from streams.files.user_errors import UserError
 
@@ -117,6 +118,10 @@ def _placed(
 
 
 def _changes(path: Path, instances: Mapping[str, str]) -> Iterable[Change]:
+    skus = None if is_parquet(path) else skus_of(read_text(path, _TABLE))
+    if skus is not None:
+        yield from _of_cloud(path, sku_prices(str(path), skus), instances)
+        return
     table = read_table(path, _TABLE)
     columns = set(table.columns)
     if not columns:  # JSON, so use the columns of the first row.
@@ -127,12 +132,18 @@ def _changes(path: Path, instances: Mapping[str, str]) -> Iterable[Change]:
     if {"time", "pool"} <= columns and columns & {"price", "nodes"}:
         yield from _rows(table)
     elif is_price_list(columns):
-        for at_ms, pool, usd in prices_of_pools(str(path), cloud_prices(table), instances):
-            if at_ms is None:
-                raise UserError(f"{path}: prices without a time; allowed: a price history")
-            yield at_ms / 1000.0, pool, usd, None
+        yield from _of_cloud(path, cloud_prices(table), instances)
     else:
         raise UserError(f"{path}: expected {_TABLE} (or POOL=FILE for time,nodes without a header)")
+
+
+def _of_cloud(
+    path: Path, prices: Iterable[CloudPrice], instances: Mapping[str, str]
+) -> Iterator[Change]:
+    for at_ms, pool, usd in prices_of_pools(str(path), prices, instances):
+        if at_ms is None:
+            raise UserError(f"{path}: prices without a time; allowed: a price history")
+        yield at_ms / 1000.0, pool, usd, None
 
 
 def _again(

@@ -1,0 +1,186 @@
+"""Prices of GCP machine types with GPUs, from the SKUs of the Cloud Billing Catalog API.
+
+GCP prices cores, memory and GPUs apart, and no SKU names a machine type. So a price is the sum over
+the parts of the machine, found by their descriptions ("G2 Instance Core running in Americas"). The
+catalogue does not price a machine's local SSDs with it, and they are left out. Machine shapes:
+https://cloud.google.com/compute/docs/gpus. Commitments, reservations, sole tenancy, custom shapes
+and Dynamic Workload Scheduler have SKUs of their own, which are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from streams.files.cloud_prices import ON_DEMAND, SPOT, CloudPrice
+from streams.files.times import date_ms, finite_number
+from streams.files.user_errors import UserError
+
+_MARKETS = {"OnDemand": ON_DEMAND, "Preemptible": SPOT}
+_PLACE = re.compile(r" (?:running )?in [^()]*\Z")
+_SPOT_WORDS = re.compile(r"\ASpot Preemptible | attached to Spot Preemptible VMs\Z")
+_OTHER_WORDS = re.compile(
+    r"Sole Tenancy|Commit|Custom|Extended|Premium|DWS |Defined Duration|Calendar Mode|"
+    r"Capacity Optimized|Reserved "
+)
+_PART = re.compile(r"(\w+) Instance (Core|Ram)\Z")
+_UNITS = {"GPU": "h", "Core": "h", "Ram": "GiBy.h"}
+_MOST_USD = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """Shape of a machine type. family: first word of its core and memory SKUs; "" = their price is
+    in that of the GPUs. gpu: descriptions of its GPU's SKU, which differ between regions."""
+
+    family: str
+    gpu: tuple[str, ...]
+    cores: int
+    gib: int
+    gpus: int
+
+
+_A100 = ("Nvidia Tesla A100 GPU",)
+_A100_80 = ("Nvidia Tesla A100 80GB GPU",)
+_H100 = ("Nvidia H100 80GB GPU",)
+_MEGA = ("Nvidia H100 80GB Mega GPU", "Nvidia H100 Mega 80GB GPU", "Nvidia H100 80GB Plus GPU")
+_L4 = ("Nvidia L4 GPU",)
+_MACHINES = {
+    **{f"a2-highgpu-{n}g": _Machine("A2", _A100, 12 * n, 85 * n, n) for n in (1, 2, 4, 8)},
+    "a2-megagpu-16g": _Machine("A2", _A100, 96, 1360, 16),
+    **{f"a2-ultragpu-{n}g": _Machine("A2", _A100_80, 12 * n, 170 * n, n) for n in (1, 2, 4, 8)},
+    **{f"a3-highgpu-{n}g": _Machine("A3", _H100, 26 * n, 234 * n, n) for n in (1, 2, 4, 8)},
+    "a3-megagpu-8g": _Machine("A3Plus", _MEGA, 208, 1872, 8),
+    "a3-ultragpu-8g": _Machine("A3Ultra", ("H200 141GB GPU",), 224, 2952, 8),
+    "a4-highgpu-8g": _Machine("", ("A4 Nvidia B200 (1 gpu slice)",), 224, 3968, 8),
+    **{f"g2-standard-{n}": _Machine("G2", _L4, n, 4 * n, 1) for n in (4, 8, 12, 16, 32)},
+    **{f"g2-standard-{24 * n}": _Machine("G2", _L4, 24 * n, 96 * n, 2 * n) for n in (1, 2, 4)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """USD per hour of one core, GiB or GPU. at_ms: since when, ms since 1970."""
+
+    usd_per_h: float
+    at_ms: float
+
+
+_Part = tuple[str, str, str, str]
+"""(region, market, "Core", "Ram" or "GPU", family or description of the GPU)."""
+
+
+def skus_of(text: str) -> list[Any] | None:
+    """The SKUs in JSON `text`: pages of the API, one document or one per line, or a list of SKUs.
+    None: the text is no catalogue."""
+    if '"pricingInfo"' not in text or text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        pages = [orjson.loads(text)]
+    except orjson.JSONDecodeError:
+        try:
+            pages = [orjson.loads(line) for line in text.splitlines() if line.strip()]
+        except orjson.JSONDecodeError:
+            return None
+    found: list[Any] = []
+    for page in pages:
+        for one in page if isinstance(page, list) else [page]:
+            inner = one.get("skus") if isinstance(one, dict) else None
+            found += inner if isinstance(inner, list) else [one]
+    return found
+
+
+def sku_prices(name: str, skus: Iterable[Any]) -> Iterator[CloudPrice]:
+    """The price of each machine type in each region and market for which the catalogue prices all
+    parts. UserError names a SKU that cannot be read, or says that no machine can be priced."""
+    rates: dict[_Part, _Rate] = {}
+    for number, sku in enumerate(skus, 1):
+        place = f"{name}: sku {number}"
+        try:
+            parts = list(_parts(sku))
+            rate = _rate(place, sku) if parts else None
+        except (LookupError, TypeError, AttributeError, ValueError):
+            raise UserError(f"{place}: not a SKU of GCP's billing catalogue") from None
+        for part in parts if rate is not None else ():
+            assert rate is not None  # noqa: S101  for mypy
+            if part not in rates or rates[part].at_ms < rate.at_ms:
+                rates[part] = rate
+    found = False
+    for region, market in sorted({part[:2] for part in rates}):
+        for machine, shape in _MACHINES.items():
+            priced = _priced(rates, region, market, shape)
+            if priced is not None:
+                found = True
+                usd, at_ms = priced.usd_per_h, priced.at_ms
+                yield CloudPrice(region, region, machine, market, round(usd, 6), at_ms)
+    if not found:
+        raise UserError(
+            f"{name}: no machine type has prices of its cores, memory and GPUs here; allowed: all "
+            "pages of the SKUs of Compute Engine"
+        )
+
+
+def _parts(sku: Mapping[str, Any]) -> Iterator[_Part]:
+    """What `sku` prices, in each of its regions; nothing if it prices no part of a machine type."""
+    category = sku["category"]
+    market, text = _MARKETS.get(category["usageType"]), _PLACE.sub("", sku["description"])
+    if market is None or _OTHER_WORDS.search(text):
+        return
+    if _SPOT_WORDS.search(text):
+        market, text = SPOT, _SPOT_WORDS.sub("", text)
+    core = _PART.match(text)
+    if category["resourceGroup"] == "GPU":
+        kind, of = "GPU", text
+    elif core is not None:
+        kind, of = core[2], core[1]
+    else:
+        return
+    known = {shape.family for shape in _MACHINES.values()}
+    known |= {gpu for shape in _MACHINES.values() for gpu in shape.gpu}
+    if of in known:
+        for region in sku["serviceRegions"]:
+            yield str(region), market, kind, of
+
+
+def _rate(place: str, sku: Mapping[str, Any]) -> _Rate | None:
+    """The newest hourly rate of `sku`. None: it is not by the hour, or a placeholder of 0 USD."""
+    newest = max(sku["pricingInfo"], key=lambda one: date_ms(one.get("effectiveTime")) or 0.0)
+    expression = newest["pricingExpression"]
+    if expression["usageUnit"] not in _UNITS.values() or not expression["tieredRates"]:
+        return None
+    price = expression["tieredRates"][0]["unitPrice"]
+    currency = price.get("currencyCode") or "USD"
+    if currency != "USD":
+        raise UserError(f"{place}: currencyCode: {currency!r:.40} is not allowed; allowed: USD")
+    units, nanos = (finite_number(price.get(key, 0)) for key in ("units", "nanos"))
+    if units is None or nanos is None or not 0.0 <= units + nanos / 1e9 <= _MOST_USD:
+        raise UserError(
+            f"{place}: unitPrice: {price.get('units')!r:.40} is not allowed; allowed: 0 to "
+            f"{_MOST_USD:g} USD"
+        )
+    usd = units + nanos / 1e9
+    return _Rate(usd, date_ms(newest.get("effectiveTime")) or 0.0) if usd > 0.0 else None
+
+
+def _priced(
+    rates: Mapping[_Part, _Rate], region: str, market: str, shape: _Machine
+) -> _Rate | None:
+    """Price of a machine and the time of its last change; None if the rate of a part is missing."""
+    gpu = next(
+        (rates[key] for one in shape.gpu if (key := (region, market, "GPU", one)) in rates), None
+    )
+    if gpu is None:
+        return None
+    parts = [(gpu, shape.gpus)]
+    if shape.family:
+        for kind, amount in (("Core", shape.cores), ("Ram", shape.gib)):
+            rate = rates.get((region, market, kind, shape.family))
+            if rate is None:
+                return None
+            parts.append((rate, amount))
+    usd = sum(rate.usd_per_h * amount for rate, amount in parts)
+    return _Rate(usd, max(rate.at_ms for rate, _ in parts))
