@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run docs test loadtest test-vllm test-kubernetes lint types layers lock kafka clean recording
+.PHONY: run docs test loadtest test-vllm test-kubernetes lint types layers lock kafka clean recording parquet
 .DEFAULT_GOAL := help
 
 help:            ## what can be made
@@ -30,6 +30,9 @@ $(VENV)/.dev: requirements-dev.lock $(VENV)/.base
 
 run: $(VENV)/.base            ## the whole loop on this machine; ARGS="--for 150 --speed 10"
 	@$(START) $(BIN)/shoal up $(ARGS) $(OR_END)
+
+parquet: $(VENV)/.base        ## pyarrow, with which traces in Parquet files are read
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r requirements-parquet.lock
 
 recording: $(VENV)/.dev       ## docs/results/recording.md and the README's first screen, from a run of three minutes
 	@$(BIN)/python -m loadtests.recording --readme README.md $(OR_END)
@@ -76,6 +79,7 @@ test-kubernetes: $(VENV)/.dev  ## the Kubernetes parts on a real control plane (
 
 lock: $(VENV)/.dev            ## pin every dependency again, with hashes and without registry addresses
 	echo 'setuptools>=80' | $(COMPILE) - -o requirements-build.lock
+	echo 'pyarrow>=15' | $(COMPILE) - -o requirements-parquet.lock
 	$(COMPILE) pyproject.toml -o requirements.lock
 	$(COMPILE) pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
 	cd executors/engines/vllm && $(abspath $(BIN))/uv pip compile $(COMPILE_OPTIONS) --no-annotate \

@@ -227,7 +227,8 @@ def _parquet(path: Path, groups: Sequence[str]) -> Iterator[Numbered]:
         import pyarrow.parquet
     except ImportError:
         raise UserError(
-            f"{path}: a Parquet file, which needs pyarrow: pip install 'shoal[parquet]'"
+            f"{path}: a Parquet file, which needs pyarrow: make parquet (without a clone: pip "
+            "install 'shoal[parquet]')"
         ) from None
     try:
         file = pyarrow.parquet.ParquetFile(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -301,19 +302,13 @@ def test_a_fault_is_one_line_with_its_place(tmp_path: Path, text: str, said: str
     assert "\n" not in str(caught.value)
 
 
-def test_a_parquet_file_is_read_or_pyarrow_is_asked_for(
+def test_without_pyarrow_a_parquet_file_is_refused_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        with pytest.raises(UserError, match=r"needs pyarrow: pip install 'shoal\[parquet\]'"):
-            load_trace(write(tmp_path, b"PAR1...."))
-        return
-    path = tmp_path / "trace.parquet"
-    columns = {"timestamp_ms": [0, 1500], "input_tokens": [1, 2], "output_tokens": [3, 4]}
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
-    assert list(load_trace(path).arrivals_ms) == [0.0, 1500.0]
-    with pytest.raises(UserError, match="not a Parquet file that can be read"):
+    """Reading is tested in tests/integration/replay/test_parquet.py, with pyarrow."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(
+        UserError, match=r"a Parquet file, which needs pyarrow: make parquet"
+    ) as said:
         load_trace(write(tmp_path, b"PAR1...."))
+    assert "\n" not in str(said.value)
