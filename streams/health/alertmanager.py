@@ -43,15 +43,12 @@ def alerts_of(body: bytes) -> tuple[list[Alert], list[InvalidRecord]]:
 
 def known_names(cluster: Cluster) -> dict[str, tuple[str, ...]]:
     """Declared models by every name that an alert may use: a model's own name, its Hugging Face
-    name (which several models may share), and the name of a service that routes over several
-    models."""
+    name (which several models may share), the names under which vLLM serves it, and the name of a
+    service that routes over several models."""
     found = {route.name: tuple(route.models) for route in cluster.routes}
     for service in cluster.services:
-        if service.hugging_face_name:
-            found[service.hugging_face_name] = (
-                *found.get(service.hugging_face_name, ()),
-                service.model,
-            )
+        for name in {service.hugging_face_name, *service.served_as} - {""}:
+            found[name] = (*found.get(name, ()), service.model)
     return found | {service.model: (service.model,) for service in cluster.services}
 
 

@@ -359,6 +359,14 @@ async def test_an_alert_may_name_a_model_by_its_hugging_face_name(made: Made, la
     assert [alert.models for alert in made.alerts] == [("tiny",)]
 
 
+async def test_an_alert_may_name_a_model_as_vllm_serves_it(made: Made) -> None:
+    """Alerts on vLLM's series carry the declared name in `model_name`."""
+    made.cluster = Cluster((POOL,), (dataclasses.replace(TINY, served_as=("acme/tiny",)),))
+    status, words = await post_alert(made, naming("model_name", "acme/tiny"))
+    assert (status, words) == (200, "1 new of 1")
+    assert [alert.models for alert in made.alerts] == [("tiny",)]
+
+
 async def test_an_alert_for_a_shared_source_counts_for_every_model_with_it(made: Made) -> None:
     made.cluster = Cluster((POOL,), (TINY, dataclasses.replace(TINY, model="small")))
     await post_alert(made, naming("model", TINY.architecture.name))
