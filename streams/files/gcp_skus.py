@@ -125,7 +125,7 @@ def sku_prices(name: str, skus: Iterable[Any]) -> Iterator[CloudPrice]:
 
 
 def _parts(sku: Mapping[str, Any]) -> Iterator[_Part]:
-    """What `sku` prices, in each of its regions; nothing if it prices no part of a machine type."""
+    """The parts of machine types that `sku` prices, in each of its regions."""
     category = sku["category"]
     market, text = _MARKETS.get(category["usageType"]), _PLACE.sub("", sku["description"])
     if market is None or _OTHER_WORDS.search(text):
