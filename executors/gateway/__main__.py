@@ -142,8 +142,8 @@ async def _serve(
         if gateway.own_url:
             ready["own_url"] = gateway.own_url
         print(orjson.dumps(ready).decode(), flush=True)
-        # The existing objects live as long as the process. Without freezing, each full collection
-        # would traverse them and delay all requests.
+        # Exclude the objects that live as long as the process from garbage collection: each full
+        # collection would traverse them and delay all requests.
         gc.freeze()
         await gateway.run(end, now)
 
@@ -167,7 +167,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         "--stall-s",
         type=float,
         default=240.0,
-        help="silence after which an engine is checked, in seconds",
+        help="seconds without any output after which an engine is checked",
     )
     parser.add_argument(
         "--request-s", type=float, default=1800.0, help="longest duration of a request, in seconds"
@@ -207,7 +207,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--declared", action="append", default=[], metavar="MODEL[=OTHER_NAME]",
-        help="a declared model: its requests are reported before it has routes",
+        help="a declared model, whose requests are reported even before it has routes",
     )  # fmt: skip
     add_log_level(parser)
     return parser.parse_args(argv)
@@ -221,8 +221,8 @@ def _raise_file_limit() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Keep the memory of large bodies for later bodies. Returning megabytes to the kernel and
-    requesting them again delays all clients for milliseconds."""
+    """Keep the memory of large bodies for later bodies, because returning megabytes to the kernel
+    and allocating them again delays all clients for milliseconds."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has mallopt
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, 256 * 1024 * 1024)

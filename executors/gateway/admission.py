@@ -1,7 +1,6 @@
-"""Admit requests to engines with spare capacity; let the others wait.
-
-Holds the waiting tasks. `autoscaler.serving.wait_queue` decides the order and which requests have
-waited too long; `proxy` answers refused requests.
+"""Admits requests to engines with spare capacity and holds the tasks of requests that must wait.
+`autoscaler.serving.wait_queue` decides their order and how long they may wait; `proxy` answers
+refused requests.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Slot:
         self.pick = pick
 
     def release(self) -> None:
-        """The request has left the engine; another request may take the slot."""
+        """Free the slot for another request, because the request has left the engine."""
         admission, self._admission = self._admission, None
         if admission is not None:
             admission.release(self._router, self.pick.endpoint)
@@ -67,7 +66,7 @@ class Admission:
         queue."""
         model = request.call.model
         router = self._table.routers.get(model)
-        if router is None:  # its routes were withdrawn a moment ago
+        if router is None:  # its routes have just been withdrawn
             return Refusal.NO_INSTANCE
         queue = self._queues.get(model)
         if queue is None:
@@ -85,7 +84,7 @@ class Admission:
                 request.stop_timer()
             result = await answer
         except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled():  # a slot was just granted
+            if answer.done() and not answer.cancelled():  # cancelled just after it got a slot
                 late = answer.result()
                 if isinstance(late, Pick):
                     self.release(router, late.endpoint)
@@ -98,8 +97,8 @@ class Admission:
         return Slot(self, router, result) if isinstance(result, Pick) else result
 
     def decode_slot(self, model: str, group: str, tried: frozenset[Endpoint]) -> Slot | None:
-        """A slot at a decode instance of `group` for a request that an instance of `group` just
-        prefilled; None if there is none."""
+        """A slot at a decode instance of `group` for a request that another instance of `group` has
+        prefilled; None if there is no such instance."""
         router = self._table.routers.get(model)
         if router is None:
             return None
@@ -109,7 +108,7 @@ class Admission:
     def hop_slot(
         self, model: str, path: ComponentPath, hop: int, tried: frozenset[Endpoint]
     ) -> Slot | None:
-        """A slot for hop number `hop` of `path`; None without an instance."""
+        """A slot for hop number `hop` of `path`; None if no instance serves that stage."""
         router = self._table.routers.get(model)
         if router is None:
             return None
@@ -146,7 +145,7 @@ class Admission:
             admitted = queue.dispatch(self._clock.now_ms())
             for ticket, pick in admitted:
                 answer = self._results[ticket]
-                if answer.done():  # cancelled, but its task has not left the queue yet
+                if answer.done():  # its task was cancelled, but is still in the queue
                     queue.router.release(pick.endpoint)
                 else:
                     answer.set_result(pick)

@@ -19,7 +19,8 @@ _INT64 = 2**63
 
 
 class BadRequest(ValueError):
-    """The body is not an acceptable request; the message says why. field: its path."""
+    """The request body is not acceptable; the message states the reason. field: path of the
+    offending field."""
 
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -215,7 +216,7 @@ MESSAGE = object_with(
         "reasoning_content": string,
         "tool_calls": array_of(_TOOL_CALL),
         "tool_call_id": string,
-        # Fields of earlier answers, which clients send again in the next request.
+        # Clients send these fields of earlier answers again in the next request.
         "annotations": array_of(any_json),
         "audio": any_json,
     }

@@ -1,7 +1,7 @@
 """The gateway's HTTP endpoints, in OpenAI's format: a closed list of paths.
 
-Reads requests, checks who may use a model, and answers small requests itself. `proxy` sends all
-other requests to engines.
+It reads requests, checks API keys, and answers small requests (model lists, health, metrics)
+itself. `proxy` sends all other requests to engines.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from topics.scoring import ALL_REQUESTS, FALLBACK
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 _MODELS = "/v1/models"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
-_RETRY_S = 1  # Retry-After for a shortage that lasts for milliseconds
+_RETRY_S = 1  # Retry-After in seconds, for shortages that last for milliseconds
 
 Handler = Callable[[Exchange], Awaitable[None]]
 
@@ -95,7 +95,7 @@ class ApiApp:
         if get is None and path.startswith(_MODELS + "/"):
             get = self.model
         if method == b"POST" and post is not None:
-            # If API keys are required, a page of another site has no key to send.
+            # Not needed if API keys are required, because pages of other sites have no key.
             origin, site = exchange.header(b"origin"), exchange.header(b"sec-fetch-site")
             if not self._access.requires_keys and is_cross_site(host, origin, site):
                 self.refuse(exchange, 403, "requests from pages of other sites need an API key")
@@ -161,8 +161,8 @@ class ApiApp:
     async def _serve_when_routed(
         self, exchange: Exchange, call: ApiCall, arrived_ns: int, spent_ns: int
     ) -> None:
-        """Serve if routes arrive in time. A request for a declared model counts as an arrival even
-        before its model has routes."""
+        """Wait for routes of the model, then serve the request. A request for a declared model
+        counts as an arrival even before its model has routes."""
         pending = (
             pending_arrival(call, self._settings.declared_models, self._meters)
             if API_PATHS[call.path].is_work
@@ -306,8 +306,7 @@ class ApiApp:
             self._metrics.observe_overhead(request.gateway_ns / 1e6)
 
     def _request_ids(self, exchange: Exchange) -> tuple[str, bytes]:
-        """The request's id for engines, where it must be unique, and the id that its client
-        sees."""
+        """(id of the request for engines, which must be unique; id that the client sees)."""
         given = exchange.headers.get(b"x-request-id", b"")
         client_id = given if _REQUEST_ID.match(given) else next(self._new_ids).encode()
         name = client_id.decode()
@@ -340,8 +339,7 @@ class ApiApp:
             self.refuse(exchange, 404, f"the model {name[:200]!r} does not exist", "model")
 
     async def health(self, exchange: Exchange) -> None:
-        """Whether this process answers and is not draining. The state of engines does not
-        matter."""
+        """Answer 200 unless this process is draining, whatever the state of engines is."""
         status = "draining" if self.draining else "ok"
         body = orjson.dumps({"status": status, "models": len(self._table.routers)})
         exchange.answer(503 if self.draining else 200, body)

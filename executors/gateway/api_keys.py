@@ -1,8 +1,8 @@
 """API keys: which models a key may use, and how often.
 
 The file of keys is read again when it changes. If the new file is invalid, that is reported and the
-last valid keys stay in force. The file holds SHA-256 digests, never keys. Keys are long random
-strings, so a plain digest reveals nothing and costs about a microsecond per request.
+last valid keys stay in force. The file holds SHA-256 digests, never keys. A plain digest is enough,
+because keys are long random strings; it costs about a microsecond per request.
 
     keys:
     - name: team-search
@@ -39,7 +39,8 @@ _MAX_BYTES = 4 * 1024 * 1024
 
 
 class AccessDenied(Exception):
-    """The request is not allowed. retry_s: seconds until it will be allowed, 0 if never."""
+    """Refusal of a request because of its API key. retry_s: seconds until the request will be
+    allowed, 0 if never."""
 
     def __init__(self, status: int, message: str, retry_s: int = 0) -> None:
         super().__init__(message)
@@ -48,7 +49,7 @@ class AccessDenied(Exception):
 
 
 class InvalidKeysFile(Exception):
-    """The file of keys is invalid when the gateway starts."""
+    """Error at the start of the gateway: the file of keys is invalid."""
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class ApiKey:
 
 
 class AccessControl:
-    """Checks API keys. Without a file of keys everything is allowed."""
+    """Checks API keys. Without a file of keys, every request is allowed."""
 
     def __init__(self, path: Path | None, metrics: GatewayMetrics) -> None:
         self._path = path
@@ -95,7 +96,7 @@ class AccessControl:
         return self._path is not None
 
     def load(self) -> None:
-        """Read the file; InvalidKeysFile or OSError."""
+        """Read the file. Raises InvalidKeysFile or OSError."""
         try:
             self._load()
         except (InvalidRecord, UnicodeDecodeError) as error:
@@ -133,15 +134,15 @@ class AccessControl:
             self.load()
             log.info("%s: %d keys", self._path, len(self._keys))
         except (OSError, InvalidKeysFile) as error:
-            if self._file_stamp is not None:  # report each change and each removal once
+            if self._file_stamp is not None:  # report each change or removal of the file only once
                 self._metrics.keys_errors.inc()
                 log.warning("%s: the last valid keys stay in force: %s", self._path, error)
             if isinstance(error, OSError):
                 self._file_stamp = None
 
     def authenticate(self, authorization: bytes, now: float | None) -> ApiKey | None:
-        """The key of an Authorization header. Takes one of the key's tokens at `now` (real s); with
-        None it takes no token. AccessDenied. Returns None if no keys are required."""
+        """The key of an Authorization header. Takes one of the key's tokens at `now` (real s); None
+        takes no token. Returns None if no keys are required. Raises AccessDenied."""
         if self._path is None:
             return None
         scheme, _, secret = authorization.partition(b" ")
@@ -197,7 +198,7 @@ def _parse_key(path: str, entry: Any) -> tuple[str, ApiKey]:
     if not isinstance(digest, str) or not _DIGEST.match(digest):
         value = (
             "something else" if digest is not None else "nothing"
-        )  # never the value: it may be the key
+        )  # the error must not show the value, which may be a key
         raise InvalidRecord(f"{path}.sha256", value, "64 hexadecimal digits: the key's SHA-256")
     if not isinstance(models, list) or not models:
         raise InvalidRecord(f"{path}.models", models, "a list of models, or ['*']")

@@ -1,9 +1,9 @@
 """Parse request bodies without blocking the event loop.
 
 Parsing a body of a few megabytes can take a third of a second and holds the interpreter's lock, so
-heavy bodies go to a separate process. This process runs this module, answers frames on its standard
-input, and ends when its input closes, so it does not outlive the gateway. Other bodies are parsed
-in place.
+heavy bodies are parsed in a separate process, and other bodies in place. The separate process runs
+this module. It answers frames on its standard input and ends when the input closes, so it does not
+outlive the gateway.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from executors.gateway.allowed_fields import BadRequest
 from executors.gateway.openai_format import ApiCall, is_heavy, parse_call
 from executors.gateway.wire.body_blocks import Blocks, BodyBuffer
 
-_NICE = 10  # if cores are scarce, other work has priority over heavy bodies
+_NICE = 10  # niceness of the process: other work has priority if cores are scarce
 
 
 class ParserProcessEnded(Exception):
@@ -41,7 +41,7 @@ class BodyParser:
     async def parse(
         self, path: str, raw: Blocks, names: Mapping[str, str], scored: Collection[str] = ()
     ) -> ApiCall:
-        """Parse `raw`; BadRequest, ParserProcessEnded."""
+        """Parse `raw`. Raises BadRequest or ParserProcessEnded."""
         if not is_heavy(raw):
             return parse_call(path, b"".join(raw), names, scored, self._domains)
         try:
@@ -54,8 +54,8 @@ class BodyParser:
             }
             parsing = asyncio.create_task(self._parse_in_process(orjson.dumps(header), raw))
             parsing.add_done_callback(self._unlock)
-            # A client that leaves must not end the process: starting one takes longer than
-            # finishing the body.
+            # If the client leaves, let the process finish the body, because starting a new process
+            # takes longer.
             head, core = await asyncio.shield(parsing)
         except (EOFError, ConnectionError) as error:
             raise ParserProcessEnded from error
@@ -67,7 +67,8 @@ class BodyParser:
     def _unlock(self, parsing: asyncio.Task[tuple[bytes, Blocks]]) -> None:
         self._lock.release()
         if not parsing.cancelled():
-            parsing.exception()  # mark it as read: no task may wait for it
+            # retrieve the exception, because possibly no task awaits this future
+            parsing.exception()
 
     async def close(self) -> None:
         """End the parser process."""
@@ -79,8 +80,7 @@ class BodyParser:
             await process.wait()
 
     async def _parse_in_process(self, head: bytes, raw: Blocks) -> tuple[bytes, Blocks]:
-        """The header and body core of the reply. After any failure the next body gets a new
-        process."""
+        """(header, body core) of the reply. After any failure the next body gets a new process."""
         process = self.process
         if process is None or process.returncode is not None:
             process = self.process = await asyncio.create_subprocess_exec(
@@ -109,7 +109,7 @@ class BodyParser:
                 remaining -= len(part)
             done = True
         finally:
-            if not done:  # replies would no longer match requests
+            if not done:  # a late reply would be taken for that of the next request
                 await self.close()
         return answer, core.take()
 

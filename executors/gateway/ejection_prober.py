@@ -20,7 +20,7 @@ _PERIOD_S = 0.5
 
 
 class EjectionProber:
-    """Starts due probes twice a domain second. Probes run concurrently."""
+    """Starts the due probes twice per domain second. Probes run concurrently."""
 
     def __init__(
         self,

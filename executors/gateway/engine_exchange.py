@@ -23,7 +23,8 @@ from executors.gateway.wire.engine_pool import (
 )
 from topics.records import Endpoint
 
-# vLLM closes idle connections after 5 s; requests must not use a connection that is closing.
+# vLLM closes idle connections after 5 s; a shorter time avoids requests on a connection that is
+# closing.
 _KEEP_ALIVE_REAL_S = 3.0
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 _PROGRESS = re.compile(
@@ -35,11 +36,10 @@ _NO_SUCH_PATH = (404, 405, 501)
 
 
 class EngineError(Exception):
-    """This instance did not answer the request.
-
-    may_resend: another instance may be tried. False if the request may have crashed the engine,
-    because the request must not crash a second engine. ejects: the instance gets no requests until
-    a probe succeeds. status: the status that the client gets.
+    """An instance did not answer the request. may_resend: whether another instance may be tried;
+    False if the request may have crashed the engine, because it must not crash a second one.
+    ejects: whether the instance gets no requests until a probe succeeds. status: the HTTP status
+    for the client.
     """
 
     may_resend = False
@@ -84,8 +84,8 @@ class EngineTimeout(EngineError):
 
 
 class EngineFault(EngineError):
-    """The engine answered with an error of its own. An engine that crashes because of a request
-    often answers 500 first, so its health is checked before the request goes to another instance.
+    """The engine answered with an error. An engine that crashes because of a request often answers
+    500 first, so its health is checked before the request goes to another instance.
     """
 
     may_resend = True
@@ -98,8 +98,8 @@ class GatewayOutOfSockets(EngineError):
 
 
 class EngineFailedRequest(EngineFault):
-    """The engine answered 500, which happens if its core cannot execute a request. If two attempts
-    end with 500 at instances that answer other requests, the request is at fault."""
+    """The engine answered 500, for example because its core cannot execute the request. If two
+    attempts end with 500 at instances that answer other requests, the request is at fault."""
 
 
 class RequestRejected(Exception):
@@ -113,7 +113,7 @@ class RequestRejected(Exception):
 
 
 class EngineClient:
-    """HTTP client for all engines, with one connection pool that has no size limit."""
+    """HTTP client for all engines, with one connection pool without a size limit."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._pool = EnginePool(settings.connect_real_s, _KEEP_ALIVE_REAL_S, _MAX_RESPONSE_BYTES)
@@ -144,11 +144,9 @@ class EngineClient:
         headers: bytes,
         adapter: str = "",
     ) -> EngineResponse:
-        """Send a request to `endpoint` and return its response if the status is 200; EngineError or
-        RequestRejected otherwise.
-
-        headers: complete header lines. adapter: the LoRA adapter that the body names, "" = none.
-        The caller closes the response.
+        """Send a request to `endpoint` and return its response if the status is 200. Raises
+        EngineError or RequestRejected otherwise. headers: complete header lines. adapter: the LoRA
+        adapter that the body names, "" = none. The caller closes the response.
         """
         head = b"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s" % (
             path.encode(),
@@ -161,8 +159,8 @@ class EngineClient:
             except TransportError as error:
                 if not error.stale:
                     raise
-                # The engine closed an idle connection, or this request crashed the engine. Try it
-                # once more, and no other instance if that fails.
+                # Either the engine closed an idle connection, or this request crashed the engine.
+                # Try the same engine once more, but no other instance if that fails.
                 try:
                     answer = await self._pool.send(
                         endpoint.address, head, *body, new_connection=True
@@ -205,10 +203,11 @@ class EngineClient:
             return status == 200
         body = orjson.dumps({"model": model, "prompt": "a", "max_tokens": 1})
         status, _ = await self._request(endpoint, "POST", "/v1/completions", body, limit_s)
-        return 200 <= status < 500  # an embedding model has no completions
+        # 4xx counts as alive, because an embedding model has no completions
+        return 200 <= status < 500
 
     async def progress_count(self, endpoint: Endpoint) -> float:
-        """Tokens and requests that the engine's metrics count since its start; -1 without
+        """Sum of tokens and requests in the engine's metrics since its start; -1 without
         metrics."""
         status, text = await self._request(endpoint, "GET", "/metrics", b"", 5.0)
         counts = _PROGRESS.findall(text) if status == 200 else []
@@ -263,5 +262,5 @@ def _is_error_object(text: bytes) -> bool:
 
 
 def engine_error_of(error: TransportError) -> EngineError:
-    """The EngineError for the error of a failed exchange."""
+    """The EngineError that describes the `error` of a failed exchange."""
     return EngineConnectionLost(str(error)) if error.sent else EngineUnreachable(str(error))

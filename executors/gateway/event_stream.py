@@ -1,8 +1,8 @@
 """Read an engine's event stream while it is copied: its end, errors, event count and usage.
 
-Copying is most of a gateway's work, so each block is only searched for a few byte patterns; only
-the rare events with usage or an error are parsed. Engines may send LF or CRLF and `data:` without a
-space; clients always get LF.
+Copying is most of a gateway's work, so each block is only searched for a few byte patterns, and
+only the rare events with usage or an error are parsed. Engines may send LF or CRLF and `data:`
+without a space; clients always get LF.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class InvalidEventStream(ValueError):
 class EventStream:
     """Turns blocks of bytes into whole events.
 
-    events: data events so far, without [DONE] and usage chunks; one may hold several tokens, so
-    token counts come from `usage`. usage: (prompt, completion) tokens once an event states them.
-    done: [DONE] has arrived. failed: an error or an abort has arrived. error: the last error
-    object.
+    events: number of data events so far, without [DONE] and usage chunks; an event may hold several
+    tokens, so token counts come from `usage`. usage: (prompt, completion) tokens once an event
+    states them. done: whether [DONE] has arrived. failed: whether an error or an abort has arrived.
+    error: the last error object.
     """
 
     __slots__ = ("_partial", "_strip_usage", "done", "error", "events", "failed", "usage")
@@ -48,7 +48,7 @@ class EventStream:
             block, self._partial = self._partial + block, b""
         open_line = b""
         if b"\r" in block:
-            if block.endswith(b"\r"):  # the LF of this CR may come with the next block
+            if block.endswith(b"\r"):  # the LF after this CR may be in the next block
                 block, open_line = block[:-1], b"\r"
             block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if open_line or not block.endswith(_EVENT_END):
@@ -62,8 +62,8 @@ class EventStream:
         return self._read(block) if block else block
 
     def finish(self) -> bytes:
-        """The last bytes for the client at the end of the stream. [DONE] without its blank line
-        counts."""
+        """The last bytes for the client at the end of the stream. A [DONE] without its blank line
+        is accepted."""
         rest, self._partial = self._partial.strip(), b""
         if not self.done and rest in (b"data: [DONE]", b"data:[DONE]"):
             self.done = True
@@ -71,8 +71,8 @@ class EventStream:
         return b""
 
     def _read(self, block: bytes) -> bytes:
-        # Only events are separated by blank lines, because JSON escapes line ends. Generated text
-        # that contains "data: [DONE]" therefore ends nothing and is not counted.
+        # JSON escapes line ends, so a blank line always separates events. Generated text that
+        # contains "data: [DONE]" is therefore not mistaken for the end.
         self.events += block.count(b"\n\ndata:") + block.startswith(b"data:")
         if b"[DONE]" in block and (
             _has_event_starting(block, b"data: [DONE]")
@@ -82,7 +82,7 @@ class EventStream:
             self.events -= 1
         if b'"abort"' in block and is_aborted(block):
             self.failed = True
-        # JSON escapes quotes in generated text, so these are keys.
+        # JSON escapes quotes in generated text, so these patterns can only be keys.
         if b'"usage"' in block or b'"error"' in block or b"event:" in block:
             block = self._read_special(block)
         return block
@@ -129,5 +129,5 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def _has_event_starting(block: bytes, start: bytes) -> bool:
-    """Whether an event in `block` (whole events) begins with `start`."""
+    """Whether some event in `block`, which holds whole events, begins with `start`."""
     return block.startswith(start) or _EVENT_END + start in block

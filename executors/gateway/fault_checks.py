@@ -1,6 +1,5 @@
-"""Find out whether the engine or the request is at fault when an engine answers 500.
-
-Requests that need the same check at the same time share it.
+"""Determines whether the engine or the request is at fault if an engine answers 500. Concurrent
+requests share equal checks.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ _FAILURES_TO_BLAME = 2
 
 
 class FaultChecks:
-    """Checks engines after errors. verify_real_s: real seconds from an error to the check."""
+    """Checks engines after errors. verify_real_s: real seconds to wait between an error and the
+    check."""
 
     def __init__(self, engines: EngineClient, verify_real_s: float) -> None:
         self._engines = engines
@@ -34,8 +34,8 @@ class FaultChecks:
         return await _share_check(self._health_checks, endpoint, check_health())
 
     async def request_is_at_fault(self, model: str, endpoints: Collection[Endpoint]) -> bool:
-        """Whether a request that each of `endpoints` answered with 500 is at fault: there were
-        enough attempts, and each instance can generate a token."""
+        """Whether the request is at fault: enough attempts were made, and each of `endpoints`,
+        which answered it with 500, can generate a token."""
         if len(endpoints) < _FAILURES_TO_BLAME:
             return False
         probes = [

@@ -1,5 +1,5 @@
-"""All Prometheus metrics of a gateway process. Milliseconds are real ones, because they measure the
-cost of this process."""
+"""All Prometheus metrics of a gateway process. Milliseconds are real time, not domain time, because
+they measure the cost of this process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GatewayMetrics:
         )
         self.retries = counter("retries", "Requests sent to another instance", "model")
         self.recomputed = counter(
-            "recomputed", "Prompts computed again where the KV could not be handed over", "model"
+            "recomputed", "Prompts computed again because the KV could not be handed over", "model"
         )
         self.broken_streams = counter(
             "broken_streams", "Streams that failed after their start", "model"

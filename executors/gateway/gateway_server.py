@@ -96,7 +96,7 @@ class Gateway:
         self.url = self.own_url = ""
 
     async def __aenter__(self) -> Gateway:
-        """Start serving. OSError if the address is not available; InvalidKeysFile."""
+        """Start serving. Raises OSError if the address is not available, and InvalidKeysFile."""
         async with AsyncExitStack() as stack:
             self.table.load()
             self._access.load()
@@ -131,10 +131,11 @@ class Gateway:
     ) -> None:
         """Abort unfinished requests, then send the last telemetry.
 
-        After an error the last record is not marked as leaving, because the gateway will restart.
+        The last record is marked as leaving, except after an error, because the gateway will then
+        restart.
         """
         await self._server.drain(0.0)
-        await asyncio.sleep(0)  # aborted requests count in the last report
+        await asyncio.sleep(0)  # let the aborted requests be counted for the last record
         await self._stack.aclose()
         for task in self._tasks:
             task.cancel()
@@ -149,7 +150,7 @@ class Gateway:
 
     async def run(self, end: asyncio.Event, now: asyncio.Event) -> None:
         """Serve until `end` is set, then let requests finish for `drain_real_s` or until `now` is
-        set. If a part fails, raises its error, so that the process ends and is restarted."""
+        set. Raises the error of any part that fails, so that the process ends and is restarted."""
         await self._run_until(end)
         if now.is_set():
             return

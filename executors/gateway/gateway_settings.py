@@ -16,22 +16,20 @@ from topics.time_base import TimeBase
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Durations in domain seconds, and limits.
-
-    hold_s: longest wait for a ready instance before 503; if an instance needs longer to start, its
-    start time (`Routes.start_s`). queue_s: longest total wait for capacity before 429. stall_s: an
-    engine that sends nothing for any of its requests for this long is checked. The engine hangs if
-    its metrics make no progress and a probe gets no token (one prompt of 190k tokens may take 100
-    s). request_s: longest duration of a request. max_waiting: most waiting requests per model;
-    further requests are refused with 429. max_unknown: most requests that may wait while their
-    model has no routes. recommend_only: models for which Shoal starts no instance without approval;
-    without routes their requests are refused at once. declared_models: model by name and alias;
-    requests for them count before they have routes. attempts: most attempts per request.
-
-    Networks and supervisors do not scale with the time base, so these are real seconds.
-    connect_real_s: to connect to an engine. head_real_s, body_real_s: for a client to send a
-    request. write_real_s: while a client does not read. verify_real_s: between an engine's error
-    and the check of its health. drain_real_s: for requests to finish after SIGTERM.
+    """Durations in domain seconds, and limits. hold_s: longest wait for a ready instance before
+    503, extended to the start time of an instance (`Routes.start_s`) if that is longer. queue_s:
+    longest total wait for capacity before 429. stall_s: time without output for any of its requests
+    after which an engine is checked; it hangs if its metrics make no progress and a probe gets no
+    token (one prompt of 190k tokens may take 100 s). request_s: longest duration of a request.
+    max_waiting: maximum of waiting requests per model; further requests are refused with 429.
+    max_unknown: maximum of requests that wait while their model has no routes. recommend_only:
+    models for which Shoal starts no instance without approval; without routes their requests are
+    refused at once. declared_models: model by name and alias; requests for them count before they
+    have routes. attempts: maximum of attempts per request. The following are real seconds, because
+    networks and supervisors do not scale with the time base. connect_real_s: to connect to an
+    engine. head_real_s, body_real_s: for a client to send a request. write_real_s: while a client
+    does not read. verify_real_s: between an engine's error and the check of its health.
+    drain_real_s: for requests to finish after SIGTERM.
 
     engine_key: the API key of engines, "" without one; a client's key is never sent to engines.
     host_names: accepted names in addition to addresses, see `HostRule`. media_domains: hosts from

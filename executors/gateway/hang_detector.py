@@ -1,8 +1,7 @@
-"""Detect engines that may hang: they have requests, but sent nothing for any of them for too long.
-
-An overloaded engine makes single requests wait but does not hang, so only an engine that is silent
-for all its requests is a suspect. Long responses that are not streamed are silent too, so callers
-check a suspect before they eject it.
+"""Detects engines that may hang: engines with requests that sent no output for any of them for too
+long. An overloaded engine makes only some requests wait, so an engine is a suspect only if it is
+silent for all its requests. Long responses without streaming are silent too, so callers check a
+suspect before they eject it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class HangDetector:
 
     @asynccontextmanager
     async def attempt(self, endpoint: Endpoint) -> AsyncIterator[asyncio.Timeout]:
-        """The context of one attempt at `endpoint`; raises TimeoutError if the engine hangs."""
+        """Context manager of one attempt at `endpoint`; raises TimeoutError if the engine hangs."""
         async with asyncio.timeout(None) as scope:
             self.resume_attempt(endpoint, scope)
             try:

@@ -12,10 +12,11 @@ from topics.records import Endpoint
 
 
 class Client(Protocol):
-    """The client's side of a request: receives the response."""
+    """Interface to the client of a request, which receives the response."""
 
     blocked: bool
-    """The client reads slower than the gateway writes, until `on_unblocked` is called."""
+    """Whether the client reads too slowly, so that the gateway must wait until `on_unblocked` is
+    called."""
     on_unblocked: Callable[[], None] | None
 
     def add_header(self, name: bytes, value: bytes) -> None:
@@ -32,13 +33,11 @@ class Client(Protocol):
 
 
 class InflightRequest:
-    """The progress of one request and the time that this process spent on it.
-
-    gateway_ns: real time spent in this process, without waiting for an engine, the client or an
-    instance. headers: extra header lines for engines. traits: the properties that routing uses.
-    on_sent: called with the request's kind and destination each time the request is sent.
-    tried_endpoints: instances to which the request was sent. faulty_endpoints: instances that
-    answered with an error of their own.
+    """The progress of one request. gateway_ns: real time that this process spent on it, without
+    waiting for an engine, the client or a slot. headers: extra header lines for engines. traits:
+    the properties that routing uses. on_sent: called with the request's kind and destination each
+    time the request is sent. tried_endpoints: instances to which the request was sent.
+    faulty_endpoints: instances that answered with an error of their own.
     """
 
     __slots__ = (
@@ -89,8 +88,8 @@ class InflightRequest:
             self.on_sent(self.traits.kind, to)
 
     def start_response(self) -> None:
-        """Note that the client gets its first byte now. The request cannot be sent again, so its
-        body is freed."""
+        """Note that the client gets its first byte now. From now on the request cannot be sent
+        again, so its body is freed."""
         if not self.response_started:
             self.response_started = True
             self.call.body_core = ()

@@ -1,7 +1,7 @@
 """Receive the load of engines from executors and pass it to the routers.
 
-A load older than 1.5 s is forgotten. Routing then uses weights and the gateway's own requests in
-flight, as it does without feeds.
+Loads older than 1.5 s are dropped; routing then uses weights and the gateway's own requests in
+flight, as without feeds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Find the media in a request, and check the URLs that engines would fetch.
 
-Routing to a model of components uses the media as part of the request's kind
+For a model of components, the media are part of a request's kind, which routing uses
 (`topics.routing.RequestKind`).
 """
 
@@ -22,7 +22,7 @@ _MEDIUM_OF_PART = {
 }
 _PROMPT_FIELDS = ("messages", "system", "input", "query", *SCORE_TEXTS)
 _URL_PARTS = ("image_url", "video_url", "audio_url")
-# Stricter than any URL parser, so that engine and gateway read the same host from a URL.
+# Stricter than any URL parser, so that engine and gateway cannot read different hosts from a URL.
 _URL = re.compile(r"https?://([A-Za-z0-9.-]{1,253})(?::[0-9]{1,5})?(?:[/?#][!-\[\]-~]*)?\Z")
 
 
@@ -41,8 +41,8 @@ def media_of(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check_urls(body: Mapping[str, Any], domains: Collection[str]) -> None:
-    """Raise BadRequest if an engine would fetch from a host outside `domains`. Engines may reach
-    hosts that the client does not, such as a cloud's metadata service."""
+    """Raise BadRequest if an engine would fetch from a host outside `domains`, because engines may
+    reach hosts that clients must not reach, such as a cloud's metadata service."""
     for where, part in _parts(body):
         for name in _URL_PARTS:
             url = part.get(name)

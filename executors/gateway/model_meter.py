@@ -1,7 +1,5 @@
-"""Count the requests of one model between two telemetry records.
-
-Each request counts when it arrives and when it ends: as completed, failed, refused or withdrawn.
-Between arrival and end it counts as in flight.
+"""Counts the requests of one model between two telemetry records. A request is counted at its
+arrival and at its end, as completed, failed, refused or withdrawn; in between it is in flight.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class ModelMeter(Span):
-    """Counts of one model. tokens_per_estimate: the engines' count of prompt tokens divided by the
+    """Counts of one model. tokens_per_estimate: ratio of the engines' count of prompt tokens to the
     gateway's estimate. expected_output_tokens: running mean over `completed_answers`."""
 
     tokens_per_estimate: float = 1.0
@@ -48,8 +46,8 @@ class ModelMeter(Span):
     completed_answers: int = 0
 
     def record_arrival(self, tokens_guess: int, output_most: int = 0) -> tuple[float, float]:
-        """Count an arrival and return the request's input and expected output tokens. output_most:
-        the request's own limit of output tokens, 0 if it sets none."""
+        """Count an arrival; return the request's (input tokens, expected output tokens).
+        output_most: the request's limit of output tokens, 0 if it sets none."""
         tokens = round(tokens_guess * self.tokens_per_estimate)
         output = output_most or self.expected_output_tokens
         self.count_arrival(tokens, round(output))
@@ -58,7 +56,7 @@ class ModelMeter(Span):
     def record_end(
         self, outcome: Outcome, tokens_guess: int, ttft_limit_ms: float, tpot_limit_ms: float
     ) -> None:
-        """Count the end of a request that arrived."""
+        """Count the end of a request."""
         self.in_flight -= 1
         if outcome.ending is Ending.REFUSED:
             self.refused += 1

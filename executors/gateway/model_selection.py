@@ -1,7 +1,6 @@
-"""Select the model for a request whose model name stands for several models.
-
-Asks the sources of a score in order, and falls back to another model if the selected model has no
-capacity. `autoscaler.serving.score_routing` has the rules.
+"""Selects the model for a request to a service that routes to several models. It queries the
+sources of a score in order, and falls back to another model if the selected model has no capacity.
+The rules are in `autoscaler.serving.score_routing`.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ class ModelSelector:
     async def select(
         self, call: ApiCall, headers: Mapping[bytes, bytes], split: ScoreSplit
     ) -> tuple[str, int, bool]:
-        """The model for `call`, the class of its score, and whether a fallback replaces the model
-        that the score selects. Waits for a score for at most the declared time."""
+        """(model for `call`, class of its score, whether the model is a fallback instead of the one
+        that the score selects). Waits for a score for at most the declared time."""
         score, origin = await self._score(call, headers, split)
         call.prompt_end = ""
         number = class_of(split, score)

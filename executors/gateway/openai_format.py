@@ -28,9 +28,9 @@ from executors.gateway.structured_output_limits import check_structured
 from executors.gateway.wire.body_blocks import Blocks
 
 DONE = b"data: [DONE]\n\n"
-# Parsed objects take up to 60 times the memory of their text, so more values than in a prompt of
-# a million token ids are an attack. The limits are checked before parsing, so characters in
-# strings count too; real text stays far below the limits.
+# Parsed objects take up to 60 times the memory of their text, so the number of values is limited to
+# that of a prompt of a million token ids. The check runs before parsing, so it counts characters in
+# strings too; real text stays far below the limits.
 MAX_VALUES = 1_100_000
 MAX_CONTAINERS = 100_000
 MAX_STRINGS = 150_000
@@ -39,7 +39,7 @@ _MEDIUM_BYTES = 512 * 1024
 _EASY_MARKS = 10_000
 _PREFIX_CHARS = 512
 _PROMPT_END_CHARS, _PROMPT_END_PARTS = 16_000, 100
-# These fields differ between the two requests of a prefill-decode hand-over; others are equal.
+# Fields that differ between the two requests of a prefill-decode hand-over; all others are equal.
 _VARYING_FIELDS = ("stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens")
 
 
@@ -49,13 +49,13 @@ class ApiCall:
 
     body_core: the body for engines without `model` and `varying_fields`, as an open JSON object;
     emptied when the response begins, because the request cannot be sent again after that.
-    is_single_sequence: one prompt, one sequence. Only such a request can be handed over between
-    instances, because `kv_transfer_params` describes the KV of one prompt. usage_requested: the
-    client asked for a usage chunk. prompt_tokens_estimate: estimated from the text, without a
-    tokenizer. max_output_tokens: 0 if the request sets no limit. prefix_hash: equal for prompts
-    with equal beginnings. media: see `gateway.media_content`. prompt_end: the end of the prompt's
-    text, only for names that stand for several models. adapter: the LoRA adapter of `model` that
-    the client asks for, "" = none.
+    is_single_sequence: whether the request has one prompt and one sequence. Only such a request can
+    be handed over between instances, because `kv_transfer_params` describes the KV of one prompt.
+    usage_requested: whether the client requested a usage chunk. prompt_tokens_estimate: estimate
+    from the text, without a tokenizer. max_output_tokens: 0 if the request sets no limit.
+    prefix_hash: equal for prompts with equal beginnings. media: see `gateway.media_content`.
+    prompt_end: the end of the prompt's text, only for names that stand for several models. adapter:
+    the LoRA adapter of `model` that the client asks for, "" = none.
     """
 
     path: str
@@ -85,10 +85,9 @@ def parse_call(
     scored: Container[str] = (),
     domains: Collection[str] = (),
 ) -> ApiCall:
-    """Parse and check the request in `raw`; BadRequest.
-
-    names: model by alias. scored: names that stand for several models; only their calls keep
-    `prompt_end`. domains: hosts from which engines may fetch media.
+    """Parse and check the request in `raw`. Raises BadRequest. names: model by alias. scored:
+    services that route to several models; only their calls keep `prompt_end`. domains: hosts from
+    which engines may fetch media.
     """
     body = _parse_object(raw)
     model = body.get("model")
@@ -165,12 +164,12 @@ def _parse_object(raw: bytes) -> dict[str, Any]:
 
 
 def engine_body(call: ApiCall, **extra: Any) -> Blocks:
-    """The body for the instance that answers; the body always requests usage. extra: further fields
-    that the gateway sets, such as the KV to receive."""
+    """The body for the instance that answers. It always requests usage. extra: further fields that
+    the gateway sets, such as the KV to receive."""
     varying = call.varying_fields
     if call.stream and not call.usage_requested and answers_of(call.path) is Answers.OPENAI:
-        # The gateway counts tokens from the usage chunk. Together with this chunk, continuous
-        # usage would add usage to every chunk, which this client did not request.
+        # The gateway counts tokens from the usage chunk. Continuous usage would add usage to every
+        # chunk, which this client did not request.
         options = {**(varying.get("stream_options") or {}), "include_usage": True}
         options.pop("continuous_usage_stats", None)
         varying = {**varying, "stream_options": options}

@@ -1,7 +1,7 @@
 """Count requests for declared models before those models have routes.
 
-Plans are made from arrivals. If these requests did not count, a model without routes would never
-get capacity, and all waiting requests would count as one burst once routes arrive.
+Plans depend on arrivals, so without these counts a model without routes would never get capacity.
+And if waiting requests were counted only when routes arrive, they would look like a burst.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from executors.gateway.openai_format import ApiCall
 
 
 class PendingArrival:
-    """An arrival that was counted before its model has routes. `hand_over` leaves counting its end
-    to the caller; without it, `close` counts the end as `ending`."""
+    """An arrival that was counted before its model has routes. After `hand_over`, the caller counts
+    the request's end; otherwise `close` counts it as `ending`."""
 
     def __init__(self, meter: ModelMeter, call: ApiCall) -> None:
         self.meter = meter
@@ -49,7 +49,7 @@ def pending_arrival(
 def count_once(
     meter: ModelMeter, call: ApiCall, pending: PendingArrival | None
 ) -> tuple[float, float]:
-    """The input and expected output tokens of `call`. Counts its arrival unless `pending` has
+    """(input tokens, expected output tokens) of `call`. Counts its arrival unless `pending` has
     counted it."""
     if pending is not None and pending.meter is meter:
         return pending.hand_over()

@@ -1,8 +1,8 @@
-"""Send a request to an engine and its response to the client, and handle engine failures.
+"""Sends a request to an engine and the response to the client, and handles engine failures.
 
 A failed request is sent to another instance only if the client has received nothing yet and the
-request cannot have harmed the engine. If the connection broke or fell silent while an engine had
-the request, the request is not sent again. If two instances answer a request with status 500 but
+request cannot have harmed the engine. So it is not sent again if the connection broke or became
+silent after the engine received the request. If two instances answer a request with status 500 but
 answer other requests, the request is rejected with 400. An instance that cannot be reached is
 ejected at once.
 """
@@ -88,7 +88,7 @@ class Proxy:
         self._request_limit_real_s = max(1.0, clock.real_s(settings.request_s))
 
     async def serve(self, request: InflightRequest) -> Outcome:
-        """Answer the client, also if engines fail, and return how the request ended."""
+        """Answer the client, even if engines fail, and return the outcome of the request."""
         model = request.call.model
         began = time.monotonic()
         problem = EngineError("no attempt")
@@ -102,7 +102,8 @@ class Proxy:
                 return Outcome(Ending.REFUSED)
             if attempt:
                 self._metrics.retries.labels(model).inc()
-                # An engine may still hold state under the id of the last attempt.
+                # New id for each attempt, because an engine may still hold state under the last
+                # one.
                 request.id = f"{name}-{attempt}"
             slot = await self.admission.acquire(request)
             if isinstance(slot, Refusal):
@@ -155,14 +156,15 @@ class Proxy:
         request.client.answer(status, body)
 
     async def _attempt(self, request: InflightRequest, slot: Slot) -> Outcome:
-        """Make one attempt. `EngineError.may_resend`: another instance may be tried."""
+        """Make one attempt. Raises EngineError; its `may_resend` tells whether another instance may
+        be tried."""
         call, pick = request.call, slot.pick
         if pick.path is not None:
             return await self._answer_by_stages(request, slot, pick.path)
         if not pick.prefill:
             return await self._answer(request, pick.endpoint, engine_body(call))
         raw = await self._fetch(request, pick.endpoint, prefill_body(call))
-        slot.release()  # the instance only has to hand over its KV now
+        slot.release()  # only the hand-over of KV remains, which needs no slot
         params = kv_transfer_params_of(raw)
         if params is None:
             request.faulty_endpoints += (pick.endpoint,)
@@ -185,8 +187,9 @@ class Proxy:
         """At `endpoint`, decode a prompt that was prefilled at `prefilled`. If the KV cannot be
         handed over, `endpoint` computes the prompt again.
 
-        If roles have changed since the prefill, both may be the same instance. The instance's
-        prefix cache then has the KV, and vLLM answers a hand-over to itself with 500.
+        If roles have changed since the prefill, both may be the same instance. Then no hand-over
+        takes place, because vLLM answers a hand-over to itself with 500; the prefix cache has the
+        KV.
         """
         if endpoint != prefilled:
             try:
@@ -196,7 +199,8 @@ class Proxy:
             except EngineFault as error:
                 if request.response_started or not error.may_resend:
                     raise
-                # The prefill instance may be gone; that does not count against the decode instance.
+                # The cause may be a lost prefill instance, so this does not count as a failure of
+                # the decode instance.
                 request.faulty_endpoints, request.tried_endpoints = (
                     request.faulty_endpoints[:-1],
                     request.tried_endpoints - {endpoint},
@@ -303,8 +307,8 @@ class Proxy:
     async def _attempt_scope(
         self, request: InflightRequest, endpoint: Endpoint
     ) -> AsyncIterator[asyncio.Timeout]:
-        """The context of one attempt at `endpoint`: applies the time limits and records a failure
-        of the engine."""
+        """Context manager of one attempt at `endpoint`: applies the time limits and records a
+        failure of the engine."""
         request.stop_timer()
         try:
             async with (
@@ -384,7 +388,7 @@ class Proxy:
         if model:
             self.ejections.need_token_probe.add(endpoint)
             self.ejections.eject(model, endpoint)
-        self.hang_detector.cancel_attempts(endpoint)  # also if no route leads to it any more
+        self.hang_detector.cancel_attempts(endpoint)  # even if the routes no longer contain it
 
     def close(self) -> None:
         """Cancel all checks."""

@@ -1,11 +1,8 @@
-"""The routes of all models: received from the controller, saved to a file, loaded at a restart.
-
-A gateway that starts without a broker uses the routes in the file. If the file cannot be written,
-the gateway reports the error and continues.
-
-Routes are applied only if their leader token is at most the highest token of the leadership topic.
-Otherwise forged routes with a higher token would take precedence over the routes of every later
-leader.
+"""The routes of all models: received from the controller, saved to a file, loaded at a restart. A
+gateway that starts without a broker uses the saved routes. If the file cannot be written, the
+gateway reports the error and continues. Routes are applied only if their leader token does not
+exceed the highest token of the leadership topic. Otherwise forged routes with a higher token would
+take precedence over the routes of all later leaders.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from topics.codec import decode, encode
 from topics.records import Routes
 
 log = logging.getLogger(__name__)
-_MAX_UNTRUSTED = 8  # routes per model with an unknown leader token
+_MAX_UNTRUSTED = 8  # maximum of stored routes per model with an unknown leader token
 
 
 class RouteTable:
@@ -44,7 +41,7 @@ class RouteTable:
         self.routers: dict[str, Router] = {}
         self.aliases: dict[str, str] = {}  # alias -> model
         self.adapters: dict[str, str] = {}  # LoRA adapter -> model
-        self.score_routed: frozenset[str] = frozenset()  # names that stand for several models
+        self.score_routed: frozenset[str] = frozenset()  # services that route to several models
         self._highest_token: int | None = None
         self._untrusted: dict[str, list[Routes]] = {}
         self._withdrawal_watchers: list[Callable[[str], None]] = []
@@ -164,8 +161,8 @@ class RouteTable:
             changed(model)
 
     async def wait_for_routes(self, model: str, until: float) -> bool | None:
-        """Whether `model` gets routes before `until` (monotonic s). None if no model has any routes
-        by then."""
+        """Wait until `model` has routes and return True; False if it has none at `until` (monotonic
+        s). None if no model has any routes then."""
         while not (model in self.routers or model in self.aliases or model in self.adapters):
             limit = until if self._settled_s is None else min(until, self._settled_s)
             if not await self._wait(limit):

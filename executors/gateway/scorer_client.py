@@ -1,7 +1,7 @@
 """HTTP client for a user's scorer, with a time limit per request.
 
-After several consecutive failures, requests skip the scorer, except for one request at a time,
-which checks whether the scorer is back. If the scorer fails, the request continues without a score.
+If the scorer fails, the request continues without a score. After several consecutive failures, only
+one request at a time queries the scorer, to check whether it has recovered; all others skip it.
 
     POST {"service": "auto", "prompt": "...", "tokens": 120}  ->  {"score": 0.37}
 """

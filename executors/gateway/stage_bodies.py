@@ -1,8 +1,8 @@
 """Bodies between the gateway and the stages of a model of components.
 
 A stage gets an OpenAI request with the field `stage`: the components to run and the outputs of
-earlier components. Every stage except the last answers with `stage_outputs`, an object by
-component.
+earlier components. Every stage except the last answers with `stage_outputs`, an object that maps
+components to outputs.
 """
 
 from __future__ import annotations

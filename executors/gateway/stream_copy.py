@@ -1,7 +1,5 @@
-"""Copy an engine's event stream to the client, block by block.
-
-Each block is copied in the callback that received it, because a gateway spends most of its time
-here.
+"""Copies an engine's event stream to the client, block by block. For speed, each block is copied in
+the callback that receives it, because a gateway spends most of its time here.
 """
 
 from __future__ import annotations
@@ -96,7 +94,7 @@ class StreamCopy:
                 raise _error_before_first_token(events.error)
             if not (events.done or events.events):
                 self._unsent += data
-                return  # no output yet: another instance may still be tried
+                return  # the client has no output yet, so another instance may be tried
             self.first_ns = now_ns
             request.start_response()
             data, self._unsent = self._unsent + data, b""
@@ -112,7 +110,7 @@ class StreamCopy:
         if done and self._answer.complete:
             return
         if done:
-            # The client has everything. Reading the rest allows the connection to be reused.
+            # The client has the whole answer. Read the rest, so that the connection can be reused.
             asyncio.get_running_loop().call_later(_TAIL_REAL_S, self._answer.close)
         elif client.blocked:
             self._answer.pause()

@@ -2,8 +2,8 @@
 
 An engine compiles schemas, patterns and grammars on CPUs that all its clients share, so one client
 could slow down all others. The limits are per request, and a refusal names the field and the limit.
-Two things are expensive: counted repetitions (`maxLength`, `{n,m}`), because each distinct one is
-compiled against the whole vocabulary, and long patterns.
+Long patterns are expensive, and so are counted repetitions (`maxLength`, `{n,m}`), because each
+distinct one is compiled against the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_PATTERNS_CHARS = 2_048
 MAX_GRAMMAR_CHARS = 16 * 1024
 MAX_REPETITIONS = 1_024
 COUNT_CAP = 256
-"""Higher repetition counts cost no more than this one."""
+"""Repetition counts above this cost as much as this count."""
 
 _MAP_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LIST_KEYWORDS = (
@@ -75,8 +75,8 @@ def check_structured(body: Mapping[str, Any]) -> None:
 
 
 def repetition_cost(pattern: str) -> int:
-    """How many characters longer `pattern` becomes when its counted repetitions are written out:
-    198 for `(ab){100}`. A count above `COUNT_CAP` is taken as `COUNT_CAP`."""
+    """Number of characters by which `pattern` grows if its counted repetitions are written out,
+    e.g. 198 for `(ab){100}`. Counts are limited to `COUNT_CAP`."""
     sums, last, written, at = [0], 0, 0, 0  # sums: the length of each open group
     while at < len(pattern):
         sign = pattern[at]
@@ -131,14 +131,14 @@ def _parse_json(field: str, value: Any) -> Any:
 
 
 class _Usage:
-    """Amounts that one request has asked for so far."""
+    """Sums over the structured output that one request contains."""
 
     def __init__(self) -> None:
         self._bytes = self._properties = self._choices = self._patterns = self._repetition = 0
         self._counts: set[object] = set()
 
     def schema(self, field: str, value: Any) -> None:
-        """Add a schema. Keywords count at every depth, also in a default value that looks like a
+        """Add a schema. Keywords count at every depth, even in a default value that looks like a
         schema."""
         if value is None:
             return
@@ -215,7 +215,7 @@ class _Usage:
         self._add_repetitions(field, grammar, repetition_cost(grammar) + lark)
 
     def _add_repetitions(self, field: str, name: object, count: int) -> None:
-        if name in self._counts:  # engines compile equal ones once
+        if name in self._counts:  # engines compile equal repetitions only once
             return
         self._counts.add(name)
         self._repetition += count

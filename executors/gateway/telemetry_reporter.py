@@ -1,9 +1,9 @@
-"""Report telemetry: one record per model and domain second, also without traffic.
+"""Reports telemetry: one record per model and domain second, even without traffic.
 
 Models without routes are reported after their first request. While the broker is away, records are
 buffered in memory and then on disk (`gateway.telemetry_spool`). They are sent when the broker is
-back, if necessary by a restarted gateway. When a record is sent, its age is computed from the
-monotonic clock, so that a late record still names the second that it describes.
+back, if necessary by a restarted gateway. The age of a record is computed from the monotonic clock
+when it is sent, so that readers find the second that a late record describes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SPAN_MS = 1_000
 _BATCH = 64
 _MAX_BUFFERED = 10_000
 _RETRY_REAL_S = 0.2
-_SPOOL_THRESHOLD = 256  # records; shorter outages need no disk
+_SPOOL_THRESHOLD = 256  # number of buffered records from which the disk is used
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ class Publisher(Protocol):
     """Publishes records to the broker."""
 
     async def publish(self, topic: str, key: str, record: object) -> bool:
-        """True if the broker has the record, False if it is away. Never raises and returns within
-        seconds."""
+        """Publish a record. Returns True if the broker has it, False if the broker is away. Never
+        raises, and returns within seconds."""
         ...
 
 
@@ -66,21 +66,20 @@ class TelemetryReporter:
         self._broker_reached = True
         self._pending: deque[Telemetry] = deque()
         self._ready = asyncio.Event()
-        self._ready.set()  # an earlier process may have left records on disk
+        self._ready.set()  # check the disk first for records of an earlier process
         self._sequence = 0
         self._last_ms: dict[str, int] = {}
 
     def end_span(self, now_ms: int, leaving: bool = False) -> None:
         """Buffer one record per model, with the counts since the model's last record.
 
-        leaving: these are the gateway's last records; the missing telemetry after them is not a
-        loss.
+        leaving: whether these are the gateway's last records, so that readers expect no more.
         """
         for model in {**self._routers, **self._meters}:
             router = self._routers.get(model)
             routes = router.routes if router is not None else None
             if routes is None and model not in self._meters:
-                continue  # this gateway has neither routes nor requests of it
+                continue  # skip models for which this gateway has neither routes nor requests
             meter = self._meters.setdefault(model, ModelMeter())
             started = self._last_ms.get(model, now_ms - SPAN_MS)
             self._last_ms[model] = now_ms
@@ -174,9 +173,8 @@ class TelemetryReporter:
     async def _send(self, records: list[Telemetry]) -> list[Telemetry]:
         """Send `records` and return those that the broker did not accept.
 
-        The Kafka client may keep a failed record and deliver it much later, with the age that was
-        computed before the failure. While the broker is away, only one record is therefore tried at
-        a time.
+        While the broker is away, it tries only one record at a time, because the Kafka client may
+        deliver a failed record much later, with an age that is then wrong.
         """
         if not self._broker_reached and len(records) > 1:
             return records if await self._send(records[:1]) else await self._send(records[1:])

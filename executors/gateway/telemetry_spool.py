@@ -1,8 +1,7 @@
-"""Keep telemetry on disk while the broker is away, across restarts of the gateway.
-
-Files are segments of whole records; the oldest segment is deleted if all segments together exceed
-the size limit. Calls block, so callers make them outside the event loop. A record is identified by
-gateway, boot and sequence, so a record that is sent twice does no harm.
+"""Stores telemetry on disk while the broker is away, across restarts of the gateway. Files are
+segments of whole records; the oldest segment is deleted if all segments together exceed the size
+limit. The functions block, so callers run them outside the event loop. Sending a record twice is
+harmless, because gateway, boot and sequence identify it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class TelemetrySpool:
         return sorted(self._folder.glob("telemetry-*.jsonl"))
 
     def append(self, records: Sequence[Telemetry]) -> None:
-        """Append `records`; OSError if they cannot be written."""
+        """Append `records`. Raises OSError if they cannot be written."""
         if not records:
             return
         private_folder(self._folder)
@@ -49,7 +48,7 @@ class TelemetrySpool:
         lines = b"".join(encode(record) + b"\n" for record in records)
         with open_private(last, "a+b") as file:
             if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-                lines = b"\n" + lines  # the previous write was incomplete
+                lines = b"\n" + lines  # begin a new line, because the previous write was incomplete
             file.write(lines)
         segments = self.segments()
         while (

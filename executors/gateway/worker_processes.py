@@ -1,8 +1,8 @@
 """Run several gateway processes on one port and restart those that die.
 
-The kernel distributes connections among them (SO_REUSEPORT). The rest of the system sees each
-worker as a separate gateway. A worker's id ends in .w1, .w2 and so on, its state is in a folder of
-that name, and its metrics are on a loopback port of its own (the shared port + 1, + 2, ...).
+The kernel distributes connections among them (SO_REUSEPORT). For the rest of the system, each
+worker is a separate gateway: its id ends in .w1, .w2 and so on, its state is in a folder of that
+name, and its metrics are on a separate loopback port (the shared port + 1, + 2, ...).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class WorkerProcesses:
         self._ending = False
 
     async def run(self) -> int:
-        """Run until SIGTERM, SIGINT or the end of the supervisor, and return the exit code. OSError
-        if the address is not available."""
+        """Run until SIGTERM, SIGINT or the end of the supervisor, and return the exit code. Raises
+        OSError if the address is not available."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signal_all, signal.SIGTERM)
@@ -71,7 +71,7 @@ class WorkerProcesses:
                 own = [line["own_url"] for line in ready_lines]
                 ready_line = {"ready": True, "url": ready_lines[0]["url"], "workers": own}
                 print(orjson.dumps(ready_line).decode(), flush=True)
-            else:  # one failed to start: end all of them
+            else:  # a worker failed to start: end all workers
                 all_ready.cancel()
                 self._signal_all(signal.SIGTERM)
             return max(await asyncio.gather(*supervising))
@@ -118,7 +118,7 @@ class WorkerProcesses:
         return code
 
     def _end_if_ending(self, process: asyncio.subprocess.Process) -> None:
-        """End `process` if the workers began to end while it was being started."""
+        """End `process` if a shutdown of all workers began while it was starting."""
         if self._ending:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()

@@ -1,6 +1,6 @@
 """Collect an arriving request body in blocks.
 
-Joining a body of several megabytes would hold up the event loop for milliseconds, so it stays in
+Joining a body of several megabytes would block the event loop for milliseconds, so it is kept in
 blocks of about 64 KiB. Small parts are merged, so that many small parts cost no more than a few
 large ones.
 """

@@ -1,6 +1,6 @@
 """Count the memory of request bodies against one limit for all clients together.
 
-The server decides which request it refuses when the limit is exceeded.
+If the limit is exceeded, the server decides which requests it refuses.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class BodyMemory:
         self.used_bytes = 0
 
     def reserve(self, size: int) -> bool:
-        """Count `size` more bytes and return whether they fit. The bytes count even if they do not
-        fit, so the caller must `release` them in both cases."""
+        """Count `size` more bytes and return whether they fit. Even if they do not fit, they are
+        counted, so the caller must `release` them in both cases."""
         self.used_bytes += size
         return self.used_bytes <= self.limit_bytes
 

@@ -24,10 +24,12 @@ Handler = Callable[[Exchange], Awaitable[None]]
 RefusalWriter = Callable[[Exchange, int, str], None]
 """Writes a refusal (status, reason) in the error format of this server."""
 
-LINGER_S = 2.0  # after a refusal: the client reads the response before its connection is reset
+# real seconds after a refusal in which the client can read the response before its connection is
+# reset
+LINGER_S = 2.0
 _NEVER = float("inf")
 _WRITE_BUFFER_BYTES = 64 * 1024
-_MAX_PIPELINED = 32  # requests that wait while an earlier one is answered
+_MAX_PIPELINED = 32  # maximum of requests that wait while an earlier one is answered
 
 
 class ConnectionServer(Protocol):
@@ -54,7 +56,8 @@ class ConnectionServer(Protocol):
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """The connection of one client. deadline: loop time at which `expire` ends the current wait."""
+    """The connection of one client. deadline: time of the loop at which `expire` ends the current
+    wait."""
 
     __slots__ = (
         "_aborted_by_server",
@@ -80,7 +83,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.peer = ""
         self._exchange: Exchange | None = None  # the request that is being answered
         self._pipelined: deque[Exchange] = deque()  # complete requests that wait for their turn
-        self._last_succeeded = False  # the last request was not refused
+        self._last_succeeded = False  # whether the last request was not refused
         self._discarding_input = self._aborted_by_server = False
         self._task: asyncio.Task[None] | None = None
         self._write_deadline = _NEVER
@@ -101,7 +104,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if nbytes == len(self._server.read_buffer) and self._transport is not None:
-            self._transport.pause_reading()  # a fast sender waits for the scheduler
+            # stop reading until the scheduler has processed the data
+            self._transport.pause_reading()
             self._server.read_scheduler.queue(self._resume_reading)
         if self._discarding_input:
             return
@@ -128,7 +132,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.refuse_and_close(*self._reader.refusal)
 
     def eof_received(self) -> bool:
-        return False  # close: the client ended its side and waits for no response
+        # False closes the connection: the client has ended its side and awaits no response
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
@@ -183,8 +188,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     # -- answering ----------------------------------------------------------------------------
 
     def _begin_queued(self, size: int) -> None:
-        """Answer a request that the scheduler delayed. From now on the handler counts the memory of
-        its body."""
+        """Answer a request that the scheduler delayed. From now on the handler is responsible for
+        releasing the memory of its body."""
         self._server.body_memory.release(size)
         self._begin()
 
@@ -251,7 +256,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def abort_unfinished(self) -> None:
-        """Abort because the server stops. Exchanges are not marked as left by the client."""
+        """Abort because the server stops. Its exchanges are not marked as if the client had
+        left."""
         self._aborted_by_server = True
         self.abort()
 
@@ -261,7 +267,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._discarding_input = True
         incoming = self._reader.discard()
         self._server.receiving_bodies.discard(self)
-        if self.busy:  # finish the current request; drop those that wait behind it
+        if self.busy:  # finish the current request, and drop the requests that wait behind it
             self._pipelined.clear()
             return
         exchange = incoming or Exchange(self, self.peer)
@@ -286,8 +292,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             transport.close()
 
     def _close(self) -> None:
-        """Close after the last response. A client that is still sending gets `LINGER_S` to read the
-        response, because a reset would discard it."""
+        """Close after the last response. If the client is still sending, wait `LINGER_S` first,
+        because a reset would discard the response."""
         transport = self._transport
         if transport is None:
             return

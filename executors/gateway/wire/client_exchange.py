@@ -30,10 +30,10 @@ class ResponseWriter(Protocol):
 class Exchange:
     """A complete request and the state of its response.
 
-    headers: the last value of each header, by lower-case name. client_gone: the client has closed
-    the connection. blocked: the client reads more slowly than the response is written;
-    `on_unblocked` is called when the client has caught up. succeeded: the status of the response is
-    below 400.
+    headers: the last value of each header, by lower-case name. client_gone: whether the client has
+    closed the connection. blocked: whether the client reads more slowly than the response is
+    written; `on_unblocked` is called when it has caught up. succeeded: whether the status of the
+    response is below 400.
     """
 
     __slots__ = (

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Real seconds and bytes of one connection. idle_s: between two requests. head_s, body_s: until
-    a request's head and body are complete. write_s: while the client does not read. slack_bytes: a
-    chunked body may take twice `body_bytes` plus these bytes on the wire."""
+    """Limits of one connection in real seconds and bytes. idle_s: time between two requests.
+    head_s, body_s: time until a request's head or body is complete. write_s: time in which the
+    client does not read. slack_bytes: a chunked body may take twice `body_bytes` plus these bytes
+    on the wire."""
 
     head_bytes: int = 32 * 1024
     head_s: float = 10.0

@@ -21,9 +21,9 @@ Sink = Callable[[bytes], None]
 
 
 class TransportError(Exception):
-    """The exchange failed. sent: the engine may have received the request. stale: a reused
-    connection ended before the first byte of a response, which happens if a server closes an idle
-    connection."""
+    """The exchange failed. sent: whether the engine may have received the request. stale: whether a
+    reused connection ended before the first byte of a response, which happens if a server closes an
+    idle connection."""
 
     def __init__(self, why: str, sent: bool, stale: bool = False) -> None:
         super().__init__(why)
@@ -69,11 +69,11 @@ class EngineResponse:
         self.complete = False
 
     async def wait_for_head(self) -> None:
-        """Wait until status and headers have arrived; TransportError."""
+        """Wait until status and headers have arrived. Raises TransportError."""
         await self._head
 
     async def read(self) -> bytes:
-        """Wait for the whole body; TransportError."""
+        """Wait for the whole body and return it. Raises TransportError."""
         await self.done
         return b"".join(self._parts)
 
@@ -81,8 +81,7 @@ class EngineResponse:
         """Give each part of the body to `sink` as it arrives. The future completes at the end of
         the body, or with TransportError.
 
-        An exception in `sink` aborts the exchange. The exception is raised here or set on the
-        future.
+        An exception in `sink` aborts the exchange and is raised here or set on the future.
         """
         self._sink = sink
         parts, self._parts = self._parts, []
@@ -92,7 +91,7 @@ class EngineResponse:
 
     def pause(self) -> None:
         """Stop reading until `resume`."""
-        if not self.complete:  # afterwards the connection may serve another exchange
+        if not self.complete:  # once complete, the connection may serve another exchange
             self._connection.pause()
 
     def resume(self) -> None:
@@ -185,9 +184,8 @@ class _EngineConnection(asyncio.Protocol):
         return answer
 
     def _schedule_write(self) -> None:
-        """Write one block in each iteration of the event loop. If an engine reads as fast as the
-        gateway writes, a loop without pauses would delay all other requests until a large body is
-        sent."""
+        """Write one block in each iteration of the event loop. Without pauses, a large body to an
+        engine that reads fast enough would delay all other requests."""
         if self._unsent and not self._write_scheduled:
             self._write_scheduled = True
             self._pool.write_scheduler.queue(self._write_next_block)
@@ -211,9 +209,9 @@ class _EngineConnection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """Whether the connection is open with nothing to read. Readable data on an idle connection
-        means that the engine has closed it. A request sent on such a connection would be lost, as
-        if it had crashed the engine."""
+        """Whether the connection is open and has nothing to read. If an idle connection is
+        readable, the engine has closed it; a request sent on it would be lost, as if it had crashed
+        the engine."""
         if not self.open or self._transport is None:
             return False
         poll = select.poll()
@@ -318,10 +316,9 @@ class EnginePool:
     async def send(
         self, address: str, head: bytes, *body: bytes, new_connection: bool = False
     ) -> EngineResponse:
-        """Send a request and wait for the head of its response; TransportError, NoFileDescriptors.
-
-        body: in blocks. new_connection: do not reuse an idle connection. Cancellation closes the
-        connection.
+        """Send a request and wait for the head of its response. Raises TransportError or
+        NoFileDescriptors. body: in blocks. new_connection: whether to open a new connection instead
+        of using an idle one. Cancellation closes the connection.
         """
         connection = None if new_connection else self._take_idle(address)
         if connection is None:
@@ -340,7 +337,8 @@ class EnginePool:
             connection.abort()
 
     def close_idle(self) -> None:
-        """Close connections that were idle for longer than `idle_s`. Call about once a second."""
+        """Close connections that were idle for longer than `idle_s`. Call this about once a
+        second."""
         now = asyncio.get_running_loop().time()
         for connections in self._idle.values():
             for connection in [

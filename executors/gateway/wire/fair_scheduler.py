@@ -1,7 +1,5 @@
-"""Run long steps in the order of arrival, one per iteration of the event loop.
-
-Short work does not go through a scheduler. It therefore waits for at most one step of each
-scheduler.
+"""Runs long steps in the order of arrival, one per iteration of the event loop. So short work,
+which uses no scheduler, waits for at most one step of each scheduler.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """HTTP/1.1 server for clients that may be slow, broken or hostile: every wait and size has a limit.
 
-All clients share one event loop. Blocks of large bodies and first requests on new connections are
-therefore processed one per iteration of the loop. A connection whose last request succeeded skips
-the queue for these steps. `wire.client_connection` serves one connection; the handler produces the
+All clients share one event loop. So only one block of a large body, or one first request on a new
+connection, is processed per iteration of the loop. A connection whose last request succeeded does
+not wait for this. `wire.client_connection` serves one connection; the handler produces the
 responses.
 """
 
@@ -37,17 +37,18 @@ class HttpServer:
         self.limits = limits
         self.body_memory = body_memory
         self.connections: set[ClientConnection] = set()
-        self.receiving_bodies: set[ClientConnection] = set()  # their bodies are incomplete
+        self.receiving_bodies: set[ClientConnection] = set()  # connections with incomplete bodies
         self.closing = False
         self.slow_readers_cut = self.requests_timed_out = self.requests_over_limit = 0
         self.read_scheduler, self.first_request_scheduler = FairScheduler(), FairScheduler()
-        self.read_buffer = memoryview(bytearray(_READ_BYTES))  # shared: valid within one callback
+        # shared by all connections: valid only within one callback
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._listeners: list[asyncio.Server] = []
         self._expiry_task: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int, shared: bool = False) -> int:
-        """Listen on an address and return its port. OSError if the address is not available.
-        shared: other processes listen on it too. May be called for several addresses."""
+        """Listen on an address and return its port. Raises OSError if the address is not available.
+        shared: whether other processes listen on it too. May be called for several addresses."""
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(
             lambda: ClientConnection(self, loop),
@@ -103,4 +104,4 @@ class HttpServer:
             now = loop.time()
             for connection in [c for c in self.connections if c.deadline <= now]:
                 connection.expire()
-                await asyncio.sleep(0)  # one per iteration, if many expire together
+                await asyncio.sleep(0)  # only one per iteration, in case many expire together

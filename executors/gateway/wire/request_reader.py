@@ -79,7 +79,7 @@ class RequestReader:
             self.refuse(413, "the chunked encoding adds too many bytes to the body")
 
     def refuse(self, status: int, why: str) -> None:
-        """Refuse the current request. The first reason counts."""
+        """Refuse the current request, unless it is refused already."""
         self.refusal = self.refusal or (status, why)
 
     def discard(self) -> Exchange | None:
