@@ -320,7 +320,7 @@ async def test_status_and_explain_show_the_plan_in_mode_recommend(made: Made) ->
     text = list(map(str, explain.lines(found, reasons)))
     assert max(map(len, text)) <= 80
     assert "recommended, not applied" in " ".join(text[:2])
-    assert any(line.startswith("  why          declared") for line in text)
+    assert any(line.split()[:2] == ["why", "declared"] for line in text)
     assert found["sizing"]["code"] == "declared" and any("sizing" in line for line in text)
     assert (await get(made, "/v1/explain/none"))[0] == 404
 
