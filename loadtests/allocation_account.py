@@ -1,6 +1,6 @@
-"""Account of a plan of templates: cost, served demand and used capacity, summed row by row.
+"""The account of a plan of templates: cost, served demand and used capacity.
 
-The sums do not use the optimizer's own check.
+It is summed row by row, without the optimizer's own check.
 """
 
 from __future__ import annotations

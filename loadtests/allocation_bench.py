@@ -3,9 +3,9 @@
 usage: python -m loadtests.allocation_bench INSTANCE.npz --out PLAN.json [--gap G]
       [--time-limit S] [--warm PLAN.json] [--scale-demand X] [--stats]
 
-The product's optimizer solves the instance (`optimizer.templates`). A tiny instance is solved
-before the clock starts, so that the time excludes compilation. The measured time includes reading,
-reducing and solving the instance. The solver runs in this process on one thread; CPU seconds are
+The product's optimizer solves the instance (`optimizer.templates`). The measured time includes
+reading, reducing and solving the instance. It excludes compilation, because a tiny instance is
+solved before the clock starts. The solver runs in this process on one thread, and CPU seconds are
 those of this process.
 """
 
@@ -30,11 +30,11 @@ from loadtests.allocation_files import read_instance, read_plan, write_plan
 from loadtests.arguments import number
 
 COLD_GAP = 1e-4
-"""Without --gap."""
+"""Optimality gap without --gap."""
 WARM_GAP = 0.005
-"""Without --gap and with a running fleet."""
+"""Optimality gap without --gap if there is a running fleet."""
 _TOLERANCE = 2e-9
-"""Relative shortfall that floating point may leave in a plan that serves all."""
+"""Relative shortfall by rounding that still counts as full service."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -129,7 +129,7 @@ def _line(name: str, plan: TemplatePlan, extra: dict[str, Any]) -> str:
 
 
 def _cpu_s() -> float:
-    """CPU seconds of this process and of the children that it waited for, in microsecond steps."""
+    """CPU seconds of this process and of its ended children, in microsecond steps."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in used)
 

@@ -1,6 +1,6 @@
-"""Files of the allocation benchmarks: instances (.npz) and plans (.json).
+"""Files of the allocation benchmarks: problem instances (.npz) and plans (.json).
 
-Each fault in a file raises one error that names the fault.
+Each fault in a file raises an error that names it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def read_plan(path: Path, instance: TemplateProblem) -> Ints:
 
 
 def write_plan(path: Path, plan: TemplatePlan, missing: Floats, extra: dict[str, Any]) -> None:
-    """Write the plan in the form that the checker reads. missing: unserved requests/s by group."""
+    """Write the plan in the format that the checker reads. missing: unserved
+    requests/s by group.
+    """
     result = plan.result
     body = {
         "instances": [

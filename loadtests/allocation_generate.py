@@ -3,13 +3,13 @@
 usage: python -m loadtests.allocation_generate --models M --regions R --configs C --seed S
        --out FILE [--scarcity X] [--templates N]
 
-The seed draws a plausible world: GPU kinds with published memory, compute and bandwidth; prices per
-GPU with a factor for size and region; models of lognormal size; templates as node multisets with
-memory for up to 12 copies of the model. A template's throughput grows faster than the sum of its
-parts while memory is short, and falls if its pipeline is uneven. With --scarcity X the available
-nodes are worth about X times the cost of an unconstrained fleet for the demand; without --scarcity,
-no node is scarce. Templates and their throughputs are drawn at random instead of computed by a
-placement, so results hold only for such worlds.
+The seed draws a plausible world. GPU types have published memory, compute and bandwidth. Prices per
+GPU have a factor for size and region. Models have lognormal sizes. Templates are multisets of nodes
+with memory for up to 12 copies of the model. A template's throughput grows faster than the sum of
+its parts while memory is short, and falls if its pipeline is uneven. With --scarcity X the
+available nodes cost about X times as much as an unconstrained fleet for the demand. Without it no
+node is scarce. Templates and their throughputs are drawn at random, not computed by a placement, so
+results hold only for such worlds.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ SIZES = (1, 2, 4, 8)
 NODES_MOST = 6
 MEMORY_MOST = 12.0
 LOOSE = 2.6
-"""Availability at scarcity 1 is worth this many times the least conceivable cost of the demand."""
+"""Cost of the available nodes at scarcity 1, relative to the least conceivable
+cost of the demand.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Node configurations: names, memory (C,), compute (C,), bandwidth (C,), list price (C,)."""
+    """Node configurations as arrays over C: names, memory, compute, bandwidth, list price."""
 
     names: list[str]
     memory_gib: Floats
@@ -57,8 +59,10 @@ class World:
 
 
 def world(configs: int) -> World:
-    """Return the first `configs` combinations of GPU kind and node size. Mixtures of two kinds
-    follow the real kinds."""
+    """The first `configs` combinations of GPU type and node size.
+
+    Mixtures of two types follow the real types.
+    """
     names: list[str] = []
     rows: list[list[float]] = []
     kinds = list(KINDS.items())
@@ -88,7 +92,8 @@ def templates(
     parts = [singles, singles[a] + singles[b]]
     for nodes, share in ((3, 0.03), (4, 0.12), (5, 0.3), (6, 0.55)):
         count = int(1.6 * most * share) + 1
-        # Few distinct configurations per template, because pipelines of equal nodes balance best.
+        # Few distinct configurations per template, because pipelines of equal nodes are balanced
+        # best.
         distinct = generator.integers(1, 5, count)
         palette = generator.integers(0, configs, (count, 4))
         pick = generator.integers(0, 1 << 30, (count, nodes)) % distinct[:, None]
@@ -158,7 +163,7 @@ def generate(
             nodes, rate = templates(generator, here, float(sizes[m]), is_prefill, count)
             cost = (nodes @ price.T).min(axis=1)
             cheapest = float((cost / rate).min())
-            # Both phases have the same demand in requests/s; rates are scaled to the wanted cost.
+            # Both phases have the same demand in requests/s. Rates are scaled to the wanted cost.
             requests = float(generator.uniform(20.0, 70.0))
             requests = demand[-1] if not is_prefill else requests
             spent = wanted_usd_per_h if is_prefill else wanted_usd_per_h * generator.uniform(0.1, 1)

@@ -15,14 +15,16 @@ from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.simulation.arrivals import Arrival
 
 Draw = Callable[[np.random.Generator], tuple[int, int]]
-"""One request's (input, output) tokens."""
+"""The input and output tokens of one request."""
 
 
 def lognormal_lengths(
     input_mean: float, output_mean: float, cv: float = 1.0, most: int = 32_768
 ) -> Draw:
-    """Independent lognormal lengths with these means and a standard deviation of cv x mean. Each
-    length is in [1, most / 2], so that every request fits a model with max_len `most`."""
+    """Independent lognormal lengths with these means and a standard deviation of cv x mean.
+
+    Each length is in [1, most / 2], so every request fits a model with max_len `most`.
+    """
     finite("lengths: cv", cv, 0.0, 100.0)
     sigma = math.sqrt(math.log(1.0 + cv * cv))
 
@@ -74,8 +76,9 @@ def poisson(
 
 @dataclass(frozen=True, slots=True)
 class Swing:
-    """A rate that swings around its mean once in `period_s`: from its lowest value to `ratio` times
-    that value and back."""
+    """A rate that swings once in `period_s` from its lowest value to `ratio` times that value and
+    back.
+    """
 
     mean_req_per_s: float
     ratio: float
@@ -95,7 +98,10 @@ class Swing:
 def swinging(
     model: str, swing: Swing, end_s: float, lengths: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """Poisson arrivals with the rate of `swing`: arrivals at its highest rate, thinned."""
+    """Poisson arrivals with the rate of `swing`.
+
+    They are drawn at the highest rate and then thinned.
+    """
     highest = swing.req_per_s(0.5 * swing.period_s)
     arrivals: list[Arrival] = []
     at_s = 0.0

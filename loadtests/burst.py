@@ -2,10 +2,11 @@
 
     python -m loadtests.burst [--bursts N] [--broker HOST:PORT] [--json OUT]
 
-A burst raises one model from 1 to 10 requests/s. Four models share a stack; each has its burst
-once, then a new stack starts. Three times are read on the broker's clock: the burst's first
-request, the last telemetry record of that model before its assignment, and the assignment that adds
-an instance. Both brokers append with this machine's clock.
+A burst raises the rate of one model from 1 to 10 requests/s. Four models share a stack, and each
+has its burst once. Then a new stack starts. Three times are measured on the broker's clock: the
+burst's first request, the last telemetry record of that model before its assignment, and the
+assignment that adds an instance. The embedded broker and the Kafka of --broker both use this
+machine's clock.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from topics.topic_table import ASSIGNMENTS, STATUS, TELEMETRY, short_name
 MODELS = ("m1", "m2", "m3", "m4")
 _BASE, _BURST = 1.0, 10.0
 _QUIET_S, _BETWEEN_S, _GIVE_UP_S = 30.0, 5.0, 30.0
-_TOKENS = 640  # one instance carries well below 10 requests/s of this length
+_TOKENS = 640  # one instance serves far less than 10 requests/s of this length
 _CONFIG = (
     """
 mode: act
@@ -63,8 +64,7 @@ models:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Milliseconds from the first request, and from the last telemetry record, to the
-    assignment."""
+    """Times in ms from the first request, and from the last telemetry record, to the assignment."""
 
     model: str
     first_to_assignment_ms: int
@@ -73,8 +73,9 @@ class Burst:
 
 @dataclass(slots=True)
 class Watch:
-    """Append times in ms, by model: of telemetry records, and of assignments with the number of
-    instances."""
+    """Append times in ms by model: of telemetry records, and of assignments with their number of
+    instances.
+    """
 
     telemetry: dict[str, list[int]] = field(default_factory=dict)
     ordered: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
@@ -119,8 +120,9 @@ class Watch:
                     self.ordered.setdefault(model, []).append((message.timestamp, total))
 
     def answer(self, model: str, since_ms: int) -> Burst | None:
-        """Return the burst of `model` that began at `since_ms`; None until the assignment that
-        answers the burst is read."""
+        """The burst of `model` that began at `since_ms`. None until the assignment for the burst is
+        read.
+        """
         orders = self.ordered.get(model, [])
         before = max((total for at, total in orders if at <= since_ms), default=0)
         at_ms = next((at for at, total in orders if at > since_ms and total > before), 0)
@@ -131,8 +133,10 @@ class Watch:
 
 
 async def one_round(bootstrap: str, prefix: str, folder: Path) -> list[Burst | None]:
-    """Start a stack and give each of its models a burst. The result is None for a model whose burst
-    is not answered in time."""
+    """Start a stack and give each of its models a burst.
+
+    The result is None for a model without an assignment in time.
+    """
     await ensure_topics(bootstrap, prefix)
     stack = Stack(
         folder, bootstrap, prefix, _CONFIG, ("controller-a",), ("executor-east",), ("gateway-a",)
@@ -145,8 +149,8 @@ async def one_round(bootstrap: str, prefix: str, folder: Path) -> list[Burst | N
         async with asyncio.timeout(120.0):
             while watch.ready != set(MODELS):
                 await asyncio.sleep(0.2)
-        # Answers take longer than a burst: with aiohttp's 100 connections for all models together,
-        # the later bursts would wait in this client and never reach the gateway.
+        # Answers take longer than a burst. With aiohttp's 100 connections for all models together,
+        # the later bursts would wait in this client.
         connector, timeout = TCPConnector(limit=0), ClientTimeout(total=120.0)
         async with ClientSession(connector=connector, timeout=timeout) as session:
             tasks += [asyncio.create_task(_load(session, stack, m, rates)) for m in MODELS]
@@ -193,7 +197,7 @@ async def _load(session: ClientSession, stack: Stack, model: str, rates: dict[st
         rate = rates[model]
         for _ in range(
             max(1, round(20 / rate))
-        ):  # short sleeps, so that the start of a burst is noticed
+        ):  # Short sleeps, so that the start of a burst is noticed.
             await asyncio.sleep(0.05)
             if rates[model] != rate:
                 break

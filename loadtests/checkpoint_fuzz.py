@@ -26,7 +26,7 @@ _ODD: tuple[Any, ...] = (
 )  # fmt: skip
 _ODD_KEYS = ("", "a\nb", "\x1b[2J", "re:(", "x" * 500, "\u202e", "quant_method")
 _LONGEST_LINE = 2000
-_LARGEST = 30_000  # characters of the largest configuration to mutate
+_LARGEST = 30_000  # in characters; larger configurations are not mutated
 
 
 def mutated(config: dict[str, Any], chance: random.Random) -> dict[str, Any]:
@@ -52,8 +52,9 @@ def mutated(config: dict[str, Any], chance: random.Random) -> dict[str, Any]:
 
 
 def run(count: int, seed: int) -> Counter[str]:
-    """Count the results of `count` mutations: "read", "refused", or an error, with an example of
-    each error."""
+    """Number of results of `count` mutations: "read", "refused", or an error, with an example of
+    each error.
+    """
     chance = random.Random(seed)
     configs = [row["config"] for row in facts().values()]
     configs = [one for one in configs if len(json.dumps(one)) < _LARGEST]

@@ -29,7 +29,7 @@ _HEAD = (
 
 
 def facts() -> Mapping[str, Mapping[str, Any]]:
-    """The rows of tests/data/checkpoints by the name of the checkpoint."""
+    """The facts in tests/data/checkpoints, by the name of the checkpoint."""
     rows: Mapping[str, Mapping[str, Any]] = json.loads(gzip.decompress(FACTS.read_bytes()))[
         "checkpoints"
     ]

@@ -1,8 +1,9 @@
-"""Benchmark of the controller's decisions in simulations: attainment, cost, speed, steadiness.
+"""Benchmark of the controller's decisions in simulation. It measures attainment, cost, reaction
+times and reversals.
 
-usage: python -m loadtests.decision_bench [--trace FILE --config FILE | --steps 1:2.5,1:10 |
-       --gamma 3.5 | --swing 4 | --steady 1,5,20] [--seeds N] [--timeline FILE] [--json OUT]
-       [--static] [--fluid] [--jobs N] [--duration S] [--rate R] [--lengths TRACE] [--load L]
+usage: python -m loadtests.decision_bench [--trace FILE --config FILE | --steps 1:2.5,1:10 | --gamma
+3.5 | --swing 4 | --steady 1,5,20] [--seeds N] [--timeline FILE] [--json OUT] [--static] [--fluid]
+[--jobs N] [--duration S] [--rate R] [--lengths TRACE] [--load L]
 
 Without a scenario it runs the bundled trace and configuration. `loadtests.decision_figures` and
 `autoscaler.simulation.run_measures` define the figures.

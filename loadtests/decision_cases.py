@@ -42,10 +42,10 @@ TRACE_CONFIG = Path(__file__).parents[1] / "streams" / "data" / "demo.yaml"
 class Case:
     """One scenario to run with many seeds.
 
-    kind: "trace", "steps", "gamma", "swing" or "steady". rates: before and after the step, or the
-    mean rate. swing: ratio of the highest to the lowest rate of a swing, whose period is
-    duration_s. before_s: seconds until the step. duration_s: seconds of arrivals, 0 = the whole
-    trace. load: demand of a steady scenario as a share of the planned rate. fluid: simulate rates
+    kind: "trace", "steps", "gamma", "swing" or "steady". rates: rates before and after the step, or
+    the mean rate. swing: highest rate of a swing relative to its lowest; its period is duration_s.
+    before_s: seconds until the step. duration_s: seconds of arrivals; 0 = the whole trace. load:
+    demand of a steady scenario as a share of the planned rate. fluid: whether rates are simulated
     instead of requests.
     """
 
@@ -67,8 +67,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A run that is ready to start. step_s: simulated second of the step in the rate, None = no
-    step."""
+    """A run that is ready to start. step_s: simulated second at which the rate steps; None = no
+    step.
+    """
 
     scenario: Scenario
     truth: Truth
@@ -121,7 +122,7 @@ def prepare(case: Case, seed: int) -> Prepared:
 
 
 def acting(cluster: Cluster) -> Cluster:
-    """Return `cluster` with every service in mode act: recommendations alone change nothing."""
+    """`cluster` with every service in mode act, because recommendations change nothing."""
     return replace(
         cluster, services=tuple(replace(service, mode=Mode.ACT) for service in cluster.services)
     )
@@ -163,8 +164,8 @@ def _lengths(case: Case, service: Service) -> Draw:
 def _sized(cluster: Cluster, service: Service, req_per_s: float) -> Service:
     """Declare `service` with a fleet that is planned for `req_per_s` and keeps that size.
 
-    A floor and a deferred scale-in keep the fleet from shrinking to the demand, because a smaller
-    fleet would change the requested load.
+    A minimum and a long scale-in time keep the fleet from shrinking to the demand. A smaller fleet
+    would change the requested load.
     """
     demand = Demand(service.model, req_per_s, service.lengths)
     request = PlanRequest(1, Urgency.FULL, 0, (demand,), scope=(service.model,))

@@ -57,8 +57,10 @@ def over_seeds(swept: Sequence[tuple[Run, Sequence[FleetSearchResult]]]) -> list
 
 
 def fixed_usd(sweeps: Sequence[FleetSearchResult], target: float) -> float | None:
-    """Return the cost in USD of the cheapest fixed fleets that attain `target` for every model;
-    None if a model has no such fleet."""
+    """Cost in USD of the cheapest fixed fleets that reach `target` for every model.
+
+    None if a model has no such fleet.
+    """
     fleets = [found.cheapest[target] for found in sweeps]
     if any(fleet is None for fleet in fleets):
         return None
@@ -66,8 +68,11 @@ def fixed_usd(sweeps: Sequence[FleetSearchResult], target: float) -> float | Non
 
 
 def as_good_usd(ours: Run, sweeps: Sequence[FleetSearchResult]) -> float | None:
-    """Return the cost in USD of the cheapest fixed fleets that attain at least as much as our run
-    for every model; None if a model has no such fleet."""
+    """Cost in USD of the cheapest fixed fleets with at least the attainment of our run for every
+    model.
+
+    None if a model has no such fleet.
+    """
     total = 0.0
     for found in sweeps:
         fleet = found.cheapest.get(ours.models[found.model].slo_attainment)
@@ -78,8 +83,9 @@ def as_good_usd(ours: Run, sweeps: Sequence[FleetSearchResult]) -> float | None:
 
 
 def is_dominated(ours: Run, sweeps: Sequence[FleetSearchResult]) -> bool:
-    """Whether fixed fleets attain as much for each model at a lower cost, or more at the same
-    cost."""
+    """Whether fixed fleets have the same attainment for each model at a lower cost, or a higher one
+    at the same cost.
+    """
     total = as_good_usd(ours, sweeps)
     if total is None or total > ours.cost_usd:
         return False

@@ -6,15 +6,15 @@ Definitions:
 
 Needed capacity: the true rate / utilization.
 
-First scale-out after a step: the first time that ordered capacity rises after the step. Sufficient:
-the first time after the step that ordered capacity is at least the capacity that the new rate
-needs. Both are 0 if the fleet was sufficient at the step.
+First scale-out after a step: the first time at which ordered capacity rises after the step.
+Sufficient: the first time after the step at which ordered capacity is enough for the new rate. Both
+are 0 if the fleet was sufficient at the step.
 
 Over-provisioning: the mean of ordered capacity x utilization / true rate, minus 1. It covers the
-time from the first arrival on in which the true rate is above 0.
+time after the first arrival with a true rate above 0.
 
-A scale-out is false if it comes after the first possible arrival, the ordered capacity was
-sufficient, and no node was lost in the two minutes before.
+A scale-out is false if ordered capacity was sufficient and no node was lost in the two minutes
+before. Scale-outs before the first possible arrival do not count.
 
 Attainment, ordered capacity and reversals are as `autoscaler.simulation.run_measures` defines them.
 """
@@ -40,7 +40,7 @@ from autoscaler.simulation.run_measures import (
 from autoscaler.simulation.timeline import Timeline
 
 START_S = 180.0
-"""The first minutes, that `late` attainment leaves out."""
+"""Length of the first part of a run, which `late` attainment leaves out, in s."""
 _AFTER_LOSS_S = 120.0
 _SMOOTH_S = 120.0
 
@@ -58,8 +58,9 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """Figures of one model. attained, late_*: counts; ratios as defined above. over_p99: None for a
-    simulation of rates, which has no arrival times within a tick."""
+    """Figures of one model. attained, late_*: counts. Ratios are as defined above. over_p99: None
+    for a simulation by rates, which has no arrival times within a tick.
+    """
 
     requests: int
     served: int
@@ -91,8 +92,7 @@ class StepFigures:
 
 
 def step_figures(found: OrderedCapacity, step_s: float, needed_req_per_s: float) -> StepFigures:
-    """Measure how ordered capacity follows a step at `step_s` after which `needed_req_per_s` is
-    needed."""
+    """How ordered capacity follows a step at `step_s` after which `needed_req_per_s` are needed."""
     enough = needed_req_per_s * (1.0 - 1e-9)
     if found.value(step_s) >= enough:
         return StepFigures(0.0, 0.0)
@@ -154,8 +154,10 @@ def model_figures(
 
 
 def smoothed_rates(arrivals: Sequence[Arrival], lead_s: float) -> dict[str, Rate]:
-    """The true rate of recorded arrivals at a time: their mean rate in a window around that time.
-    lead_s: added to the times of arrivals."""
+    """The true rate of recorded arrivals at a time.
+
+    It is the mean rate in a window around that time. lead_s: added to the times of arrivals.
+    """
     times: dict[str, list[float]] = {}
     for arrival in arrivals:
         times.setdefault(arrival.model, []).append(arrival.at_s + lead_s)

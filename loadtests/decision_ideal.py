@@ -1,8 +1,8 @@
 """Cost of an ideal fleet of whole nodes for a changing rate.
 
-The ideal fleet is, at each moment, the cheapest plan for the rate of that moment; changes take no
-time and cost nothing. Its cost is no lower bound, because a smaller fleet than the planned one may
-serve the rate.
+At each moment the ideal fleet is the cheapest plan for the present rate. Changes take no time and
+cost nothing. Its cost is no lower bound, because a smaller fleet than the plan may also serve the
+rate.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.simulation.virtual_planner import plan_in_process
 from loadtests.decision_cases import Case, prepare
 
-_MOMENTS = 144  # moments of a day: every ten minutes
+_MOMENTS = 144  # Moments of a day, one every ten minutes.
 
 
 def ideal_usd(case: Case, seed: int) -> float:

@@ -1,4 +1,4 @@
-"""One run of decision_bench with its figures and JSON form, and the summary of many seeds.
+"""Runs of decision_bench: their figures, their JSON, and the summary over many seeds.
 
 Deterministic: equal cases and seeds give equal bytes.
 """
@@ -142,7 +142,7 @@ def as_json(runs: Sequence[Run], extra: dict[str, Any] | None = None) -> bytes:
 
 
 def percentile(values: Iterable[float | None], q: float) -> float:
-    """Return the q-quantile by nearest rank; an event that did not occur counts as infinite."""
+    """The q-quantile by nearest rank. An event that did not occur counts as infinite."""
     ranked = sorted(math.inf if value is None else value for value in values)
     return ranked[max(0, math.ceil(q * len(ranked)) - 1)]
 

@@ -1,7 +1,7 @@
 """Generated records at the limits of the codec, on every topic.
 
-Some fields of a plain record, at any depth, get values at their bounds or values that contradict
-other fields. Most of the records are valid; the others test how readers treat malformed records.
+Some fields of a plain record, at any depth, get values at their bounds, or values that contradict
+other fields. Most of these records are valid. The others test readers with malformed records.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from topics.telemetry import COUNTS, LONGEST_SPAN_MS, MOST_IN_FLIGHT, MOST_PER_S
 from topics.topic_table import TABLE, key_of, topic_of
 
 Pick = Callable[[Sequence[Any]], Any]
-"""One of several, none of which is preferred."""
+"""A function that draws one of several values with equal probability."""
 
 _INTS = (
     -1, 0, 1, 2, 7, 59, 60, 63, 64, 999, 1000, 1001, 10**6, 10**7, 10**9, 10**9 + 1, 10**11,
@@ -40,7 +40,8 @@ _MOST_REPEATED = 300
 @dataclass(frozen=True, slots=True)
 class Names:
     """Names for generated records: declared names, and names of running instances. now_ms: domain
-    time."""
+    time.
+    """
 
     now_ms: int
     models: tuple[str, ...] = ("chat",)
@@ -53,7 +54,7 @@ class Names:
     token: int = 1
 
     def strange(self) -> tuple[str, ...]:
-        """Return names of every kind. Each may replace any other name in a record."""
+        """Names of every kind. Each may replace any other name in a record."""
         known = (*self.models, *self.nodes, *self.pools, *self.groups, *self.instances)
         serials = ("0", "007", "9" * 12, "9" * 150, str(MAX_COUNT), "x")
         combos = [group.rpartition(":")[0] for group in self.groups[:3]]
@@ -275,12 +276,14 @@ _PLAIN: dict[str, Callable[[Pick, Names], Any]] = {
 
 
 WRITER = "extreme"
-"""What executors and controllers of `unbelievable` records are called."""
+"""Name of the executors and controllers that write `unbelievable` records."""
 
 
 def unbelievable(names: Names) -> list[tuple[str, bytes | None, bytes]]:
-    """Return valid (topic, key, record) with values at the bounds, on every topic. They must not
-    change a healthy fleet, because their names are not declared or their values are not credible.
+    """Valid (topic, key, record) with values at the bounds, on every topic.
+
+    They must not change a healthy fleet, because their names are not declared or their values are
+    not plausible.
     """
     now_ms, node, pool = names.now_ms, names.nodes[-1], names.pools[0]
     late = records.Telemetry(names.models[0], "extreme", "b", MAX_COUNT, MAX_MS, LONGEST_SPAN_MS,

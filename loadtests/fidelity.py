@@ -4,19 +4,19 @@
     python -m loadtests.fidelity --engine vllm [--trace FILE] [--for S]
     python -m loadtests.fidelity --url http://HOST:PORT --config FILE [--trace FILE]
 
-The same trace is played three times: twice through a real stack (broker, controller, executors,
-gateway, simulated engines, all at the speed of real time, a new stack each time), once through
-`autoscaler.simulation` under the same controller and configuration. Requests are paired by their
-number; the simulator gets the lengths that the server counted. Without --config the fleet is fixed:
-one or two instances of one model.
+The same trace is replayed three times: twice on a new real stack (broker, controller, executors,
+gateway, simulated engines) at the speed of real time, and once in `autoscaler.simulation` with the
+same controller and configuration. Requests are paired by their number. The simulator gets the
+lengths that the server counted. Without --config the fleet is fixed: one or two instances of one
+model.
 
 With --engine vllm the engine is one real vLLM on a CPU with a small model (built once, see `make
 test-vllm`): `shoal profile measure` measures it through the gateway first, and the simulator uses
 that measurement. With --url, a running server replaces the stack. The configuration describes that
 server (with its `measurements:`). The server's prefix cache must be off, because prompts are alike.
 
-Exit codes: 0 both deviations are within the limit, 1 a deviation exceeds it, 2 the comparison
-failed, the load was late, or the two real runs differ too much to compare the simulator with them.
+Exit codes: 0 both deviations are within the limit; 1 a deviation exceeds it; 2 the comparison
+failed, the load was late, or the two real runs differ too much for a comparison.
 """
 
 from __future__ import annotations
@@ -72,13 +72,15 @@ TRACE = Path(str(resources.files("streams").joinpath("data/azure2023_conv.csv.gz
 _MEASURED = "measurements.json"
 _ANSWER_S = 600.0
 _START_S = 1.0
-_VLLM_SCALE = 0.2  # scales the trace to the load that one core serves without a queue
+_VLLM_SCALE = 0.2  # Scales the trace to the load that one core serves without a queue.
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A replay. sent: requests with the lengths that the server counted. late_ms: p99 of the delay
-    with which requests left; failed: requests without a full answer."""
+    """A replay. sent: requests with the lengths that the server counted.
+
+    late_ms: p99 of the delay of sent requests. failed: number of requests without a whole answer.
+    """
 
     run: Run
     sent: tuple[Arrival, ...]
@@ -102,7 +104,7 @@ def play(base: str, arrivals: Sequence[Arrival], start_s: float = _START_S) -> P
             answer = client.complete(
                 arrival.model, arrival.input_tokens, arrival.output_tokens, due_s
             )
-        except Exception:  # after any error the request has no latency and counts as failed
+        except Exception:  # After any error the request has no latency and counts as failed.
             return
         run[number] = Latency(answer.first_ms, answer.last_ms - answer.first_ms)
         sent[number] = replace(

@@ -17,17 +17,19 @@ from streams.tools.backtest.svg_charts import Series, line_chart
 CORAL = {"prefill": 0.056, "decode": 0.072}
 """Mean deviations of Coral's simulator from its real system (arXiv 2605.04357, sec. 6.2)."""
 RUNS_FACTOR = 1.5
-"""Two real runs are no closer than they are: this many times their deviation is allowed too."""
+"""The simulator may deviate by this many times the deviation between two real runs."""
 MOST_BETWEEN_RUNS = 0.25
-"""Beyond this two real runs say more of a busy machine than of anything else: no verdict."""
+"""Largest deviation between two real runs. Above it the machine was too busy for a comparison."""
 _QUANTILES = (0.1, 0.5, 0.9, 0.99)
 _POINTS = 99
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Latency of one request. prefill_ms: from its due time to its first token; decode_ms: from the
-    first to the last token, 0 for an answer of one token."""
+    """Latency of one request. prefill_ms: from its due time to its first token.
+
+    decode_ms: from the first to the last token; 0 for an answer of one token.
+    """
 
     prefill_ms: float
     decode_ms: float
@@ -44,8 +46,9 @@ PHASES: Mapping[str, Callable[[Latency], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """Deviation over pairs of the same request: mean of |a - b| / b, and the median of a - b in
-    ms."""
+    """Deviation over pairs of the same request: the mean of |a - b| / b, and the median of a - b in
+    ms.
+    """
 
     pairs: int
     mean: float
@@ -53,9 +56,11 @@ class Deviation:
 
 
 def deviation(run: Run, real: Run, phase: str) -> Deviation:
-    """Return the deviation of `run` from `real`. A request is left out if only one of the two
-    answered it, or if its phase took no time in `real` (an answer of one token has no decode).
-    Without a pair the mean is NaN."""
+    """The deviation of `run` from `real`.
+
+    A request is left out if only one of the two answered it, or if its phase took no time in
+    `real`. An answer of one token has no decode. Without a pair the mean is NaN.
+    """
     of = PHASES[phase]
     pairs = [(of(run[k]), of(real[k])) for k in real if k in run and of(real[k]) > 0.0]
     if not pairs:
@@ -66,8 +71,10 @@ def deviation(run: Run, real: Run, phase: str) -> Deviation:
 
 
 def bar(phase: str, between_runs: float) -> float:
-    """Return the largest allowed deviation of the simulator: Coral's deviation, or 1.5 times the
-    deviation between two real runs if that is larger."""
+    """The largest permitted deviation of the simulator.
+
+    It is Coral's deviation, or 1.5 times the deviation between two real runs if that is larger.
+    """
     return max(CORAL[phase], RUNS_FACTOR * between_runs)
 
 
@@ -146,7 +153,7 @@ def quantiles(runs: Mapping[str, Run]) -> list[str]:
 
 def chart(runs: Mapping[str, Run], phase: str) -> str:
     """Cumulative distributions of all runs as SVG."""
-    levels = [i / 100 for i in range(_POINTS + 1)]  # the slowest 1% would stretch the axis
+    levels = [i / 100 for i in range(_POINTS + 1)]  # The slowest 1% would stretch the axis.
     series = [
         Series(name, tuple(zip(_spread(run, phase, levels), levels, strict=True)), steps=True)
         for name, run in runs.items()

@@ -50,14 +50,14 @@ engines:
            --distributed-executor-backend=uni, --kv-cache-memory-bytes=134217728]
     max_num_seqs: 16
 """
-# Eight times the tiny model, so that an iteration takes longer than the other processes' work.
+# Eight times the tiny model, so that an iteration takes longer than the work of other processes.
 _SMALL = {
     "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
     "num_attention_heads": 8, "num_key_value_heads": 8,
 }  # fmt: skip
-_LONGEST = 600, 100  # most tokens of a prompt and of an answer; they take seconds on a core
-_TOKENS_A_WORD = 2  # tokens of each word that the client sends; the tokenizer counts bytes
-# Prompts of about 400 and 100 tokens. The first step runs twice, as the most informative one.
+_LONGEST = 600, 100  # the most tokens of a prompt and of an answer; they take seconds on one core
+_TOKENS_A_WORD = 2  # tokens of each word that the client sends, because the tokenizer counts bytes
+# Prompts of about 400 and 100 tokens. The first step runs twice, because it tells most.
 _SWEEP = ("--input", "64", "--output", "100", "--concurrency", "1,1,2,4")
 _READY_S = 240.0
 _SETTLED_S = 3.0
@@ -77,15 +77,20 @@ def one_vllm(folder: Path) -> str:
 
 
 def before_others() -> None:
-    """Give this process and its children priority over other processes of the machine, if allowed,
-    because waiting for the CPU would distort the latencies."""
+    """Give this process and its children priority over other processes, if allowed.
+
+    Waiting for a CPU would distort the latencies.
+    """
     with contextlib.suppress(PermissionError):
         os.nice(-15)
 
 
 def on_a_core_of_its_own(real: RealEngines, folder: Path) -> RealEngines:
-    """Return the engine pinned to one core. Pin this process and its other children to the other
-    cores, because a busy engine would delay the client's clock."""
+    """The engine, pinned to one core.
+
+    This process and its other children are pinned to the other cores, because a busy engine would
+    delay the client's clock.
+    """
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
         return real
@@ -108,7 +113,7 @@ def small_model(folder: Path) -> Path:
 
 
 def shortened(arrivals: Sequence[Arrival]) -> tuple[Arrival, ...]:
-    """Cut lengths to those that the small model takes, and count prompts in the client's words."""
+    """Cut lengths to the context of the small model, and count prompts in the client's words."""
     return tuple(
         replace(
             one,
@@ -123,8 +128,10 @@ def shortened(arrivals: Sequence[Arrival]) -> tuple[Arrival, ...]:
 async def running(
     config: str, cluster: Cluster, real: RealEngines | None = None
 ) -> AsyncIterator[str]:
-    """Start a stack at the speed of real time and wait until its first fleet is ready. Yields the
-    gateway's address; raises UserError if the fleet does not get ready."""
+    """Start a stack at the speed of real time and wait until its first fleet is ready.
+
+    Yields the gateway's address. UserError: the fleet does not get ready.
+    """
     prefix = f"fidelity-{secrets.token_hex(4)}."
     executors = sorted({f"executor-{pool.region}" for pool in cluster.pools})
     with tempfile.TemporaryDirectory(prefix="shoal-fidelity-") as folder:
@@ -147,8 +154,9 @@ async def running(
 
 
 def measure(base: str, model: Path, into: Path) -> None:
-    """Run `shoal profile measure` on the small model behind `base` and show its progress. It
-    measures through the gateway, because the time to the first token includes the gateway's time.
+    """Run `shoal profile measure` on the small model behind `base` and show its progress.
+
+    It measures through the gateway, because the time to the first token includes the gateway.
     """
     argv = [
         sys.executable, "-m", "streams.cli.main", "profile", "measure", "--url", base,

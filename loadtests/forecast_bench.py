@@ -1,14 +1,14 @@
 """Compare the errors of forecasts: `python -m loadtests.forecast_bench [--traces DIR]`.
 
 Every strategy of `autoscaler.estimate.forecast` is compared with last value. At each moment of a
-series a strategy sees the earlier bins, and its forecast is compared with the later ones. `auto` is
-the choice that the controller makes every 30 bins from the past errors. Without a choice the
-controller uses the present rate, so `auto` then gets the errors of last value.
+series a strategy gets the earlier bins, and its forecast is compared with the later ones. `auto` is
+the controller's own choice, which it makes every 30 bins from past errors. Without a choice the
+controller uses the present rate, so `auto` then has the errors of last value.
 
 Generated series are Poisson counts per minute around a known rate. --traces names the folder of the
-public traces. Their bins are minutes, or 10 s if a trace is shorter than half an hour, or
-ServeGen's windows of 10 minutes. It prints the mean absolute error (MAE) and the pinball loss at
-0.9 in requests/s, and both relative to the errors of last value.
+public traces. Their bins are minutes, or 10 s for a trace of less than half an hour, or ServeGen's
+windows of 10 minutes. The output has the mean absolute error (MAE) and the pinball loss at 0.9 in
+requests/s, and both relative to last value.
 """
 
 from __future__ import annotations

@@ -2,14 +2,13 @@
 
     python -m loadtests.gateway_attacks [--seconds 3] [--rounds 2] [--only ATTACK] [--json OUT]
 
-Ordinary clients send requests to two gateways at a steady rate, first without an attack and then
-while one client attacks the first gateway. Figures per attack: the 99th percentile of the ordinary
-requests (whole answers, real ms) in the quiet and in the attacked rounds, and the peak memory of
-the attacked gateway with its parser process. The second gateway gets the same requests,
-has the same code and is not attacked. Its latency shows the effect of the shared machine, whose
-cores serve the attacker, gateways, engine and clients. An attack is `held` if the attacked p99 is
-within twice the quiet one; it is `machine` if only the limit of twice the second gateway's p99 is
-met.
+Ordinary clients send requests to two gateways at a steady rate, first without an attack, then while
+one client attacks the first gateway. Each attack has these figures: the p99 latency of ordinary
+requests (whole answers, real ms) without and with the attack, and the peak memory of the attacked
+gateway with its parser process. The second gateway has the same code and the same requests but no
+attack. Its latency shows the effect of the shared machine. The result is `held` if the attacked p99
+is within twice the quiet one. It is `machine` if the attacked p99 is only within twice that of the
+second gateway.
 
 The attacker runs only on otherwise idle cores (SCHED_IDLE). Clients, engine and both gateways,
 except the attacked one's parser, get priority (SCHED_FIFO) if that is allowed. In production these
@@ -51,8 +50,9 @@ def body(data: bytes, *more: bytes) -> bytes:
 
 
 async def connected(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect with a small send buffer, so that no write keeps a core in the kernel for
-    milliseconds."""
+    """Connect with a small send buffer, so that no write keeps a core busy in the kernel for
+    milliseconds.
+    """
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
     sock.setblocking(False)
@@ -120,7 +120,7 @@ ATTACKS: dict[str, Attack] = {
     "clients that do not read": _not_reading,
     "unknown models": repeated(body(b'{"model":"nobody","prompt":"a"}'), 50),
 }
-_LONGER_S = {"1,000 half-sent heads": 12.0}  # the gateway refuses such heads after 10 s
+_LONGER_S = {"1,000 half-sent heads": 12.0}  # The gateway refuses such heads after 10 s.
 
 
 async def ordinary(pool: EnginePool, targets: list[Target], seconds: float) -> list[list[float]]:
@@ -175,14 +175,14 @@ async def suffer(attacked: Target, beside: Target, name: str, s: float, found: S
     """Measure one quiet period and one under attack. The attacker is a separate process."""
     pool, targets = EnginePool(5.0, 2.0, 1 << 24), [attacked, beside]
     failed = attacked.failed
-    await ordinary(pool, targets, 0.3)  # opens the connections
+    await ordinary(pool, targets, 0.3)  # This opens the connections.
     found.quiet += (await ordinary(pool, targets, s))[0]
     attacker = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "loadtests.gateway_attacks", "--attack", name,
         "--address", attacked.address, "--seconds", str(s), stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert attacker.stdout is not None
-    await attacker.stdout.readline()  # the attacker is ready
+    await attacker.stdout.readline()  # The attacker is ready.
     pid = attacked.pids[0]
     forget_peak((pid, *children(pid)))
     for list_, more in zip(
@@ -231,7 +231,7 @@ def main() -> int:
         uvloop.run(attack(options.attack, options.address, options.seconds))
         return 0
     found = {}
-    gc.disable()  # a pause of the clients would look like a gateway's pause
+    gc.disable()  # A pause of the clients would look like a pause of the gateway.
     with started((1, 1), others=False) as (engine, shoal, beside):
         for pid in (0, *engine.pids, *shoal.pids, *beside.pids):
             before_others(pid)

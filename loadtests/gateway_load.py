@@ -2,19 +2,18 @@
 
     python -m loadtests.gateway_load [--json OUT] [--rounds 3] [--workers 2]
 
-Each proxy forwards to the same engine, which answers at once or streams 64 events, 4 ms
-apart. Targets take turns within every round, so that other load on the machine affects all alike.
-Figures per target: requests per CPU-second of the proxy's process (plain and streamed), the latency
-that the proxy adds to direct requests at a low rate (plain requests, time to the last byte), and
-the memory of 1,000 open streams. nginx is measured if it is installed; `bare` is the shortest
-aiohttp reverse proxy (`loadtests.gateway_targets`).
+Each proxy forwards to the same engine, which answers at once or streams 64 events, 4 ms apart.
+Targets alternate within every round, so other load on the machine affects all alike. Each target
+has these figures: requests per CPU-second of the proxy's process (plain and streamed), added
+latency to the last byte of plain requests at a low rate, and the memory of 1,000 open streams.
+nginx is measured if it is installed. `bare` is the shortest aiohttp reverse proxy
+(`loadtests.gateway_targets`).
 
 With `--workers N` our gateway and `bare` are measured with one process and with N on one port.
 `scaling` is N times the ratio of requests per CPU-second with N processes and with one. Each
-process gets the same load, because a busier process handles more requests at a time and needs less
-CPU time for each. `scaling` equals the throughput of N cores relative to one core if clients and
-engine have other cores; this machine may lack them. Scaling below N for `bare` is an effect of the
-machine.
+process gets the same load, because a busier process needs less CPU time per request. If clients and
+engine have other cores, `scaling` is the throughput of N cores relative to one core. This machine
+may lack such cores, so a scaling of `bare` below N is an effect of the machine.
 """
 
 from __future__ import annotations
@@ -92,10 +91,10 @@ async def calm(pool: EnginePool, target: Target, seconds: float, rate: float) ->
 
 
 async def measure(targets: list[Target], rounds: int, seconds: float) -> None:
-    """Measure every target and store the figures in the target."""
+    """Measure every target and store the figures in it."""
     pool = EnginePool(connect_s=5.0, idle_s=2.0, answer_bytes=1 << 24)
     for target in targets:
-        await busy(pool, target, _PLAIN, 0.5, 8)  # imports, caches, connections
+        await busy(pool, target, _PLAIN, 0.5, 8)  # Imports, caches, connections
         await busy(pool, target, _STREAM, 0.5, 8)
         target.base_mib = rss_mib(target.pids)
     for _ in range(rounds):
@@ -149,13 +148,13 @@ def report(targets: list[Target]) -> dict[str, object]:
 
 
 def scaled(targets: list[Target]) -> list[Target]:
-    """Return the targets that run both with one process and with several."""
+    """The targets that run with one process and with several."""
     names = {target.name.partition("-")[0] for target in targets if target.workers > 1}
     return [target for target in targets if target.name.partition("-")[0] in names]
 
 
 def scaling(targets: list[Target]) -> dict[str, dict[str, float]]:
-    """Throughput of several processes of a proxy relative to one, each on a core of its own."""
+    """Throughput of several processes of a proxy relative to one process, each on its own core."""
     found = {}
     single = {target.name: target for target in targets}
     for many in targets:

@@ -1,6 +1,6 @@
 """Processes for the gateway's benchmarks: an engine, other proxies, our gateway.
 
-They are started and ended here; CPU seconds and memory are read from /proc.
+This module starts and ends them. CPU seconds and memory come from /proc.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def said_port(process: Process) -> int:
 
 
 class Stand:
-    """Starts processes in front of one engine; `started` ends the processes."""
+    """Starts processes in front of one engine. `started` ends them."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -162,8 +162,10 @@ class Stand:
 
 @contextmanager
 def started(gateways: Sequence[int], others: bool) -> Iterator[list[Target]]:
-    """Start all processes, yield their targets, and end the processes afterwards. gateways: number
-    of workers of each of our gateways. others: also start other proxies."""
+    """Start all processes, yield their targets, and end the processes.
+
+    gateways: number of workers of each of our gateways. others: whether other proxies start too.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes on SIGTERM as well
     with tempfile.TemporaryDirectory() as folder:
         stand = Stand(folder)

@@ -55,8 +55,10 @@ async def engine() -> None:
 
 
 async def bare(upstream: str, port: int) -> None:
-    """Proxy requests until the process ends. port: may be shared with other processes; 0 takes a
-    free port."""
+    """Proxy requests until the process ends.
+
+    port: other processes may share it; 0 takes a free port.
+    """
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
 

@@ -1,7 +1,6 @@
 """Large estates for benchmarks: models, pools, and the records of their nodes and gateways.
 
-Every assignment is carried out at once. Large estates consist of copies of the models of a small
-one.
+Every assignment is applied at once. Large estates consist of copies of the models of a small one.
 """
 
 from __future__ import annotations
@@ -28,10 +27,11 @@ _HEARTBEAT_S = 2
 
 
 class Estate:
-    """`models` models, each allowed in one of `regions`, and `nodes` nodes in eight pools a region.
+    """`models` models, each allowed in one of `regions`, and `nodes` nodes in eight pools per
+    region.
 
     load: factor on every model's rate, which is 2 to 6 req/s. kinds: number of distinct models; the
-    others are copies of them.
+    others are copies.
     """
 
     def __init__(self, models: int, nodes: int, regions: int, load: float, kinds: int) -> None:
@@ -87,8 +87,10 @@ class Estate:
             )  # fmt: skip
 
     def statuses(self, now_ms: int) -> dict[str, Status]:
-        """Return the last status of every declared node: every assigned instance is ready. A node
-        reports every two seconds, and at once after a change."""
+        """The last status of every declared node, with every assigned instance ready.
+
+        A node reports every two seconds, and at once after a change.
+        """
         turn = now_ms // 1000 % _HEARTBEAT_S
         for number, (node, pool) in enumerate(self.nodes.items()):
             wanted = self.assignments.get(node)

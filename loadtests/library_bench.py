@@ -2,10 +2,10 @@
 
 `python -m loadtests.library_bench [--setup core|extended|both] [--engine coral] [--json FILE]`.
 Models, latency limits (Coral Table 3), GPUs (sec. 6.1), N_max = 6 and rho = 12 are the paper's.
-Lengths are the means of the paper's dataset for each model, if available (Azure conversation), or
-else round figures, which the output shows. Throughput comes from this release's performance model,
-not from the paper's profiling. CPU seconds exclude imports and the first compilation, which happens
-on a small library beforehand.
+Lengths are the means of the paper's dataset for a model (Azure conversation). If they are not
+available, they are round figures, which the output shows. Throughput comes from this release's
+performance model, not from the paper's profiling. CPU seconds exclude imports and compilation,
+which a small library triggers beforehand.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Row:
 
 
 def requests_of(setup: str, engine: EngineCapabilities, profile: Profile) -> list[LibraryRequest]:
-    """Return the library requests of one of Coral's setups."""
+    """The library requests of one of Coral's setups."""
     models, gpus = _SETUPS[setup]
     configs = tuple(NodeSlice(catalog.gpu(name), n) for name in gpus for n in SLICE_SIZES)
     return [

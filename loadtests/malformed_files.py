@@ -2,8 +2,8 @@
 
     python -m loadtests.malformed_files [--count 20000] [--seed 1] [traces results feeds]
 
-Valid files (`malformed_seeds`) get faults in bytes, cells, keys, lines and nesting
-before they are read. Each failure is printed with its file; with a failure, the exit code is 1.
+Valid files (`malformed_seeds`) get faults in bytes, cells, keys, lines and nesting before they are
+read. Each failure is printed with its file and gives exit code 1.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ _CLUSTER = Cluster(
 
 
 def read_supply(path: Path, seed: int, draw: random.Random) -> None:
-    """Read a feed or a file of --supply, depending on the kinds that file number `seed` allows."""
+    """Read a feed or a file of --supply. The number `seed` of the file decides between the two."""
     kind = draw.choice(seeds.FEED_READERS[seed])
     if kind == "supply":
         times = TraceTime(None, 3600.0, _INSTANCES)
@@ -227,8 +227,9 @@ KINDS: dict[str, tuple[Sequence[str], Callable[[Path, int, random.Random], None]
 
 
 def run(kind: str, count: int, seed: int, folder: Path) -> tuple[list[str], int]:
-    """Read `count` faulty files of `kind`; returns the failures and the number of accepted
-    files."""
+    """Read `count` faulty files of `kind`. Returns the failures and the number
+    of accepted files.
+    """
     texts, read = KINDS[kind]
     draw = random.Random(f"{kind} {seed}")
     path = folder / "file.dat"

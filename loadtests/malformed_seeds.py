@@ -1,4 +1,4 @@
-"""Valid files, which `loadtests.malformed_files` damages."""
+"""Valid files that `loadtests.malformed_files` damages."""
 
 from __future__ import annotations
 
@@ -139,4 +139,4 @@ FEED_READERS = (
     ("feed",), ("feed",), ("feed", "supply"), ("feed", "supply"), ("feed", "supply"),
     ("feed", "supply"), ("supply",), ("steps",),
 )  # fmt: skip
-"""Which readers take each of FEEDS."""
+"""Readers that accept each of FEEDS."""

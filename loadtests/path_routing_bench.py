@@ -2,8 +2,8 @@
 
     python -m loadtests.path_routing_bench [--requests N] [--rounds N]
 
-Stages of a model of components are processes of their own and answer at once. Three gateways, each
-a whole process that reads its routes from disk, differ in one respect:
+The stages of a component model are separate processes that answer at once. Three gateways, each a
+whole process that reads its routes from disk, differ only in their routing:
 
 planned         the gateway samples a path from the plan and follows that path (as Shoal does)
 queues asked    each hop goes to the instance with the shortest queue in its /metrics, as a
@@ -61,8 +61,10 @@ _TEXT = {"type": "text", "text": "word " * 50}
 
 
 class ByQueues:
-    """Routing by the shortest queue at each hop, in place of `Proxy._answer_by_stages`. ask: read
-    the queues from the stages instead of counting this gateway's requests."""
+    """Routing by the shortest queue at each hop, instead of `Proxy._answer_by_stages`.
+
+    ask: whether queues are read from the stages; otherwise this gateway's own requests are counted.
+    """
 
     def __init__(self, ask: bool) -> None:
         self._ask = ask
@@ -72,7 +74,7 @@ class ByQueues:
     async def along(
         self, proxy: Proxy, request: InflightRequest, slot: Slot, way: ComponentPath
     ) -> Outcome:
-        """Serve `request`; the sampled path only names the components that it needs."""
+        """Serve `request`. The sampled path only gives the components that it needs."""
         left = sorted({component for hop in way.hops for component in hop.runs})
         slot.release()
         routes = proxy._table.routers[request.call.model].routes
@@ -121,7 +123,7 @@ def serve(way: str, options: list[str]) -> int:
 
 @contextmanager
 def started() -> Iterator[dict[str, tuple[str, int]]]:
-    """Yield the (address, pid) of the gateway of each method; every process is ended afterwards."""
+    """The (address, pid) of the gateway of each method. Every process is ended afterwards."""
     processes: list[subprocess.Popen[str]] = []
 
     def run(*words: str) -> subprocess.Popen[str]:
@@ -202,7 +204,7 @@ async def measure(gateways: dict[str, tuple[str, int]], requests: int, rounds: i
         for way, (address, pid) in gateways.items():
             before = cpu_s((pid,))
             await _send(pool, address, requests)
-            if turn:  # the first round opens connections
+            if turn:  # The first round opens connections.
                 found[way].append(requests / max(0.01, cpu_s((pid,)) - before))
     pool.close()
     rates = {way: statistics.median(of) for way, of in found.items()}

@@ -24,7 +24,7 @@ _MAX_LAYERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The best placement found: the slowest stage's requests/s and the stages.
+    """The best placement: its stages, and the requests/s of its slowest stage.
 
     No stages and 0 requests/s mean that the nodes cannot run the model.
     """
@@ -36,10 +36,10 @@ class Placement:
 class PlacementSearch:
     """Solves cases that share one throughput table.
 
-    throughput: (S, C, L) requests/s; entry [s-1, c, j-1] is for a node of configuration c that
-    holds j layers in a pipeline of s stages; 0 = impossible. L is the model's layer count.
-    Raises InvalidValue on a wrong shape, on entries that are negative or not finite, and on
-    entries that rise with the layers: the search assumes that more layers are never faster.
+    throughput: (S, C, L) requests/s. Entry [s-1, c, j-1] is for a node of configuration c with j
+    layers in a pipeline of s stages; 0 = impossible. L is the model's layer count. InvalidValue:
+    the shape is wrong, or an entry is negative, not finite, or rises with the layers. The search
+    assumes that more layers are never faster.
 
     Source: Coral sec. 4.2: maximise the minimum over stages of the sum over the stage's nodes.
     """

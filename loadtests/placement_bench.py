@@ -4,8 +4,8 @@
 "seconds"}]`. A case: {"id", "layers", "nodes": [configuration index, ...], "throughput": [S -
 1][configuration][layers - 1]} and, if known, "best".
 
-seconds: CPU time of one solve in this process, averaged over --repeat solves. The time includes the
-check of the table and the search, but excludes reading the file and the compilation.
+seconds: CPU time of one solve in this process, averaged over --repeat solves. It includes the check
+of the table and the search. It excludes reading the file and compilation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_cases(path: Path) -> list[dict[str, Any]]:
 
 
 def measure(case: dict[str, Any], repeat: int) -> dict[str, Any]:
-    """Solve one case `repeat` times; returns its optimum and the mean CPU seconds."""
+    """Solve one case `repeat` times. Returns its optimum and the mean CPU seconds."""
     table = np.array(case["throughput"], dtype=np.float64)
     if table.ndim != 3 or table.shape[2] != case["layers"]:
         raise InvalidValue(f"case {case['id']}: throughput", table.shape, "(S, C, layers)")
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         cases = read_cases(args.cases)
-        measure(cases[0], 1)  # compiles before the measurements
+        measure(cases[0], 1)  # This compiles before the measurements.
         results = [measure(case, max(1, args.repeat)) for case in cases]
     except (InvalidValue, KeyError, OSError, ValueError) as error:
         print(f"placement_bench: {error!r}", file=sys.stderr)

@@ -30,7 +30,10 @@ MODELS = (
 
 
 def declared(models: int, regions: int, configs: int, scarce: float, seed: int) -> Cluster:
-    """`configs` pools in each region: GPU types x nodes of 1 to 8 GPUs x both markets, in turn."""
+    """A cluster with `configs` pools in each region.
+
+    Pools combine GPU types, nodes of 1 to 8 GPUs and both markets, in turn.
+    """
     rng = np.random.default_rng(seed)
     kinds = [(g, usd, per) for per in (1, 2, 4, 8) for g, usd in GPUS]
     pools = []

@@ -3,9 +3,9 @@
     python -m loadtests.recording [--seconds 180] [--out docs/results/recording.md] [--readme
     README.md]
 
-`make run` runs on a terminal in memory. At each recorded moment the terminal is resized to 100, 80
-and 60 columns and its text is copied. At the end Ctrl-C is pressed and the document is written. The
-picture after the first minute at 80 columns becomes the README's first screen.
+`make run` runs on an in-memory terminal. At each recorded moment the terminal is resized to 100, 80
+and 60 columns, and its text is copied. At the end Ctrl-C is pressed, and the document is written.
+The screen after the first minute at 80 columns becomes that of the README.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MARKS = re.compile(r"(<!-- recording[^\n]*-->\n).*?(<!-- /recording -->)", re.D
 
 
 class Terminal:
-    """A terminal in memory with one program on it."""
+    """An in-memory terminal with one program on it."""
 
     def __init__(self, argv: list[str]) -> None:
         self._screen = pyte.Screen(*SIZES[0])
@@ -63,11 +63,11 @@ class Terminal:
                 return
             try:
                 data = os.read(self._ours, 65536)
-            except OSError:  # the program closed its end
+            except OSError:  # The program closed its end.
                 data = b""
             self.over = not data
             _, leaves, after = data.rpartition(_NORMAL_SCREEN)
-            if leaves:  # the program leaves the alternate screen, whose text disappears
+            if leaves:  # The program leaves the alternate screen, whose text disappears.
                 self._screen.reset()
             self._stream.feed(after if leaves else data)
 
@@ -86,7 +86,7 @@ class Terminal:
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
 
     def grow(self, rows: int) -> None:
-        """Add rows for the output at the end; the program is not notified."""
+        """Add rows for the output at the end. The program is not notified."""
         self._screen.resize(rows, SIZES[0][0])
 
     def press_ctrl_c(self) -> None:
@@ -99,8 +99,9 @@ class Terminal:
 
 
 def record(argv: list[str], seconds: float) -> list[tuple[str, dict[int, str]]]:
-    """Run `argv`; returns (moment, pictures by columns) for several moments and for the end of the
-    run."""
+    """Run `argv`. Returns (moment, screens by columns) for several moments and for the end of the
+    run.
+    """
     terminal = Terminal(argv)
     began = time.monotonic()
     found = []

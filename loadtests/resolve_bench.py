@@ -1,9 +1,9 @@
 """Duration of a full re-solve in the controller: `python -m loadtests.resolve_bench`.
 
-It plans MODELS models on GPUS GPUs in REGIONS regions through the controller's solver process,
-takes that plan as the running fleet, and re-solves it with other demands and prices. It prints wall
-and CPU seconds of the re-solves (with the process already running), the gap, and the peak memory of
-this process and the solver together.
+It plans MODELS models on GPUS GPUs in REGIONS regions with the controller's solver process. That
+plan becomes the running fleet, and is solved again with other demands and prices. The output has
+wall and CPU seconds of these solves (with the process already running), the gap, and the peak
+memory of this process and the solver together.
 """
 
 from __future__ import annotations

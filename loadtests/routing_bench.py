@@ -4,9 +4,9 @@
 
 The simulated gateway routes by the code of the real one (`autoscaler.serving.request_router`).
 Inside a combo it compares opportunistic scheduling with round robin (Cauchy, Table 3: 6-13% lower
-latency); between combos, goodput-weighted with equal shares (the paper: up to 25% lower). Arrivals
-are Poisson, lengths log-normal. A combo's goodput is its requests/s with a constant 64 requests in
-the combo; the load is a share of that goodput.
+latency). Between combos it compares goodput weights with equal shares (the paper: up to 25% lower).
+Arrivals are Poisson and lengths log-normal. A combo's goodput is its requests/s with a constant 64
+requests in it. The load is a share of that goodput.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def mean_s(
     requests: int,
     seed: int,
 ) -> float:
-    """Mean end-to-end latency of one run, seconds."""
+    """Mean end-to-end latency of one run, in s."""
     here = world(shapes, weights, policy)
     rng = random.Random(seed)
     rate, at_ms = load * sum(weights) / 1000.0, 0.0

@@ -5,12 +5,12 @@ usage: python -m loadtests.scorecard [--traces DIR] [--work DIR] [--only NAME,..
       [--jobs N] [--share X] [--draws N] [--policies A,B,...]
 
 Each scenario is one `shoal backtest` of all policies, and of ours without each of its parts. Knobs
-are tuned on another trace: even arrivals at the mean rate and with the lengths of a recorded trace,
-or a shorter draw of a generated trace. A generated trace is drawn several times (--draws), because
-the result of a single draw depends on a few purchases. --work keeps the JSON of each scenario. A
-scenario that has a JSON file is not run again, so that scenarios can run one at a time. Spans are
-short; --share 3 makes generated and cut traces three times as long. --traces names the folder of
-the public traces; the page lists scenarios that are left out because their file is missing.
+are tuned on another trace. For a recorded trace it has even arrivals with the same mean rate and
+lengths; for a generated one it is a shorter draw. A generated trace is drawn several times
+(--draws), because a single result depends on a few node starts. --work keeps the JSON of each
+scenario. A scenario with a JSON file is not run again, so scenarios can run one at a time. Spans
+are short; --share 3 makes generated and cut traces three times as long. --traces names the folder
+of the public traces. The page lists scenarios whose file is missing.
 """
 
 from __future__ import annotations
@@ -56,11 +56,13 @@ Make = Callable[[str, float, float, Draw, np.random.Generator], list[Arrival]]
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One scenario. about: text for the page. make: generates arrivals of one model at a mean rate
-    for a number of seconds, with the lengths of the bundled trace; req_per_s is the rate over all
-    models. None = the slice [from_s, from_s + span_s) of the trace in `file`, with its requests
-    assigned to the models at random. config: a file in this folder, "" for the bundled one. models:
-    shares of the requests. few: run only ours, its variants, Homo and the fixed fleet for the peak,
-    because a run takes long. fluid: simulate rates (`shoal backtest --fluid`)."""
+    for a number of seconds, with the lengths of the bundled trace. req_per_s is then the rate over
+    all models. None = use the slice [from_s, from_s + span_s) of the trace in `file`, and assign
+    its requests to the models at random. config: a file in this folder; "" for the bundled one.
+    models: shares of the requests. few: whether only our policy, its variants, Homo and the fixed
+    fleet for the peak run, because a run takes long. fluid: whether rates are simulated (`shoal
+    backtest --fluid`).
+    """
 
     name: str
     about: str
@@ -99,8 +101,10 @@ def _steps(
 def _hourly(
     model: str, rate: float, span_s: float, draw: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """Jobs that start on the hour: the rate in the first tenth of every hour is four times the rate
-    in the rest of the hour."""
+    """Jobs that start on the hour.
+
+    The rate in the first tenth of every hour is four times that in the rest.
+    """
     high = rate / 0.325
     steps = [
         Step(at_s, each)
@@ -114,8 +118,10 @@ def _hourly(
 def _roles(
     model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """Requests with long prompts and short answers; in the middle third of the time, requests with
-    shorter prompts and longer answers at a higher rate."""
+    """Requests with long prompts and short answers.
+
+    In the middle third they have shorter prompts, longer answers and a higher rate.
+    """
     third_s = span_s / 3.0
     prompts, answers = lognormal_lengths(6000.0, 150.0, 0.7), lognormal_lengths(2000.0, 400.0, 0.7)
     parts = ((0.82, prompts), (1.36, answers), (0.82, prompts))
@@ -131,8 +137,7 @@ def _roles(
 def _mix(
     model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """Requests at a constant rate that change from long prompts with short answers to short prompts
-    with long answers, and back."""
+    """Requests at a constant rate that change from long prompts to long answers and back."""
     long, short = lognormal_lengths(8000.0, 80.0, 0.5), lognormal_lengths(500.0, 400.0, 0.5)
     return [
         one
@@ -232,7 +237,7 @@ SCENARIOS = (
 )
 _FEW = ("shoal", *VARIANTS, "homo", "fixed-peak")
 _TUNE, _TUNE_S = 0.4, 300.0
-"""Length of the trace that knobs are tuned on: a share of the judged one, and the least seconds."""
+"""Length of the tuning trace: as a share of the judged one, and at least this many seconds."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -338,8 +343,10 @@ def _head(share: float, commits: Mapping[str, str]) -> str:
 
 
 def _source(scenario: Scenario, traces: Path | None) -> Path | None:
-    """File with the lengths, and with the requests if the scenario has no `make`; None if the file
-    does not exist."""
+    """The file with the lengths, and with the requests if the scenario has no `make`.
+
+    None if the file does not exist.
+    """
     if not scenario.file:
         return BUNDLED_TRACE
     path = traces / scenario.file if traces else None
@@ -349,8 +356,10 @@ def _source(scenario: Scenario, traces: Path | None) -> Path | None:
 def _traces(
     scenario: Scenario, source: Path, folder: Path, share: float, draws: int
 ) -> tuple[list[Path], Path]:
-    """Return (traces to judge, trace for tuning), as plain CSV files. draws: number of traces to
-    judge if they are generated."""
+    """(traces to judge, trace for tuning), as plain CSV files.
+
+    draws: number of traces to judge if they are generated.
+    """
     tune = folder / f"{scenario.name}-tune.csv"
     judged = []
     for number in range(1, draws + 1 if scenario.make else 2):

@@ -13,7 +13,7 @@ from streams.tools.backtest.svg_charts import Series, line_chart
 
 Report = dict[str, Any]
 HINDSIGHT = ("fixed-best", "fixed-peak")
-"""Policies that are given the judged trace beforehand."""
+"""Policies that know the judged trace beforehand."""
 
 
 def write(
@@ -59,8 +59,9 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
 
 
 def _exceptions(reports: Mapping[str, Report]) -> list[str]:
-    """List each policy that attains at least as much at a lower cost, with the causes of the
-    difference."""
+    """Each policy with at least our attainment at a lower cost, and the causes
+    of the difference.
+    """
     lines = [
         f"- {name}, {other}: {_cause(_named(report, 'shoal'), _named(report, other))}"
         for name, report in reports.items()
@@ -139,7 +140,7 @@ def _table(report: Report) -> list[str]:
 
 
 def _old_knobs(report: Report) -> str:
-    """Note on policies whose knob has changed since their run."""
+    """A note about policies whose knob has changed since their run."""
     found: dict[str, list[str]] = {}
     for policy in report["policies"]:
         known = POLICIES.get(policy["name"])

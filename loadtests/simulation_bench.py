@@ -3,10 +3,11 @@
 usage: python -m loadtests.simulation_bench [--nodes 16] [--requests N]
       [--day | --week M_LARGE_RATES] [--hours H]
 
-Serving: a fixed fleet at 75% of its planned load, so that decisions cost almost nothing; the
-decider's time is measured and subtracted. Day: three models at 20 requests/s in all under the
-production controller, simulated as requests (one tick per second) and as rates. Week: ServeGen's
-windows, simulated as rates. CPU time is shown by part; --hours simulates only the first hours.
+The serving benchmark has a fixed fleet at 75% of its planned load, so decisions cost almost
+nothing. The decider's time is measured and subtracted. --day has three models with 20 requests/s
+together under the production controller, simulated as requests (one tick per second) and as rates.
+--week has ServeGen's windows, simulated as rates. CPU time is shown by part. --hours simulates only
+the first hours.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ _WEEK_MODEL = "mini"
 
 @dataclass(slots=True)
 class Timed:
-    """A decider and a planner whose CPU time is counted. span_s: length of the run; progress is
-    shown on stderr at each twelfth of it, except if 0."""
+    """A decider and a planner whose CPU time is counted. span_s: length of the run. Progress is
+    shown on stderr at each twelfth of it; 0: no progress.
+    """
 
     inner: Decider
     span_s: float = 0.0

@@ -6,13 +6,12 @@ capacity) requests with Poisson arrivals go through `serving.batching.Batcher`. 
 from a lognormal distribution or from the (input, output) pairs of a trace. Sizing gets their means
 and the quantiles at `LEVELS`, as from telemetry.
 
-All shares are shares of requests that attain the SLO. predicted: in the sample of the sizing model.
+All shares are shares of requests that meet the SLO. predicted: in the sample of the sizing model.
 simulated: of LONG_RUN independent requests in the compiled engine, which a test compares with the
-Batcher. batcher: of 4,000 x seeds requests in the Batcher itself (long prompts vary between runs).
-spare: margin of the capacity, the highest rate at which an independent sample keeps the percentile
-over the planned load (both at most utilisation x saturation). The exit code is 1 if a prediction is
-more than two points too high, or a pair at planned load is more than two points below its
-percentile.
+Batcher. batcher: of 4,000 x seeds requests in the Batcher itself; long prompts vary between runs.
+spare: highest rate at which an independent sample keeps the percentile, relative to the planned
+load. Both are at most utilisation x saturation. The exit code is 1 if a prediction is more than two
+points too high, or a pair at planned load is more than two points below its percentile.
 """
 
 from __future__ import annotations
@@ -52,16 +51,16 @@ PERCENTILES = (0.9, 0.95, 0.99)
 LOADS = (0.6, 0.8, 0.95)
 POOLS = (2, 3, 8)
 _UTILISATION = 0.85
-_USEFUL = 0.1  # share of saturation; below it the percentile is almost unattainable
+_USEFUL = 0.1  # share of saturation; below it the percentile is almost unreachable
 _REQUESTS = 4000
-_EDGE = 500  # requests at either end, left out of the count
+_EDGE = 500  # requests at either end that are not counted
 _SPARE_REQUESTS = 24_000
 LONG_RUN = 72_000
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One case at one percentile and one load. spare and req_per_s belong to the percentile."""
+    """One case at one percentile and one load. spare, req_per_s: values of the percentile."""
 
     engine: str
     traffic: str
@@ -80,7 +79,7 @@ class Row:
 
 
 def simulated(times: StepTimes, slo: Slo, traffic: Traffic, req_per_s: float, seed: int) -> float:
-    """Share of requests that attain the SLO when the Batcher simulates them."""
+    """Share of requests that meet the SLO in a simulation by the Batcher."""
     unit, inputs, outputs = draw(traffic, _REQUESTS, seed)
     arrivals = unit * 1e3 / req_per_s
     batched = batched_tokens(Phase.AGGREGATED, times.max_batch)
@@ -106,7 +105,7 @@ def simulated(times: StepTimes, slo: Slo, traffic: Traffic, req_per_s: float, se
 def compiled_share(
     times: StepTimes, slo: Slo, traffic: Traffic, req_per_s: float, seed: int
 ) -> float:
-    """Share of LONG_RUN / 12 requests that attain the SLO in the compiled engine."""
+    """Share of LONG_RUN / 12 requests that meet the SLO in the compiled engine."""
     unit, inputs, outputs = draw(traffic, LONG_RUN // 12, 500 + seed)
     arrivals = unit * 1e3 / req_per_s
     first, last = _served(times, Phase.AGGREGATED, arrivals, inputs, outputs, np.zeros(len(unit)))
@@ -116,9 +115,10 @@ def compiled_share(
 def bears(
     times: StepTimes, slo: Slo, traffic: Traffic, percentile: float, rates: Floats, seed: int
 ) -> float:
-    """Highest of `rates` at which a long independent sample keeps the percentile; 0 if none does.
+    """The highest of `rates` at which a long independent sample keeps the percentile; 0 if none
+    does.
 
-    The compiled engine serves the sample; a test compares it with the Batcher.
+    The compiled engine serves the sample. A test compares it with the Batcher.
     """
     unit, inputs, outputs = draw(traffic, _SPARE_REQUESTS, seed)
     low, high = -1, len(rates)
@@ -160,7 +160,7 @@ def _share(
 
 
 def measure(setup: Setup, traffic: Traffic, seeds: int) -> Iterator[Row]:
-    """The rows of one engine under one traffic; no rows if no rate attains the percentile."""
+    """The rows of one engine under one traffic. None if no rate reaches the percentile."""
     name, _, gpu, gpus, ttft_ms, tpot_ms = setup
     model, times, slo = _placed(setup)
     node, profile = NodeSlice(catalog.gpu(gpu), gpus), default_profile()
@@ -224,8 +224,9 @@ def _rows(
 
 
 def pooled(setup: Setup, traffic: Traffic) -> list[float]:
-    """Load per instance that POOLS instances behind one round-robin router sustain, relative to the
-    load of one instance alone."""
+    """Load per instance that POOLS instances behind one round-robin router sustain, relative to one
+    instance alone.
+    """
     model, _, slo = _placed(setup)
     node, lengths = NodeSlice(catalog.gpu(setup[2]), setup[3]), traffic.lengths()
     rates = [
@@ -239,7 +240,7 @@ def pooled(setup: Setup, traffic: Traffic) -> list[float]:
 
 
 def pair_attains(setup: Setup, traffic: Traffic, percentile: float, load: float) -> float | None:
-    """Share of requests that attain the SLO on a prefill and a decode instance in a row, both at
+    """Share of requests that meet the SLO on a prefill and a decode instance in a row, both at
     `load` of the planned load.
 
     The slower instance sets the pair's rate. None if an instance cannot keep the percentile.

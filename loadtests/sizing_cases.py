@@ -15,7 +15,7 @@ from streams.tools.replay.traces import load_trace
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# model, quantization, GPU, GPUs, TTFT ms, TPOT ms
+# model, quantization, GPU type, number of GPUs, TTFT ms, TPOT ms
 ENGINES = (
     ("openai/gpt-oss-20b", None, "L4", 1, 1000.0, 50.0),
     ("openai/gpt-oss-20b", None, "L4", 1, 4000.0, 80.0),
@@ -39,14 +39,14 @@ _DRAWN = (
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Requests to draw from: (input, output) pairs, (n,) each; drawn with replacement."""
+    """Requests to draw from: (input, output) pairs, (n,) each, drawn with replacement."""
 
     name: str
     inputs: Ints
     outputs: Ints
 
     def lengths(self) -> Lengths:
-        """Means and quantiles, as telemetry reports them."""
+        """Means and quantiles, in the form that telemetry has."""
         if len(set(self.inputs)) == len(set(self.outputs)) == 1:
             return Lengths(float(self.inputs[0]), float(self.outputs[0]))
         return Lengths(
@@ -58,7 +58,7 @@ class Traffic:
 
 
 def drawn_traffic() -> Iterator[Traffic]:
-    """Return two traffics: lognormal lengths and fixed lengths."""
+    """Two traffics: one with lognormal lengths and one with fixed lengths."""
     random = np.random.default_rng(7)
     for name, mean_in, mean_out, cv in _DRAWN:
         sigma = np.sqrt(np.log1p(cv * cv))
@@ -72,7 +72,7 @@ def drawn_traffic() -> Iterator[Traffic]:
 
 
 def trace_traffic(path: Path, most: int = 16_000) -> Traffic:
-    """The (input, output) pairs of a trace, each count clipped to 1 to `most` tokens."""
+    """The (input, output) pairs of a trace. Each count is limited to 1 to `most` tokens."""
     trace = load_trace(path)
     inputs = np.clip(np.array(trace.input_tokens), 1, most).astype(np.int64)
     outputs = np.clip(np.array(trace.output_tokens), 1, most).astype(np.int64)

@@ -3,12 +3,12 @@
 Records of 100 requests each, as from gateways, are written to a new topic on one broker (an
 embedded one by default). One process reads them twice: with a bare `getmany` and `orjson.loads`,
 and with our code into windows. It queries the windows once for every second of records at the
-steady rate. Then it follows another process that writes at that rate, and queries the windows
-whenever the controller would, up to ten times a second. Last, the windows are filled with half an
-hour of records of all gateways, so that peak memory is that of a long-running controller.
-CPU seconds are those of this process, without loading (or, on a machine's first run, compiling) the
-windows' kernel. Gateways report the kinds of requests per combo (`sent`) only for models that are
-planned by kind; the cost of these kinds per record is measured separately. JSON keys:
+steady rate. Then it follows another process that writes at that rate. It queries the windows as
+often as the controller, up to ten times a second. At the end the windows are filled with half an
+hour of records of all gateways, so peak memory is that of a long-running controller. CPU seconds
+are those of this process, without loading or compiling the windows' kernel. Gateways report the
+kinds of requests per combo (`sent`) only for models that are planned by kind. The cost of these
+kinds per record is measured separately. JSON keys:
 
     bare_records_per_cpu_s, ours_records_per_cpu_s, us_per_record, requests_per_cpu_s,
     p99_append_to_window_ms, peak_rss_mib, steady_us_per_record, kinds_us_per_record
@@ -57,7 +57,7 @@ from topics.topic_table import TABLE, TELEMETRY
 
 REQUESTS = 100
 _SKETCHED = ((300.0, 0.5), (30.0, 0.2), (1000.0, 1.0), (200.0, 0.8))
-"""Median and sigma of time to first token and between tokens (ms), and of lengths (tokens)."""
+"""Median and sigma of the time to first token and between tokens (ms), and of lengths (tokens)."""
 _SAID = {
     "us_per_record": "CPU, catching up: a look every {per_s} records",
     "steady_us_per_record": "CPU, at {per_s} records/s: {looks} looks, when the controller would",
@@ -69,8 +69,10 @@ _TOGETHER = 100
 def records(
     models: int, gateways: int, seconds: int, seed: int, first_s: int = 0
 ) -> list[tuple[str, bytes]]:
-    """Return (key, value) of every model at every gateway for each second from `first_s` on: 100
-    requests a record, with log-normal lengths and latencies."""
+    """(key, value) of every model at every gateway, for each second from `first_s` on.
+
+    Each record has 100 requests with log-normal lengths and latencies.
+    """
     random_ = random.Random(seed)
     made = []
     sketches = [[_sketch(random_, *of) for _ in range(50)] for of in _SKETCHED]
@@ -89,7 +91,7 @@ def records(
 
 
 def _load() -> None:
-    """Load the kernel in advance; the first records would otherwise wait for it."""
+    """Load the kernel in advance. Otherwise the first records would wait for it."""
     windows = TelemetryWindows()
     record = _record("model", "gateway", 1, 1000, 1, [{0: 1}] * 4)
     windows.add_all(read_reported([encode(record)])[0], np.array([1000]))
@@ -97,8 +99,9 @@ def _load() -> None:
 
 
 def _fill(windows: TelemetryWindows, models: Sequence[str], requests: int, now_ms: int) -> None:
-    """Fill `windows` with half an hour of records, with `requests` requests of each model in each
-    second."""
+    """Fill `windows` with half an hour of records. Each model has `requests` requests in each
+    second.
+    """
     random_ = random.Random(0)
     sketches = [[_sketch(random_, *of, requests) for of in _SKETCHED] for _ in range(4)]
     said = [
@@ -138,7 +141,7 @@ def _sketch(
 
 
 def _kinds_us(made: Sequence[tuple[str, bytes]]) -> float:
-    """Additional CPU us to read a record with kinds, best of five."""
+    """Additional CPU time in us to read a record with kinds; the best of five."""
     sent = {f"type-{k}": {f"us-east/l40s/on-demand:{n}": 17 + n for n in (1, 2)} for k in range(3)}
     wire = [value for _, value in made[:2000]]
     with_kinds = [one.replace(b'"sent":{}', b'"sent":' + orjson.dumps(sent)) for one in wire]
@@ -161,7 +164,7 @@ async def _write(producer: AIOKafkaProducer, name: str, made: Sequence[tuple[str
 
 
 async def _bare(bootstrap: str, parts: list[TopicPartition], count: int) -> float:
-    """CPU seconds of a bare loop over `count` records, whose consumer has the settings of ours."""
+    """CPU seconds of a bare loop over `count` records. Its consumer has the settings of ours."""
     began = time.process_time()
     consumer = new_consumer(bootstrap, "bench-bare", fetch_max_wait_ms=40)
     await consumer.start()
@@ -178,8 +181,10 @@ async def _bare(bootstrap: str, parts: list[TopicPartition], count: int) -> floa
 
 
 class _Followed:
-    """Our code as the controller runs it: read, fold into windows, query every model. look_each:
-    number of records between queries while records that already exist are read."""
+    """Our code as in the controller: read, add to windows, query every model.
+
+    look_each: number of records between queries while existing records are read.
+    """
 
     def __init__(
         self, bootstrap: str, prefix: str, models: int, embedded: bool, look_each: int
@@ -217,8 +222,7 @@ class _Followed:
         self.waiting += ends_ms.tolist()
 
     def query_windows(self) -> None:
-        """Query the windows as a tick does. Afterwards they include all records that were
-        waiting."""
+        """Query the windows as a tick does. Afterwards they include all waiting records."""
         observe_demand(self.windows, self.models, Policy(), self.clock.now_ms())
         self.looks += 1
         now_ms = self.clock.now_ms()
@@ -226,7 +230,7 @@ class _Followed:
         self.waiting.clear()
 
     async def looking(self) -> None:
-        """Query the windows whenever the controller would."""
+        """Query the windows as often as the controller."""
         never = asyncio.Event()
         while True:
             await self.pace.next(1.0, never)
@@ -270,8 +274,11 @@ def _write_steadily(bootstrap: str, name: str, given: argparse.Namespace) -> Non
 async def _steady(
     followed: _Followed, bootstrap: str, name: str, given: argparse.Namespace
 ) -> tuple[float, float]:
-    """The 99th percentile of the ms from a record's append to the next query of the windows, and
-    CPU seconds from the first record to the query that includes the last record."""
+    """(99th percentile in ms, CPU seconds).
+
+    The percentile is over the times from a record's append to the next query of the windows. CPU
+    seconds are from the first record to the query that includes the last one.
+    """
     count = given.per_s * given.for_s
     follow = asyncio.create_task(followed.source.follow(followed.timed))
     await followed.source.live()
@@ -347,7 +354,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(argv)
     given.prefix = ""
-    collect_rarely()  # garbage collection as in the controller
+    collect_rarely()  # Garbage collection as in the controller
     _load()
     embedded = None
     if not given.broker:

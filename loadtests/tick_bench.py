@@ -1,12 +1,12 @@
 """Duration of a tick on a large estate: `python -m loadtests.tick_bench`.
 
-The first 20 models are declared a few each second until all run. The others are copies of them,
-which a controller takes over as after a start. Then it ticks: without changes, and with surges of
-one model at a time. Every node reports; every assigned instance is ready at once. It prints CPU
-seconds of the takeover, of ticks (windows and decisions), and of the urgent plans that a second
-thread makes. Another process makes full plans (`loadtests.resolve_bench` measures them). At the end
-the controller gets one full plan for other prices and half of the demand, so that every model
-changes; the longest tick that carries out this plan is printed.
+The first 20 models are declared, a few each second, until all run. The others are copies of them,
+which a controller takes over as after a restart. Then it ticks without changes, and with surges of
+one model at a time. Every node reports, and every assigned instance is ready at once. The output
+has CPU seconds of the takeover, of ticks (windows and decisions), and of urgent plans, which a
+second thread makes. Another process makes full plans (`loadtests.resolve_bench` measures them). At
+the end the controller gets one full plan for other prices and half of the demand, so every model
+changes. The longest tick that applies this plan is printed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ _FULL_S = 60.0
 
 
 class _Run:
-    """A controller on an estate, second by second. ticks: CPU seconds, separately for ticks that
-    request an urgent plan or take an answer; plans: CPU seconds of urgent plans."""
+    """A controller on an estate, second by second. ticks: CPU seconds of ticks; those that request
+    an urgent plan or take an answer are separate. plans: CPU seconds of urgent plans.
+    """
 
     def __init__(self, estate: Estate, seed: int) -> None:
         self.estate = estate
@@ -64,8 +65,9 @@ class _Run:
         return START_MS + self.second * 1000
 
     def take_over(self, block: _Run) -> float:
-        """Start with copies of the fleet of `block`; returns CPU seconds of rebuilding the
-        state."""
+        """Start with copies of the fleet of `block`. Returns CPU seconds of
+        rebuilding the state.
+        """
         estate = self.estate
         self.second = block.second
         estate.copied(block.estate)
@@ -107,8 +109,9 @@ class _Run:
         self.ticks[urgent].append(took)
 
     def carry_out_full(self) -> int:
-        """Wait for the request of a full plan, and tick until the answer to it is carried out.
-        Returns the number of changed models."""
+        """Wait for the request of a full plan, and tick until its answer is applied. Returns the
+        number of changed models.
+        """
         # An earlier request may still be waiting.
         why = Reason(ReasonCode.SOLVER_AWAY)
         self._answers += [no_plan_answer(request, why) for request in self._fulls[-1:]]
@@ -167,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"--nodes {given.nodes} --regions {given.regions}: at least 1 region, and {least} "
             f"nodes: {copies} in each of {POOLS_PER_REGION} pools a region"
         )
-    collect_rarely()  # garbage collection as in the controller
+    collect_rarely()  # Garbage collection as in the controller
     models, nodes = given.models // copies, given.nodes // copies
     run = _Run(Estate(models, nodes, given.regions, given.load, models), given.seed)
     for declared in range(_DECLARED_PER_S, models + _DECLARED_PER_S, _DECLARED_PER_S):

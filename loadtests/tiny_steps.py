@@ -2,9 +2,9 @@
 
     python -m loadtests.tiny_steps
 
-It builds the real vLLM if needed, starts one server with all its processes on one core, and prints
-(tokens, batch, ms) rows of prefill passes and decode steps as JSON, as a streaming client sees
-them. Each time is the minimum of several tries, to reduce the effect of other load.
+It builds the real vLLM if needed and starts one server with all its processes on one core. It
+prints rows (tokens, batch, ms) of prefill and decode iterations as JSON, measured by a streaming
+client. Each time is the minimum of several tries, to reduce the effect of other load.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def _measure(url: str) -> dict[str, list[tuple[float, float, float]]]:
     async with aiohttp.ClientSession() as client:
         server = _Server(client, url)
         await server.ready()
-        await server.generate_ms(64, _STEPS, 4)  # the first pass compiles
+        await server.generate_ms(64, _STEPS, 4)  # The first iteration compiles.
         prefill, decode = [], []
         for tokens, batch in _PREFILL:
             prefill.append((tokens, batch, await server.least_ms(tokens, 1, batch)))

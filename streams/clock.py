@@ -1,7 +1,7 @@
 """Clocks of the control plane, and the conversion from broker time to domain time.
 
-All clock reads are here. Domain time is derived from this machine's monotonic clock through the
-shared time base; `topics.broker_clock` estimates the broker's time.
+All clock reads are here. Domain time comes from this machine's monotonic clock and the shared time
+base. `topics.broker_clock` estimates the broker's time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from topics.time_base import TimeBase
 
 Times: TypeAlias = NDArray[np.int64]
 EventsMs: TypeAlias = Callable[[Times, Times], Times]
-"""(append times in ms of the broker's clock, ages in ms at the append) -> event times in domain
-ms."""
+"""Conversion: (append times in ms of the broker's clock, ages in ms at the append) to event times
+in domain ms.
+"""
 
 
 def wall_ms() -> int:
@@ -50,7 +51,7 @@ class Clock:
         return self.mono_ns() / 1e9
 
     def real_s_until(self, domain_ms: int) -> float:
-        """Real seconds until domain time is `domain_ms`; 0 if that time is past."""
+        """Real seconds until domain time is `domain_ms`; 0 if it is in the past."""
         return max(0.0, (self.time_base.mono_ns_at(domain_ms) - self.mono_ns()) / 1e9)
 
     def real_age_s(self, append_ms: int) -> float:
@@ -66,8 +67,7 @@ class Clock:
         return self.now_ms() - int(past_ms * self.time_base.speed)
 
     def events(self) -> EventsMs:
-        """A function like `event_ms` for many records that were read together; it also subtracts
-        their ages."""
+        """`event_ms` for many records that were read together. Their ages are subtracted too."""
         now_ms, broker_ms, speed = self.now_ms(), self.broker_ms(), self.time_base.speed
 
         def events_ms(append_ms: Times, age_ms: Times) -> Times:

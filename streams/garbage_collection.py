@@ -8,8 +8,8 @@ import gc
 def collect_rarely() -> None:
     """Collect once per 50,000 new objects instead of 700.
 
-    A batch of records holds thousands of objects, all in use until the windows have counted the
-    batch, so more frequent collections waste time.
+    All objects of a batch of records stay in use until the windows have counted the batch. More
+    frequent collections would waste time.
     """
     gc.set_threshold(50_000)
 
@@ -20,6 +20,6 @@ def freeze_objects() -> None:
 
     New objects are collected as in `collect_rarely`.
     """
-    gc.collect()  # otherwise, existing garbage would never be freed
+    gc.collect()  # Otherwise existing garbage would never be freed.
     gc.freeze()
     collect_rarely()

@@ -26,7 +26,7 @@ def declared_options(cluster: Cluster) -> list[str]:
 
 
 def media_options(engine_args: Iterable[Sequence[str]]) -> list[str]:
-    """The option with all hosts that the arguments of any engine allow; no option if there are
+    """The option with all hosts that the arguments of any engine allow. No option if there are
     none.
 
     Each engine still refuses hosts that its own arguments do not allow.

@@ -1,8 +1,8 @@
 """Invalid records and their dead letters.
 
-A record at one position of a topic causes one dead letter, however often the record is read, as
-long as `ControlState.dead` remembers the position. The number of dead letters for records without a
-valid signature is limited, so that an unauthenticated writer cannot fill `dead-letters`.
+A record causes one dead letter, however often it is read, while `ControlState.dead` contains its
+position. The number of dead letters for records without a valid signature is limited. So an
+unauthenticated writer cannot fill `dead-letters`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ _MOST_FORGERIES, _FORGERIES_S = 20, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """An invalid record at (topic, partition, offset). topic: the short name. why: why the record
-    is invalid."""
+    """An invalid record at (topic, partition, offset). topic: the short name. why: the reason."""
 
     topic: str
     partition: int
@@ -35,8 +34,9 @@ class Poison:
         return self.topic, self.partition, self.offset
 
     def letter(self, reader: str) -> DeadLetter:
-        """The dead letter of this record; the payload is cut at 64 KiB. reader: the process that
-        refused the record."""
+        """The dead letter of this record, with the payload cut at 64 KiB. reader: the process that
+        refused it.
+        """
         payload = base64.b64encode(self.value[:_MOST_BYTES]).decode()
         return DeadLetter(self.topic, self.partition, self.offset, self.why[:2000], payload, reader)
 

@@ -1,6 +1,6 @@
 """Set up logs of control-plane processes: to stderr, in one common form, with repeats limited.
 
-Kafka clients repeat the message about an outage many times a second; one message per interval is
+Kafka clients repeat the message about an outage many times a second. One message per interval is
 enough.
 """
 
@@ -24,8 +24,9 @@ _MOST_KNOWN = 500
 
 
 class RepeatFilter(logging.Filter):
-    """Passes a message once in `again_s` seconds. Messages are equal if logger and text (without
-    arguments) are equal."""
+    """Passes a message once in `again_s` seconds. Logger and text without arguments identify a
+    message.
+    """
 
     def __init__(
         self, again_s: float = AGAIN_S, monotonic_s: Callable[[], float] = time.monotonic

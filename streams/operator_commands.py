@@ -20,8 +20,10 @@ from topics.records import Control, Decision
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """kind, active: of the record. said: the result as text. needs_why: whether a reason is
-    required. before: word for the state that the command ends."""
+    """A kind of operator command. kind, active: values of the record. said: the result as text.
+
+    needs_why: whether a reason is required. before: word for the state that the command ends.
+    """
 
     kind: str
     active: bool
@@ -47,7 +49,7 @@ VERDICTS = ("approve", "reject")
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """The person behind a command. who, why: free text. at_ms: domain time."""
+    """The person who gave a command. who, why: free text. at_ms: domain time."""
 
     who: str
     why: str
@@ -113,7 +115,7 @@ def verdict_record(
     name = f"#{number}"
     told = {
         (c.leader_token, c.proposal): c for c in controls if c.kind == "verdict"
-    }  # each leader numbers its proposals from 1
+    }  # Each leader numbers its proposals from 1.
     if found is None or not found.expires_ms:
         waiting = (d for d in decisions if d.expires_ms > by.at_ms)
         open_ = [str(d.number) for d in waiting if (d.leader_token, d.number) not in told][-5:]

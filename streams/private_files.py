@@ -1,7 +1,7 @@
 """Folders and files for state and logs, readable by the user of this process alone (0700, 0600).
 
-They hold prompt lengths, addresses, keys of a run and engine output. If other users may read an
-existing folder, it may be shared on purpose, so a warning is logged.
+They contain prompt lengths, addresses, keys of a run and engine output. If other users may read an
+existing folder, only a warning is logged, because it may be shared on purpose.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ def private_folder(path: Path) -> None:
 
 
 def open_private(path: Path, mode: str) -> BinaryIO:
-    """Open a file for writing; `mode` as for `open`, binary. If other users could read an existing
-    file of this user, its permissions are restricted. Raises OSError."""
+    """Open a binary file for writing; `mode` as for `open`.
+
+    If other users could read an existing file of this user, its permissions are restricted. Raises
+    OSError.
+    """
     return cast(BinaryIO, open(path, mode, opener=_opener))
 
 
@@ -41,7 +44,7 @@ def write_private(path: Path, data: bytes) -> None:
 def _opener(path: str, flags: int) -> int:
     descriptor = os.open(path, flags, _FILE)
     if stat.S_IMODE(os.fstat(descriptor).st_mode) & _OTHERS:
-        with contextlib.suppress(OSError):  # the file belongs to another user
+        with contextlib.suppress(OSError):  # The file belongs to another user.
             os.fchmod(descriptor, _FILE)
     return descriptor
 

@@ -31,16 +31,16 @@ def supervision_fd() -> int | None:
 
 
 def prepare_end() -> Callable[[], None]:
-    """Install the signal handlers; the returned function blocks until the process should end.
+    """Install the signal handlers. Returns a function that blocks until the process should end.
 
-    For a main thread without an event loop. The two steps are separate, so that a signal between
-    the "ready" line and the wait still ends the process cleanly.
+    For a main thread without an event loop. The two steps are separate, so a signal between the
+    "ready" line and the wait still ends the process cleanly.
     """
     woken, waker = socket.socketpair()
     waker.setblocking(False)
     signal.set_wakeup_fd(waker.fileno())
     for number in _SIGNALS:
-        signal.signal(number, lambda *_: None)  # the signal writes the wake-up byte
+        signal.signal(number, lambda *_: None)  # The signal writes the wake-up byte.
 
     def wait() -> None:
         fd = supervision_fd()
@@ -54,7 +54,7 @@ def prepare_end() -> Callable[[], None]:
 
 
 def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
-    """An event that is set when the process should end; call it in the loop's thread."""
+    """An event that is set when the process should end. Call this in the loop's thread."""
     event = asyncio.Event()
     for number in _SIGNALS:
         loop.add_signal_handler(number, event.set)
@@ -62,7 +62,7 @@ def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
     if fd is not None:
 
         def gone() -> None:
-            loop.remove_reader(fd)  # otherwise end of file would cause a busy loop
+            loop.remove_reader(fd)  # Otherwise the end of the file would cause a busy loop.
             event.set()
 
         loop.add_reader(fd, gone)
@@ -72,8 +72,8 @@ def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
 async def insist(end: asyncio.Event, within_s: float) -> None:
     """After `end` is set, kill this process if it has not ended within `within_s` real seconds.
 
-    For a process whose clean-up may wait for another process that has ended: the broker ends with
-    the supervisor, and a Kafka client can wait for the broker without a limit.
+    Clean-up may wait without a limit: the broker ends with the supervisor, and a Kafka client waits
+    for the broker.
     """
     await end.wait()
     timer = threading.Timer(within_s, os._exit, (0,))

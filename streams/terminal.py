@@ -1,7 +1,7 @@
 """Write text to a terminal so that no part of the text acts as a terminal command.
 
-`guarded_output` covers printed text, `streams.terminal_console` text that rich lays out.
-`show_json_bytes` keeps JSON valid.
+`guarded_output` handles printed text, and `streams.terminal_console` handles text that rich lays
+out. `show_json_bytes` keeps JSON valid.
 """
 
 from __future__ import annotations

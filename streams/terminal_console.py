@@ -13,8 +13,10 @@ from topics.printable import printable_lines
 
 
 class SafeConsole(Console):
-    """Console whose texts hold no control characters. It writes to standard output, or with
-    `stderr=True` to standard error."""
+    """Console whose texts contain no control characters.
+
+    It writes to standard output, or to standard error with `stderr=True`.
+    """
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

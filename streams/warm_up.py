@@ -1,8 +1,8 @@
 """Compile frequently used code before any caller waits for it.
 
-Without a cache on disk, compilation takes seconds. A process that is about to lead would not
-respond during that time, and its first plan would be late. The module compiles the code that reads
-telemetry, evaluates telemetry each second, and evaluates instances for plans.
+Without a cache on disk, compilation takes seconds. A new leader would not respond during that time,
+and its first plan would be late. The module compiles the code that reads telemetry, evaluates it
+each second, and evaluates instances for plans.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def warm_up() -> None:
     windows.stats("model", _NOW_MS, 60)
     change_index(np.ones((1, 3)), 1.0)
     erlang_c(1, 0.5)
-    for count in (1, 2):  # one count at the mean, one above
+    for count in (1, 2):  # One count is at the mean, one above it.
         poisson_tail(count, 1.0)
     dispersion(((10, 1), (10, 2)))
     many = {1: SHAPE_REQUESTS}

@@ -2,7 +2,7 @@
 
     python -m loadtests.chaos [--seed N] [--minutes M] [--broker HOST:PORT]
 
-After each fault the promises that apply are checked. The terminal, an HTML page with a timeline and
-a JSON file show the broken promises, their duration and their cost. Without --broker the embedded
-broker is used, which promises no durability, compaction or fencing.
+After each fault, the promises that apply to it are checked. Broken promises, their duration and
+their cost are shown on the terminal, on an HTML page with a timeline, and in a JSON file. Without
+--broker the embedded broker is used, which guarantees no durability, compaction or fencing.
 """

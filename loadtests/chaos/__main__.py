@@ -80,7 +80,7 @@ async def _run(options: argparse.Namespace) -> int:
         await ensure_topics(bootstrap, prefix)
         if not embedded:
             closing.push_async_callback(remove_topics, bootstrap, prefix)
-        work = folder / "work"  # logs and state; those of an earlier run are removed
+        work = folder / "work"  # Logs and state; those of an earlier run are removed.
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         stack = Stack(work, bootstrap, prefix)

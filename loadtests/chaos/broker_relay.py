@@ -1,7 +1,7 @@
-"""A relay between one process and the broker that can be cut or slowed.
+"""A relay between one process and the broker. It can be cut or slowed.
 
-The relay parses only the two kinds of Kafka answers that name the broker's address (Metadata,
-FindCoordinator). It replaces that address with its own, so that a client connects only through it.
+The relay parses only the two Kafka answers that name the broker's address (Metadata,
+FindCoordinator). It replaces the address with its own, so a client connects only through it.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Relay:
         self._drop()
 
     def cut(self) -> None:
-        """Let no data pass from now on."""
+        """Stop all data from now on."""
         self.is_cut = True
         self._drop()
 
     def heal(self) -> None:
-        """Let data pass again."""
+        """Pass data again."""
         self.is_cut = False
         self.slow_s = 0.0
 

@@ -25,7 +25,7 @@ def write(chaos: Chaos, folder: Path, title: str) -> tuple[Path, Path]:
 
 
 def summary(chaos: Chaos, title: str) -> dict[str, object]:
-    """Return every measurement."""
+    """All measurements of the run."""
     requests = chaos.requests
     takeovers = [o.takeover_s for o in chaos.outcomes if o.takeover_s >= 0]
     return {

@@ -34,9 +34,10 @@ _FLOOR = 2
 @dataclass(slots=True)
 class Outcome:
     """Result of one fault. at_s, until_s: its begin and end, in seconds from the start of the run.
-    well_s: seconds from its end until the stack was healthy again, -1 if it never was. stall_s:
-    stall of the host during the fault. takeover_s: seconds until another controller led, -1 without
-    a takeover. failed: requests without an answer. started: newly started instances."""
+    well_s: seconds from its end until the stack was healthy again; -1 if it never was. stall_s:
+    stall of the host during the fault. takeover_s: seconds until another controller led; -1 without
+    a takeover. failed: number of requests without an answer. started: number of new instances.
+    """
 
     fault: str
     lines: str
@@ -54,8 +55,10 @@ class Outcome:
 
 
 class Chaos:
-    """State of a run, for faults and checks. hit: target of the present fault. poison: places of
-    invalid records, each of which must get one dead letter. bases: clocks given to executors."""
+    """State of a run, for faults and checks. hit: target of the present fault. poison: positions of
+    invalid records, each of which must get one dead letter. bases: time bases of executors with a
+    wrong clock.
+    """
 
     def __init__(
         self,
@@ -140,8 +143,7 @@ class Chaos:
         return outcome
 
     async def _takeover(self, leader: str, began: float) -> float:
-        """Seconds from `began` until a controller other than `leader` reports that it leads; -1 if
-        none does."""
+        """Seconds from `began` until a controller other than `leader` leads; -1 if none does."""
         since = self.stack.leads_since.get(leader, (0, 0.0))[0]
         while time.monotonic() - began < _GIVE_UP_S:
             for name, (token, at_s) in self.stack.leads_since.items():
@@ -150,11 +152,14 @@ class Chaos:
             await asyncio.sleep(0.05)
         return -1.0
 
-    # -- is the stack healthy -----------------------------------------------------------------
+    # -- health of the stack ----------------------------------------------------------------
 
     async def _well(self, limit_s: float) -> float:
-        """Seconds from now until the stack was healthy and stayed healthy for `_STEADY_S`; -1 if
-        that takes longer than `limit_s`. The steady period reveals delayed effects of a fault."""
+        """Seconds until the stack is healthy and stays healthy for `_STEADY_S`.
+
+        -1 if that takes longer than `limit_s`. The steady period reveals delayed effects of a
+        fault.
+        """
         began = ill = time.monotonic()
         while ill - began < limit_s:
             self._why = await self._ill()
@@ -238,7 +243,7 @@ class Chaos:
                 found[key] = float(value)
         return found
 
-    # -- promises to check after a fault ------------------------------------------------------
+    # -- promises after a fault --------------------------------------------------------------
 
     async def _check(
         self, fault: Fault, outcome: Outcome, began: float,
@@ -279,7 +284,7 @@ class Chaos:
         await self._special(fault, outcome)
 
     def _requests(self, fault: Fault, outcome: Outcome, began: float) -> None:
-        """Check that requests succeed, except those that the fault may make fail."""
+        """Check that requests succeed, except requests that this fault may fail."""
         failed = self.load.failed(began - _SERVES_S, time.monotonic())
         failed = [r for r in failed if r.sent_s + r.took_s >= began]
         outcome.failed = len(failed)
@@ -307,8 +312,8 @@ class Chaos:
     async def _special(self, fault: Fault, outcome: Outcome) -> None:
         broken = outcome.broken
         if fault.leads:
-            # A lost or doubled count shows in the window for a minute. A record that only one of
-            # the two readers has read shows only briefly, so look again.
+            # A lost or doubled count stays in the window for a minute. A record that only one of
+            # the two readers has read is a brief difference, so measure again.
             for _ in range(_LOOKS):
                 outcome.rate_off = await self._rate_off()
                 if outcome.rate_off <= _OFF:
@@ -344,8 +349,8 @@ class Chaos:
         """Relative deviation of the leader's windows from a count of every telemetry record.
 
         The reference is the window of a reader that never failed. The newest second of a window is
-        incomplete, and the tick of a scrape is not known to the second. Therefore each scrape is
-        compared with its nearest reference window, and the median of a few scrapes is returned. A
+        incomplete, and the time of a scraped tick is not known to the second. So each scrape is
+        compared with the nearest reference window, and the median of a few scrapes is returned. A
         lost or doubled record affects most scrapes, so the median shows it.
         """
         await asyncio.sleep(2.0)

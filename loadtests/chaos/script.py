@@ -1,7 +1,7 @@
 """Faults: the effect of each, its duration, its permitted losses, and its limit for recovery.
 
 A new fault is one entry in `FAULTS`. Limits are in real seconds. The measured stall of the host is
-added to each limit, because a process that gets no CPU time cannot keep a promise.
+added to each limit, because a process without CPU time cannot keep a promise.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ Act = Callable[["Chaos", random.Random], Awaitable[None]]
 class Fault:
     """One fault. lines: lines of the table of promises that it tests. lasts_s: shortest and longest
     duration. limit_s: longest time from its end until the stack is healthy. loses: permitted
-    failures during the fault as text, "" for none. quiet: it gives no reason to start or remove an
-    instance. real: it needs a real broker. killable: it needs a broker that is started again after
-    a kill. leads: it removes the leader."""
+    failures during the fault as text; "" for none. The rest are flags. quiet: gives no reason to
+    start or remove an instance. real: needs a real broker. killable: needs a broker that restarts
+    after a kill. leads: removes the leader.
+    """
 
     name: str
     lines: str
@@ -182,7 +183,9 @@ def engine_on(port: str) -> int:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether process `pid` descends from this process. The machine may run other stacks."""
+    """Whether process `pid` descends from this process, because the machine may
+    run other stacks.
+    """
     while pid > 1:
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
@@ -219,8 +222,10 @@ Raw = tuple[str, bytes | None, bytes]
 
 
 async def _write(chaos: Chaos, records: Sequence[Raw]) -> list[Any]:
-    """Write each (topic, key, value), signed as its regular writer would sign it, because readers
-    ignore unsigned records. Returns the broker's answers."""
+    """Write each (topic, key, value) with a valid signature of its usual writer.
+
+    Readers ignore unsigned records. Returns the broker's answers.
+    """
     signer = Signer(Keys(chaos.stack.key), lambda: time.time_ns() // 1_000_000, "chaos")
     writer = producer(chaos.stack.bootstrap, "chaos")
     await writer.start()
@@ -267,8 +272,9 @@ async def _extreme(chaos: Chaos, rng: random.Random) -> None:
 
 
 async def _foreign(chaos: Chaos, rng: random.Random) -> None:
-    """Write empty assignments and routes with tokens of a former, the present and no known
-    leader."""
+    """Write empty assignments and routes with the tokens of a former, the present and an unknown
+    leader.
+    """
     chaos.hit = "assignments and routes"
     prefix = chaos.stack.prefix
     records: list[Raw] = []
@@ -300,7 +306,7 @@ async def _prices(chaos: Chaos, rng: random.Random) -> None:
         jump = Price(pool.id, 1000.0 * pool.price_usd_per_h, now_ms)
         records.append((PRICES.wire_name(prefix), pool.id.encode(), encode(jump)))
     for number, taken in enumerate(await _write(chaos, records)):
-        if number % 5 != 4:  # every fifth record is valid
+        if number % 5 != 4:  # Every fifth record is valid.
             chaos.poison.add((PRICES.name, taken.partition, taken.offset))
 
 
@@ -387,7 +393,7 @@ FAULTS: tuple[Fault, ...] = (
 def order(
     rng: random.Random, embedded: bool, only: str = "", *, killable: bool = False
 ) -> list[Fault]:
-    """Return every applicable fault once, in random order."""
+    """All applicable faults in random order, each once."""
     faults = [fault for fault in FAULTS if not (fault.real and embedded)]
     faults = [fault for fault in faults if killable or not fault.killable]
     faults = [fault for fault in faults if only in ("", fault.name)]

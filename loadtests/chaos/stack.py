@@ -1,7 +1,7 @@
 """Processes under test: two controllers, an executor per region, two gateways, engines.
 
-Each process reaches the broker through a relay of its own. Engines are simulated and start within
-seconds. Killed processes are started again, as by an init system.
+Each process reaches the broker through its own relay. Engines are simulated and start within
+seconds. A killed process is restarted, as by an init system.
 """
 
 from __future__ import annotations
@@ -123,8 +123,10 @@ class Stack:
             os.kill(pid, what)
 
     def leader(self) -> str:
-        """Name of the controller that became leader last, as controllers report; "" before the
-        first leader."""
+        """Name of the controller that became leader last, by the reports of controllers.
+
+        "" before the first leader.
+        """
         return max(self.leads_since, key=lambda n: self.leads_since[n][0], default="")
 
     def controller(self, name: str) -> Child:
@@ -177,8 +179,10 @@ class Stack:
         return Child(name=name, argv=argv, log=self.folder / f"{name}.log")
 
     def waited_s(self) -> float:
-        """CPU seconds so far for which the controllers' main threads were ready but waited for a
-        CPU. The kernel counts them; they measure the host's stall."""
+        """CPU seconds for which the controllers' main threads were ready but waited for a CPU.
+
+        The kernel counts them. They measure the stall of the host.
+        """
         waited = 0.0
         for name in self._controllers:
             try:
@@ -190,5 +194,5 @@ class Stack:
 
 
 def shifted(base: TimeBase, by_s: float) -> TimeBase:
-    """`base` as seen by a host whose clock is `by_s` ahead."""
+    """`base` on a host whose clock is `by_s` ahead."""
     return replace(base, origin_ms=base.origin_ms + int(by_s * 1000))

@@ -1,4 +1,4 @@
-"""Observer of a run: every record of the topics, every request, and the stalls of the host.
+"""Observer of a run: records every record of the topics, every request, and the stalls of the host.
 
 It reads the broker directly, not through a relay, and writes nothing.
 """
@@ -31,9 +31,10 @@ _BODY_TOKENS = 32
 @dataclass(slots=True)
 class Topics:
     """Records of a run. statuses, assignments, routes: the last record of each key. heard:
-    monotonic seconds of each node's last status. windows: all telemetry, as read by a reader that
-    never failed. numbers: how often each (leader token, decision number) was read. launches: start
-    times of each instance's processes."""
+    monotonic seconds of each node's last status. windows: all telemetry, read by a reader that
+    never failed. numbers: number of times that each (leader token, decision number) was read.
+    launches: start times of each instance's processes.
+    """
 
     statuses: dict[str, Status] = field(default_factory=dict)
     heard: dict[str, float] = field(default_factory=dict)
@@ -111,16 +112,16 @@ class Request:
 
 @dataclass(slots=True)
 class Load:
-    """Steady load on both gateways, sent without waiting for answers. factor: multiplies the rate,
-    for bursts."""
+    """A steady load on both gateways. Requests do not wait for answers. factor: multiplies the
+    rate, for bursts.
+    """
 
     requests: list[Request] = field(default_factory=list)
     factor: float = 1.0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def run(self, stack: Stack) -> None:
-        """Send requests until cancelled. A late sender catches up, so that the mean rate is
-        kept."""
+        """Send requests until cancelled. A late sender catches up, so the mean rate is kept."""
         async with ClientSession(timeout=ClientTimeout(total=60.0)) as session:
             due_s, turn = time.monotonic(), 0
             while True:
@@ -153,7 +154,9 @@ class Load:
 
 @dataclass(slots=True)
 class Host:
-    """Stall of the host. late_s: total delay with which a sleeping task of this process woke up."""
+    """The stall of the host. late_s: sum of the delays with which a sleeping task of this process
+    woke up.
+    """
 
     late_s: float = 0.0
 

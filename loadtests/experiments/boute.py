@@ -4,19 +4,20 @@
     python -m loadtests.experiments.boute --scale [--steps N] [--json OUT]
 
 Two models (Llama 3.1 8B and 70B) share 100 req/s on the paper's four kinds of eight-GPU servers
-(sec. 7.1; prices are the middle of its ranges, GPUs rented one by one). Scores and answers are
-generated: difficulty d is uniform, the router's score is d with noise, the small model is right
-with probability 0.93 - 0.28 d, the large one with 0.96 - 0.07 d (so 84% to 92.5% on average, about
-the paper's GSM8K range). P95 latency limits are read as limits of TTFT and TPOT at 256 output
-tokens. Costs, per quality:
+(sec. 7.1). Prices are the middle of its ranges, and GPUs are rented one by one. Scores and answers
+are generated. Difficulty d is uniform, and the router's score is d with noise. The small model is
+right with probability 0.93 - 0.28 d, the large one with 0.96 - 0.07 d. That is 79% and 92.5% on
+average, about the paper's GSM8K range. P95 latency limits are read as limits of TTFT and TPOT at
+256 output tokens. Costs, per quality:
 
 stand-alone     every request to the large model, on one GPU type or on mixed ones
 uniform         the split of least cost when both models get the same money (the paper: RouteLLM)
 homogeneous     splits and fleets optimised on the best single GPU type (BOute-Homo)
 ours            splits and fleets optimised together
 
-With --scale: the time to compute the whole front at the sizes of Table 2, with one eight-GPU server
-of each type. The time includes making candidates; BOute's times include simulating candidates.
+--scale measures the time to compute the whole front at the sizes of Table 2, with one eight-GPU
+server of each type. The time includes making candidates. BOute's times include simulating
+candidates.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ PAPER = {
                    "homogeneous": 36.07, "ours": 32.18},
 }  # fmt: skip
 RATE, OUTPUT = 100.0, 256.0
-MORE_PRICES = {**PRICES, "A100": 1.75, "L40S": 1.20}  # Demystifying's Table 1; market prices
+MORE_PRICES = {**PRICES, "A100": 1.75, "L40S": 1.20}  # Table 1 of Demystifying, with market prices
 TABLE_2 = ((3, "23.5 s"), (4, "32.5 s"), (6, "1.2 min"))
 
 
@@ -111,7 +112,9 @@ class Prices:
         return self._planned(split.fractions, None)
 
     def alone(self, split: Split, model: str) -> float:
-        """USD/h of a plan for one model's share of the requests alone; inf if no plan serves it."""
+        """Cost in USD/h of a plan for only one model's share of the requests; inf if no plan serves
+        it.
+        """
         _, usd, short = self._planned(split.fractions, (model,))
         return float("inf") if short else usd
 
@@ -133,7 +136,7 @@ class Prices:
 
 
 def least(options: list[PricedSplit[Plan]], quality: float) -> float:
-    """USD/h of the cheapest option of that quality."""
+    """Cost in USD/h of the cheapest option with this quality."""
     good = [o.usd_per_h for o in pareto_front(options) if o.split.quality >= quality]
     return min(good, default=float("inf"))
 

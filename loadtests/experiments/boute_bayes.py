@@ -71,7 +71,7 @@ def main() -> None:
     worse = 0
     for usd, quality in found:
         ours = min((cost for cost, good in exact if good >= quality - 1e-9), default=float("inf"))
-        worse += ours > usd * (1.0 + 1e-3)  # plans are made to a gap of 0.1%
+        worse += ours > usd * (1.0 + 1e-3)  # Plans are made to a gap of 0.1%.
         print(f"{quality:7.2f} {usd:16.2f} {ours:13.2f}")
     said = "dominates or equals" if not worse else f"is beaten at {worse} points of"
     print(f"the exact front {said} the searched one")

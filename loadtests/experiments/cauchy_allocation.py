@@ -2,10 +2,11 @@
 
     python -m loadtests.experiments.cauchy_allocation [--page docs/results/experiments.md]
 
-The paper's cluster (8 H800, 8 H20, 8 A800, two GPUs in a server, prices of its Table 1) serves
-Llama-3.1-8B on each of its workloads at the paper's requests/s. Cost efficiency is tokens of the
-demand per USD of whole servers. Throughputs are those of our performance model. The paper names no
-SLO; here the SLO is 2 s to the first token and 100 ms per token.
+The paper's cluster has 8 H800, 8 H20 and 8 A800, two GPUs in a server, and the prices of its Table
+1. It serves Llama-3.1-8B on each of the paper's workloads at the paper's requests/s. Cost
+efficiency is tokens of the demand per USD of whole servers. Throughputs are those of our
+performance model. The paper names no SLO; here the limits are 2 s to the first token and 100 ms per
+token.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     python -m loadtests.experiments.cauchy_autoscaling [--minutes 60] [--page
     docs/results/experiments.md]
 
-The paper's cluster, model and lengths (`cauchy_allocation`). Arrivals are Poisson. Their rate
-follows the Azure trace of 2023 (conversations, minute by minute), scaled so that its mean is the
-paper's requests/s of the workload; lengths are lognormal around the paper's means. Both fleets
-start as the controller's own plan for that mean; one stays fixed, the controller changes the other.
-Both serve the same requests in the simulator. Latency is end to end, over the served requests.
+Cluster, model and lengths are those of the paper (`cauchy_allocation`). Arrivals are Poisson. Their
+rate follows the Azure trace of 2023 (conversations, minute by minute), scaled to the paper's mean
+requests/s of the workload. Lengths are lognormal around the paper's means. Both fleets start as the
+controller's plan for that mean. One stays fixed, and the controller changes the other. Both serve
+the same requests in the simulator. Latency is end to end, over the served requests.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def scenario_of(workload: str, rates: Sequence[float], seed: int) -> Scenario:
 
 
 def both(scenario: Scenario) -> tuple[Outcome, Outcome]:
-    """Run `scenario` with the fixed plan and with the control loop."""
+    """Results of `scenario` with the fixed plan and with the control loop."""
     live = simulate(scenario, ControllerUnderTest())
     first = [one for one in live.ordered if one.at_s <= scenario.lead_s]
     if not first:

@@ -1,9 +1,9 @@
-"""Mixtures of cells for a rate: Cornserve's Algorithm 2, and the exact one.
+"""Mixtures of cells for a rate: Cornserve's Algorithm 2 and an exact algorithm.
 
-The paper calls Algorithm 2, which fills a rate greedily, optimal. It is not optimal: it takes a
-cell that overshoots the remaining rate only if nothing smaller fits. With cells of (1 GPU, 1
-req/s), (2, 2.1) and (4, 5), it needs five GPUs for 4.9 req/s although one cell of four GPUs
-suffices. `fewest_gpus` is exact, and as fast.
+Algorithm 2 fills a rate greedily. The paper calls it optimal, but it is not: it takes a cell that
+exceeds the remaining rate only if no smaller cell fits. With cells of (1 GPU, 1 req/s), (2, 2.1)
+and (4, 5), it needs five GPUs for 4.9 req/s, although one cell of four GPUs is enough.
+`fewest_gpus` is exact and as fast.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ _ROUNDING = 1e-9
 
 
 def greedy_mixture(cells: Sequence[Cell], req_per_s: float) -> dict[int, int]:
-    """Algorithm 2: the number of cells by cell size in GPUs. It repeatedly takes the largest cell
-    that does not overshoot the remaining rate, or the smallest cell if all overshoot it."""
+    """The number of cells by cell size in GPUs, by Algorithm 2.
+
+    It repeatedly takes the largest cell that does not exceed the remaining rate, or the smallest
+    cell if all exceed it.
+    """
     _check(cells, req_per_s)
     mixture: dict[int, int] = {}
     left = req_per_s
@@ -31,10 +34,10 @@ def greedy_mixture(cells: Sequence[Cell], req_per_s: float) -> dict[int, int]:
 
 
 def fewest_gpus(cells: Sequence[Cell], req_per_s: float) -> dict[int, int]:
-    """The mixture with the fewest GPUs that serves `req_per_s`; among several, the one with the
+    """The mixture with the fewest GPUs that serves `req_per_s`. Among several, the one with the
     highest rate.
 
-    most[n] = the largest rate on n GPUs: an unbounded knapsack over small sizes.
+    An unbounded knapsack over small sizes: most[n] is the largest rate on n GPUs.
     """
     _check(cells, req_per_s)
     largest = max(cells, key=lambda c: c.req_per_s / c.gpus)

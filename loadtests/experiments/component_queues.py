@@ -16,13 +16,16 @@ from autoscaler.serving.component_paths import ComponentPaths
 from topics.records import Endpoint, RouteGroup
 
 Seconds = Callable[[str, tuple[str, ...]], float]
-"""Seconds that a request of mean size takes of one instance: (stage, components that it runs)."""
+"""Seconds that a request of mean size takes on one instance, by (stage,
+components that it runs).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphRequest:
-    """One request. size: of its media, relative to the mean; encoders take proportionally
-    longer."""
+    """One request. size: size of its media relative to the mean. Encoders take proportionally
+    longer.
+    """
 
     at_s: float
     kind: str
@@ -90,8 +93,11 @@ def carry_by_queues(
     requests: Sequence[GraphRequest],
     sized: frozenset[str] = frozenset(),
 ) -> Carried:
-    """Send `requests` by the shortest queue. At every hop, a request goes to the instance with the
-    least time until completion per component of the request that the instance runs."""
+    """Send `requests` by the shortest queue.
+
+    At every hop, a request goes to the instance with the least time until completion, divided by
+    the number of its components that the instance runs.
+    """
     free, found = dict[Endpoint, float](), Carried()
     stages = [(s.name, end) for group in groups for s in group.stages for end in s.endpoints]
     of = {option.name: option for option in graph.deployments}
@@ -108,7 +114,7 @@ def carry_by_queues(
             if not role or any((graph.after[c] & left[n]) - role for c in role):
                 continue
             took = _took(seconds, stage, tuple(sorted(role)), requests[n], sized)
-            # Per component: an instance that does more of the request may take longer for it.
+            # Per component, because an instance that does more of the request may take longer.
             done = (max(now_s, free.get(end, 0.0)) - now_s + took) / len(role)
             if best is None or (done, order) < best[:2]:
                 best = done, order, stage, end, role, took
@@ -137,8 +143,9 @@ def _took(
     request: GraphRequest,
     sized: frozenset[str],
 ) -> float:
-    """Seconds that the stage takes: the mean, with the encoders' part scaled by the size of the
-    media."""
+    """Seconds that the stage takes: the mean, with the part of the encoders scaled by the size of
+    the media.
+    """
     mean = seconds(stage, runs)
     encoders = sized & set(runs)
     if not encoders:

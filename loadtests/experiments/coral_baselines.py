@@ -1,9 +1,9 @@
 """Coral's two baselines on allocation instances: Homo, and Cauchy with its combos.
 
 Both follow the rules in Coral's section 6.1. Homo takes, model by model, the homogeneous template
-with the most goodput per USD, and continues with the next template if nodes run out.
-Cauchy builds combos of homogeneous prefill and decode replicas, one prefill replica to several
-decode ones, and solves its ILP (eq. 16). Their plans have rows as in `optimizer.templates`.
+with the most goodput per USD, and continues with the next template if nodes run out. Cauchy builds
+combos of homogeneous prefill and decode replicas and solves its ILP (eq. 16). Plans have rows as in
+`optimizer.templates`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ class Replica:
 
 
 def replicas(instance: TemplateProblem, group: int, most_nodes: int = 1) -> list[Replica]:
-    """Per configuration, the homogeneous template with the most goodput per node, among those with
-    at most `most_nodes` nodes (0 = any number)."""
+    """For each configuration, the homogeneous template with the most goodput per node.
+
+    Templates have at most `most_nodes` nodes (0 = any number).
+    """
     nodes, rates = instance.nodes[group], instance.throughput_req_per_s[group]
     found = []
     for config in range(nodes.shape[1]):
@@ -48,8 +50,10 @@ def replicas(instance: TemplateProblem, group: int, most_nodes: int = 1) -> list
 
 
 def homo(instance: TemplateProblem, most_nodes: int = 1) -> Ints:
-    """Homo's plan as rows (group, region, template, count): greedy, one model after another,
-    highest demand first."""
+    """Homo's plan as rows (group, region, template, count).
+
+    It is greedy: one model after another, highest demand first.
+    """
     left = instance.available_nodes.astype(np.int64).copy()
     rows = []
     for group in np.argsort(-instance.demand_req_per_s, kind="stable"):
@@ -96,8 +100,8 @@ def combos(
     """Return every pair of a prefill and a decode replica at two ratios of their numbers.
 
     One is the ratio with the lowest cost per request. The other is the best ratio with a single
-    prefill replica, because scarce nodes may not suffice for two replicas of a kind. weight: P / C,
-    with C in requests per USD of each phase (eq. 14-15; lengths are not part of an instance).
+    prefill replica, because scarce nodes may not be enough for two. weight: P / C, with C in
+    requests per USD of each phase (eq. 14-15, without lengths, which an instance does not have).
     """
     return [
         combo
@@ -169,8 +173,10 @@ def _solve(
     time_limit_s: float,
     first: str | None,
 ) -> list[int] | None:
-    """Counts of combos; None if the demand cannot be met. first: "goodput" maximises the sum of
-    served shares instead of requiring that all demand is met."""
+    """Counts of combos; None if the demand cannot be met.
+
+    first: "goodput" maximises the sum of served shares instead of requiring that all demand is met.
+    """
     model = pulp.LpProblem("cauchy", pulp.LpMinimize)
     x = [model.add_variable(f"x{i}", 0, None, cat="Integer") for i in range(len(every))]
     used: dict[tuple[int, int], list[pulp.LpAffineExpression]] = {}

@@ -3,9 +3,9 @@
     python -m loadtests.experiments.coral_config [--setup core|extended] [--library vllm|coral]
            [--nodes N] > shoal.yaml
 
-Models, SLOs, nodes, prices and demand: `coral_setup`. Library `coral`: an instance may combine any
-nodes, as in the paper (simulated engines only). Library `vllm`: equal slices of nodes, which vLLM
-can run.
+`coral_setup` has models, SLOs, nodes, prices and demand. In library `coral` an instance may combine
+any nodes, as in the paper (only for simulated engines). In library `vllm` it uses equal slices of
+nodes, which vLLM can run.
 """
 
 from __future__ import annotations

@@ -4,15 +4,15 @@
 
 Helix's "High GPU-Heterogeneity Cluster" (4 A100 40G, 6 V100, 16 L4, 38 T4) serves Llama 2 70B on
 requests of 763 tokens in, 232 out (Azure conversation). Our plan uses the exact templates of at
-most six nodes within 2090 ms to the first token and 730 ms per token, in the cheapest of the
-allocations that serve the most requests. Coral does not print Helix's own throughput, so Helix's
-plan is modelled: all nodes in one pipeline without a latency limit, with prompts and tokens sharing
-every stage, and with the best number of stages. Nodes are assigned to stages by their strength,
+most six nodes within 2090 ms to the first token and 730 ms per token. It is the cheapest allocation
+among those that serve the most requests. Coral does not print Helix's own throughput, so Helix's
+plan is modelled: all nodes form one pipeline without a latency limit, with the best number of
+stages. Prompts and tokens share every stage. Nodes are assigned to stages by their strength, and
 layers by an exact search. Both plans use our performance model.
 
-Assumptions, because the paper gives no values: the nodes are 4 x 1 A100, 6 x 1 V100, 8 x 1 and 4 x
-2 L4, 10 x 1, 6 x 2 and 4 x 4 T4; prices are AWS on-demand prices, and a node size that AWS does not
-sell costs its share of the next larger size.
+The paper gives no node sizes and prices, so these are assumptions. Nodes are 4 x 1 A100, 6 x 1
+V100, 8 x 1 and 4 x 2 L4, 10 x 1, 6 x 2 and 4 x 4 T4. Prices are AWS on-demand prices. A node size
+that AWS does not sell costs its share of the next larger size.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NODES = (
     ("A100-40GB", 1, 4, 4.096), ("V100", 1, 6, 3.06), ("L4", 1, 8, 0.8048), ("L4", 2, 4, 2.3008),
     ("T4", 1, 10, 0.526), ("T4", 2, 6, 1.956), ("T4", 4, 4, 3.912),
 )  # fmt: skip
-"""GPU, GPUs of a node, nodes, USD/h of a node."""
+"""GPU type, GPUs of a node, number of nodes, USD/h of a node."""
 SLICES = tuple(NodeSlice(catalog.gpu(gpu), n) for gpu, n, _, _ in NODES)
 COUNTS = np.array([count for _, _, count, _ in NODES])
 PRICES = np.array([usd for _, _, _, usd in NODES])
@@ -110,8 +110,11 @@ def one_pipeline(name: str, slo: Slo) -> Row:
 
 
 def pipeline_req_per_s(table: Floats, stages: int, counts: Ints) -> float:
-    """Requests/s of a pipeline of `stages` stages. Each of the `counts` nodes joins the stage that
-    is weakest so far. table: (configurations, layers) requests/s, never rising with the layers."""
+    """Requests/s of a pipeline of `stages` stages.
+
+    Each of the `counts` nodes joins the stage that is the weakest so far. table: requests/s by
+    (configuration, layers); it never rises with the layers.
+    """
     layers = table.shape[1]
     strength = (table * np.arange(1, layers + 1)).max(axis=1)
     kinds = np.repeat(np.arange(len(counts)), counts)
@@ -124,14 +127,17 @@ def pipeline_req_per_s(table: Floats, stages: int, counts: Ints) -> float:
     low, high = 0.0, float(held.max())
     for _ in range(60):
         middle = 0.5 * (low + high)
-        fits = (held >= middle).sum(axis=1)  # most layers with which a stage serves `middle`
+        fits = (held >= middle).sum(axis=1)  # the most layers with which a stage serves `middle`
         low, high = (middle, high) if fits.min() > 0 and fits.sum() >= layers else (low, middle)
     return low
 
 
 def compared() -> list[Row]:
-    """Return four rows: one pipeline without a limit, one within our limit, our plan for the most
-    requests, and our plan for four requests/s."""
+    """Four rows.
+
+    One pipeline without a limit, one within our limit, our plan for the most requests, and our plan
+    for four requests/s.
+    """
     plenty = instance(100.0)
     four = replace(plenty, demand_req_per_s=np.full(2, 4.0))
     return [

@@ -57,9 +57,12 @@ PAPER = {
     ("extended", "large-heavy"): (2.79, 3.47),
     ("extended", "small-heavy"): (2.34, 1.64),
 }
-"""Cost of Homo and of Cauchy by Coral's; "about 10%" in the core setup's small-heavy."""
+"""Cost of Homo and of Cauchy relative to Coral in the paper.
+
+For the core setup's small-heavy mix the paper says "about 10%".
+"""
 PAPER_LARGEST = {"core": (2.02, 1.88), "extended": (4.93, 4.08)}
-"""The same for the largest model alone, balanced."""
+"""The same ratios for the largest model alone, with the balanced mix."""
 PLENTY = 400
 _LIMIT_S = 600.0
 _PCIE_GB_S = 25.0
@@ -69,8 +72,10 @@ _METHODS = ("shoal", "homo", "cauchy")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """USD/h of our plan, and the costs of Homo and Cauchy relative to our plan. largest: both
-    relative costs for the last model alone."""
+    """Cost of our plan in USD/h, and costs of Homo and Cauchy relative to it.
+
+    largest: both relative costs for the last model alone.
+    """
 
     name: str
     usd_per_h: float
@@ -80,8 +85,9 @@ class Row:
 
 
 def on_library(setup: Setup, profile: Profile, mixes: Sequence[str], nodes: int = 1) -> list[Row]:
-    """Costs over Coral's full library. nodes: largest number of nodes in a baseline's replica, 0 =
-    any."""
+    """Costs over Coral's full library. nodes: largest number of nodes in a baseline's replica; 0 =
+    any.
+    """
     made, rows = libraries(setup, profile), []
     for mix in mixes:
         problem = instance(setup, made, mix, PLENTY)
@@ -163,7 +169,7 @@ def _cluster(setup: Setup) -> Cluster:
 
 
 def varied(setup: Setup, profile: Profile) -> list[Row]:
-    """Rows of the balanced mix, each with one assumption changed."""
+    """Rows of the balanced mix, each with one changed assumption."""
     changes: dict[str, Callable[[Setup], Setup]] = {
         "as stated": lambda one: one,
         "every GPU of a kind at one price": _one_price,

@@ -3,13 +3,12 @@
     python -m loadtests.experiments.coral_scarce [--setup core|extended] [--epochs N] [--seed S]
            [--alike gpus|nodes] [--page docs/results/experiments.md]
 
-Models, nodes, prices and demand: `coral_setup`; templates as in `coral_models`. Alibaba's trace is
-not available, so this experiment draws an order of nodes of all kinds and regions for each epoch.
-All node sizes have the same expected number of GPUs (--alike nodes: of nodes). The available nodes
-are the shortest prefix of that order with which our plan serves all demand, and 25% (core) or 75%
-(extended) more. As in the paper, if a method cannot serve the demand, the demand for every model is
-lowered in steps of 2% until the method can. Goodput is the remaining share of the demand; cost is
-the cost of the plan for that share.
+`coral_setup` has models, nodes, prices and demand. Templates are as in `coral_models`. Alibaba's
+trace is not available, so this experiment draws an order of all nodes for each epoch. All node
+sizes have the same expected number of GPUs (with --alike nodes: of nodes). The shortest prefix of
+the order with which our plan serves all demand is available, plus 25% (core) or 75% (extended). If
+a method cannot serve the demand, the demand of every model is lowered in steps of 2% until it can,
+as in the paper. Goodput is the remaining share of the demand, and cost is that of the plan for it.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ PAPER = {
     "core": {"homo": (1.00, 1.24), "cauchy": (1 / 1.51, 1.0)},
     "extended": {"homo": (1.52, 7.64), "cauchy": (1 / 1.25, 2.39)},
 }
-"""Coral's cost and goodput by the baseline's."""
+"""Coral's cost and goodput relative to the baseline's, in the paper."""
 MOST_NODES = 1000
 _STEPS = 50
-_LIMIT_S = 600.0  # limit of the baseline's MIP
+_LIMIT_S = 600.0  # Limit of the baseline's MIP
 
 Method = Callable[[TemplateProblem], Ints]
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """USD/h, and the share of all demand that is served."""
+    """USD/h, and the served share of all demand."""
 
     usd_per_h: float
     goodput: float
@@ -71,7 +70,7 @@ class Epoch:
 
 
 def epochs(setup: Setup, seeds: Sequence[int], alike: str) -> list[Epoch]:
-    """Return one epoch for each seed, and print each as soon as it is ready."""
+    """One epoch for each seed. Each is printed as soon as it is ready."""
     plenty = instance(setup, libraries(setup, default_profile()), "balanced", MOST_NODES)
     methods: dict[str, Method] = {
         "shoal": lambda problem: ours(problem, 0.01),

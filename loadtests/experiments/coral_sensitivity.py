@@ -4,10 +4,10 @@
     docs/results/experiments.md]
 
 The paper's test bed: the prefill phase of GPT-OSS 120B on the extended setup's 20 node
-configurations. For each pair of N_max (nodes of a template) and rho (memory of a template over the
-model's size), it prints the searched multisets, the kept templates, CPU seconds on one thread, and
-requests per USD of the best template. Our search takes at most 6 nodes; the paper's curve is flat
-from 6 nodes on.
+configurations. N_max is the number of nodes of a template, and rho is its memory relative to the
+model's size. For each pair it prints the searched multisets, the kept templates, CPU seconds on one
+thread, and requests per USD of the best template. Our search uses at most 6 nodes; the paper's
+curve is flat from 6 nodes on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from loadtests.experiments.page import put, rows_of
 from streams.tools.backtest.svg_charts import Series, line_chart
 
 PAIRS = ((1, 2.0), (2, 4.0), (3, 6.0), (4, 8.0), (5, 10.0), (6, 12.0), (6, 24.0))
-"""Both raised together, as in the paper's Figure 13; the last one leaves memory free."""
+"""Pairs (N_max, rho). Both rise together, as in the paper's Figure 13; the last one doubles rho."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, help="put table and chart there")
     args = parser.parse_args(argv)
     try:
-        measure(args.model, 2, 12.0)  # compiles before the measurements
+        measure(args.model, 2, 12.0)  # This compiles before the measurements.
         rows = [measure(args.model, n, rho) for n, rho in PAIRS]
         lines = _table(rows)
         print("\n".join(lines))

@@ -1,9 +1,10 @@
 """Coral's models, nodes, prices and demand (Table 3, sec. 6.1), and their allocation instances.
 
-The two setups are the paper's. Values that the paper does not print are assumptions: mean lengths
-of the datasets (Azure conversation 1155/211, Azure code 2048/28, BurstGPT 621/235 tokens), AWS
-on-demand prices of the smallest instance of 1, 2, 4 or 8 GPUs (a size that AWS does not sell costs
-half or a quarter of a larger size), and regions that cost 10 and 20% more than the first.
+The two setups are the paper's. Values that the paper does not print are assumptions. Mean lengths
+of the datasets are 1155/211 (Azure conversation), 2048/28 (Azure code) and 621/235 tokens
+(BurstGPT). Prices are AWS on-demand prices of the smallest instance of 1, 2, 4 or 8 GPUs. A size
+that AWS does not sell costs half or a quarter of a larger size. The other regions cost 10 and 20%
+more than the first.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CONVERSATION, CODE, BURST = (1155, 211), (2048, 28), (621, 235)
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One row of Table 3: SLOs in ms, mean lengths of its dataset."""
+    """One row of Table 3: SLOs in ms, and the mean lengths of its dataset."""
 
     name: str
     source: str
@@ -69,8 +70,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A setup of sec. 6.1. slack: available nodes over needed nodes, if nodes are scarce (sec.
-    6.4). heavy: models that get 80% of the requests under uneven demand (sec. 6.5)."""
+    """A setup of sec. 6.1. slack: available nodes relative to needed nodes, if nodes are scarce
+    (sec. 6.4).
+
+    heavy: models that get 80% of the requests under uneven demand (sec. 6.5).
+    """
 
     name: str
     models: tuple[Model, ...]
@@ -123,8 +127,10 @@ class Libraries:
 
 
 def libraries(setup: Setup, profile: Profile) -> Libraries:
-    """Coral's full library (sec. 4.2): any nodes, data-parallel stages, no capacity reserved for
-    queueing."""
+    """Coral's full library (sec. 4.2).
+
+    It has any nodes and data-parallel stages, and reserves no capacity for queueing.
+    """
     slices = tuple(NodeSlice(node.gpu, node.gpus) for node in setup.nodes)
     nodes, rates = [], []
     for model in setup.models:
@@ -156,8 +162,10 @@ def pairs(setup: Setup) -> list[tuple[int, int]]:
 
 
 def ours(problem: TemplateProblem, gap: float) -> Ints:
-    """Our plan within `gap` of the cheapest. The search has no time limit, so equal problems get
-    equal plans."""
+    """Our plan within `gap` of the cheapest.
+
+    The search has no time limit, so equal problems give equal plans.
+    """
     return solve_templates(problem, SolveOptions(gap=gap)).rows
 
 

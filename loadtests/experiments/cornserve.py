@@ -4,10 +4,11 @@
 
 Component rates are the paper's Table 1 (one A100-80GB each). The paper does not print its profiles
 of shared deployments. Here a shared instance takes `overhead` times as long as its components
-alone; several overheads are shown, because the best choice depends on the overhead. For mixes from
-text alone to image-heavy and spoken requests, it prints requests/s on 8 GPUs: with all components
-in one deployment, with each component in its own, and by the plan. It also prints Algorithm 1's
-cells and, for a range of rates, the GPUs of Algorithm 2's mixture and of the exact mixture.
+alone. Several overheads are shown, because the best choice depends on them. Mixes range from only
+text to image-heavy and spoken requests. For each mix it prints requests/s on 8 GPUs: with all
+components in one deployment, with each component in its own, and by the plan. It also prints
+Algorithm 1's cells. For a range of rates it prints the GPUs of Algorithm 2's mixture and of the
+exact mixture.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from autoscaler.planning.component_graph import component_problem, most_for_budg
 from loadtests.experiments.cell_mixtures import fewest_gpus, greedy_mixture
 
 GPU = catalog.gpu("A100")
-# Table 1: requests/s that use the component, on one A100-80GB.
+# Table 1: requests/s of each component on one A100-80GB
 TABLE_1 = {"image": 15.64, "video": 1.28, "audio": 34.04, "llm": 1.09, "speech": 0.28}
 AFTER = {
     "image": frozenset[str](),
@@ -131,8 +132,10 @@ def main() -> None:
 
 
 def mixtures(cells: tuple[Cell, ...]) -> float:
-    """Compare Algorithm 2 with the exact mixture over 200 rates; returns the share of rates for
-    which Algorithm 2 needs more GPUs."""
+    """Compare Algorithm 2 with the exact mixture over 200 rates.
+
+    Returns the share of rates for which Algorithm 2 needs more GPUs.
+    """
     top = 3.0 * cells[-1].req_per_s
     worse, most = 0, 0
     for step in range(1, 201):

@@ -5,10 +5,10 @@
 Component rates are the paper's Table 1 (`loadtests.experiments.cornserve`), on 8 A100s. Arrivals
 follow the scaled rates of ServeGen's recorded multimodal day; the number of images in a request
 follows its histogram. The share of requests with images varies from none to all. The result is the
-highest rate at which 95% of requests end within a limit, found by bisection: for the planned paths,
-for all components in one deployment, and for each component in its own. All methods get the same
-requests. Last, the instances of the plan serve requests that go to the shortest queue at every hop
-instead of along planned paths.
+highest rate at which 95% of requests end within a limit, found by bisection. It is printed for the
+planned paths, for all components in one deployment, and for each component in its own. All methods
+get the same requests. The last column is for the planned instances with routing to the shortest
+queue at every hop.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def routes_of(plan: ComponentPlan, model: ComponentGraph) -> RouteGroup:
 
 
 def attained_rate(run: Run, made: Callable[[float], list[GraphRequest]], start: float) -> float:
-    """The highest mean rate at which enough requests end in time."""
+    """The highest mean rate at which enough requests end within the limit."""
     low, high = 0.0, 2.0 * start
     for _ in range(_STEPS):
         rate = (low + high) / 2.0

@@ -3,15 +3,14 @@
     python -m loadtests.experiments.demystifying [--budgets 15,30,60] [--json OUT]
     python -m loadtests.experiments.demystifying --scale
 
-The first command covers the availabilities of Table 4, the mixes of Table 5 and each budget. It
-prints requests/s of our plan for Llama-3-70B, and of plans without one of its decisions: one GPU
-type (the best of the six), a composition that spends the same on each GPU type, one tensor-parallel
-size for all replicas (the best one), round robin over the replicas, and weights by speed alone,
-which ignore request types. Rates for the paper's nine request types are those of our performance
-model (the paper measured on rented GPUs); prices are those of Table 1. As in the paper,
-availability does not limit homogeneous fleets. The paper has no SLO, so the limits here are too
-loose to have an effect. The second command compares our one MIP with the paper's bisection on
-makespans.
+The first command runs the availabilities of Table 4, the mixes of Table 5 and each budget. It
+prints requests/s of our plan for Llama-3-70B, and of plans without one of its decisions. Those use
+the best single GPU type; the same spending on each GPU type; the best single tensor-parallel size;
+round robin over the replicas; or weights by speed, which ignore request types. Rates for the
+paper's nine request types come from our performance model (the paper measured on rented GPUs).
+Prices are those of Table 1. As in the paper, availability does not limit homogeneous fleets. The
+paper has no SLO, so the limits here are too loose to have an effect. The second command compares
+our single MIP with the paper's bisection on makespans.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from autoscaler.planning.budget_program import budget_arrays
 from autoscaler.planning.planning_problem import make_problem
 from loadtests.experiments.mixes import even_fractions, makespan_by_bisection, restricted
 
-# Table 1 (USD per GPU-hour) and Table 4 (GPUs available), in the order of Table 4.
+# Table 1 (USD per GPU-hour) and Table 4 (available GPUs), in the order of Table 4.
 GPUS = ("RTX4090", "A40", "A6000", "L40", "A100", "H100")
 PRICES = (0.53, 0.55, 0.83, 0.83, 1.75, 2.99)
 AVAILABLE = (
@@ -47,7 +46,8 @@ AVAILABLE = (
     (32, 16, 8, 8, 32, 8),
     (24, 24, 24, 16, 4, 8),
 )
-# Table 5: shares of the nine request types in per cent, ordered by input, then output (Figure 4).
+# Table 5: shares of the nine request types in per cent, ordered by input, then by output (Figure
+# 4).
 MIXES = (
     (33, 7, 8, 7, 27, 6, 6, 3, 3),
     (22, 5, 5, 21, 5, 5, 19, 6, 12),
@@ -100,8 +100,10 @@ def arrays_of(cluster: Cluster, rates: Mapping[str, float], profile: Profile) ->
 
 
 def per_gpu(arrays: MixProblem, available: tuple[int, ...], budget: float) -> MixProblem:
-    """`arrays` for clouds that rent single GPUs, as in the paper: `available` of each type, at its
-    price."""
+    """`arrays` for clouds that rent single GPUs, as in the paper.
+
+    Each type has `available` GPUs at its price.
+    """
     return replace(
         arrays,
         node_gpus=np.ones(len(GPUS)),
@@ -152,8 +154,9 @@ def _on(arrays: MixProblem, kind: int, budget: float) -> float:
 
 
 def _blind(arrays: MixProblem, copies: Ints) -> float:
-    """Distribute every request type by the same weights: the speed of each replica on the whole
-    mix."""
+    """Distribute every request type by the same weights, the speed of each replica on the whole
+    mix.
+    """
     rates = np.zeros((len(arrays.busy), len(arrays.work)))
     config = arrays.busy.argmax(axis=0)
     rates[config, arrays.type_of] = 1.0 / arrays.busy.max(axis=0)
@@ -166,7 +169,7 @@ def _blind(arrays: MixProblem, copies: Ints) -> float:
 
 
 def _even_composition(arrays: MixProblem, available: tuple[int, ...], budget: float) -> float:
-    """Plan with the same spending on each GPU type, as far as the type is available."""
+    """Plan with the same spending on each GPU type, as far as GPUs are available."""
     share = budget / len(GPUS)
     most = np.minimum(np.floor(share / np.array(PRICES)), available)
     return _multiple(most_work(replace(arrays, node_max=most.astype(float)), 20.0, 1e-3))

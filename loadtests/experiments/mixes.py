@@ -21,8 +21,10 @@ def restricted(problem: MixProblem, activities: Ints) -> MixProblem:
 
 
 def even_fractions(problem: MixProblem, copies: Ints) -> Floats:
-    """Distribute each request type evenly over all copies that can serve it (round robin). Each
-    activity uses one configuration."""
+    """Distribute each request type evenly over all copies that can serve it (round robin).
+
+    Each activity uses one configuration.
+    """
     weight = (copies @ (problem.busy > 0.0)).astype(float)
     total = np.bincount(problem.type_of, weights=weight, minlength=len(problem.work))
     share: Floats = weight / np.where(total > 0.0, total, 1.0)[problem.type_of]
@@ -32,8 +34,10 @@ def even_fractions(problem: MixProblem, copies: Ints) -> Floats:
 def makespan_by_bisection(
     problem: MixProblem, tolerance: float, seconds: float
 ) -> tuple[float, float] | None:
-    """A feasible and an infeasible makespan that differ by at most `tolerance`, found with the
-    feasibility MILPs of Demystifying App. F. None if a time limit ends the search earlier."""
+    """(feasible makespan, infeasible makespan) that differ by at most `tolerance`.
+
+    Source: feasibility MILPs of Demystifying App. F. None if a time limit ends the search earlier.
+    """
     if len(problem.unserved):
         return None
     gpus = max(1.0, float(problem.node_gpus @ problem.node_max))
@@ -45,6 +49,6 @@ def makespan_by_bisection(
         middle = (low + high) / 2.0
         found = least_cost(problem, 1.0 / middle, seconds, gap=np.inf)  # any feasible plan will do
         if found is Unfound.LIMIT:
-            return None  # a plan may still exist
+            return None  # A plan may still exist.
         low, high = (middle, high) if found is Unfound.IMPOSSIBLE else (low, middle)
     return high, low

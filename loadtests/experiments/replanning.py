@@ -4,18 +4,17 @@
 
 The product's controller and planner run in the simulator, in virtual time and in budget mode, with
 the paper's nine request types in its mix 2 (Table 5) and GPUs of its Table 4 on nodes of four. Each
-of two events is simulated twice: with a planner that plans again, and with one that is unavailable
-from the event on.
+of two events is simulated twice: with the planner, and without it from the event on.
 
     workload   from the event on, 90% of the requests have the short output
     GPU drop   a node of four H100 is lost
 
-The offered load is the throughput of the best plan for the present mix. The drop leaves it
-unchanged; the shift adds a quarter, because the simulated engines are faster than planned. The
+The offered load is the throughput of the best plan for the present mix. The GPU drop leaves it
+unchanged. The shift adds a quarter, because the simulated engines are faster than planned. The
 printed throughput counts requests that waited for at most a minute. The share in brackets is that
 of the worst-served request type, because a plan that starves a type does not serve the mix. The
-paper measured rented GPUs and has no SLO (the limits here are too loose to have an effect); our
-rates are those of the performance model, so only the changes are comparable.
+paper measured rented GPUs and has no SLO, so the limits here are too loose to have an effect. Our
+rates come from the performance model, so only the changes are comparable.
 """
 
 from __future__ import annotations
@@ -67,8 +66,11 @@ _NONE = Assignment("none", "none", 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Requests/s served before the event, after it, and after planning again, each with the share
-    of the worst-served request type. offered: requests/s offered after the event."""
+    """Requests/s served before the event, after it, and after the new plan, each with the share of
+    the worst-served request type.
+
+    offered: requests/s offered after the event.
+    """
 
     event: str
     offered: float
@@ -87,8 +89,10 @@ BEFORE = mix_of(MIXES[1])
 
 
 def surged() -> tuple[float, ...]:
-    """The mix BEFORE, changed so that SHORT of all requests have the shortest output. Types with
-    the shortest output keep their ratios among each other, and so do the other types."""
+    """The mix BEFORE, changed so that the share SHORT of all requests has the shortest output.
+
+    Ratios among types with the shortest output stay, and so do ratios among the other types.
+    """
     least = min(o for _, o in TYPES)
     short = sum(s for s, (_, o) in zip(BEFORE, TYPES, strict=True) if o == least)
     return tuple(
@@ -136,8 +140,10 @@ def planned_req_per_s(cluster: Cluster, mix: Sequence[float]) -> float:
 def arrivals(
     model: str, before: float, after: float, mix: Sequence[float], seed: int
 ) -> list[Arrival]:
-    """Poisson arrivals at the rate `before`, and from EVENT_S on at the rate `after` with the mix
-    `mix`."""
+    """Poisson arrivals at the rate `before`.
+
+    From EVENT_S on, they have the rate `after` and the mix `mix`.
+    """
     random = np.random.default_rng(seed)
     found: list[Arrival] = []
     for rate, shares, from_s, to_s in (
@@ -154,8 +160,10 @@ def arrivals(
 
 
 def served(calls: Sequence[Call], from_s: float, to_s: float) -> tuple[float, float]:
-    """(requests/s, the smallest served share of a request type) of the arrivals in this period. The
-    smallest share excludes types with fewer than a hundred requests."""
+    """(requests/s, smallest served share of a request type) of the arrivals in this period.
+
+    Types with fewer than a hundred requests are left out of the smallest share.
+    """
     came: dict[tuple[int, int], list[int]] = {}
     for call in calls:
         if from_s <= call.arrival_ms / 1000.0 - LEAD_S < to_s:

@@ -2,7 +2,7 @@
 
     python -m loadtests.invariants --seeds 1000
 
-Real: `decide`, the planner, election, seat, terms, outbox, tick loop, the fold of the topics,
-codecs, signatures, windows and the executor's reconciler. Simulated: the broker, processes, engines
-and feeds. A failing seed is printed; `--seed N` reproduces it.
+Real parts: `decide`, the planner, leader election, terms, outbox, tick loop, control state, codecs,
+signatures, windows and the executor's reconciler. Simulated parts: the broker, processes, engines
+and feeds. A failing seed is printed, and `--seed N` reproduces it.
 """

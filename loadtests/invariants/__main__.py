@@ -21,8 +21,9 @@ from loadtests.invariants.simulated_run import World
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one seed: the broken promises as text; how often each line of the table of promises
-    was checked; simulated seconds."""
+    """Result of one seed: the broken promises as text, the number of checks of each line of the
+    table of promises, and the simulated seconds.
+    """
 
     seed: int
     broken: tuple[str, ...]

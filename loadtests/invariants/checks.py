@@ -1,7 +1,7 @@
 """Promises that must hold in every run: the lines of the table that a simulation can check.
 
-Each check compares the true state of nodes and processes, and every tick of the leader, with a
-promise. Checks are counted, so that a report shows how often each promise was tested.
+Each check compares a promise with the true state of nodes and processes, or with a tick of the
+leader. Checks are counted, so a report shows how often each promise was tested.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from loadtests.invariants.controller import Controller
     from loadtests.invariants.simulated_run import World
 
-_WAY_S = 3.0  # delay of a record and two ticks
+_WAY_S = 3.0  # The delay of a record and two ticks
 _TAKEOVER_S = 10.0
-_EVERY = 40  # every 40th tick is decided twice
+_EVERY = 40  # Every 40th tick is decided twice.
 _EXACT_S = 40
 _LEAVING = (Life.UNROUTED, Life.DRAINING)
 
@@ -81,7 +81,7 @@ class Promises:
                        "the same observation led to other decisions")  # fmt: skip
 
     def _removals(self, controller: Controller, done: TickResult) -> None:
-        """Check lines 1 to 4 and 25: conditions that forbid a scale-in."""
+        """Check lines 1 to 4 and 25: conditions that block a scale-in."""
         world, now_s = self._world, self._world.now_s
         for effect in done.effects:
             if not isinstance(effect, PublishDecision) or not effect.record.applied:
@@ -127,7 +127,7 @@ class Promises:
         return None
 
     def _budgets(self, done: TickResult) -> None:
-        """Check lines 6 and 20: how many groups of a model leave at a time, and how many stay."""
+        """Check lines 6 and 20: how many groups of a model leave at a time, and how many remain."""
         before = {group.name: group for group in done.before.groups}
         for group in done.after.groups:
             was = before.get(group.name)
@@ -151,7 +151,7 @@ class Promises:
             within = within or (not was.after and self._is_surplus(group, own, done))
             self._hold("6", within, f"{len(leaving)} groups of {group.model} leave at once")
             if group.yields:
-                continue  # the plan makes room for something larger, or for another model
+                continue  # The plan makes room for something larger, or for another model.
             stays = [g for g in own if g.life in (Life.ACTIVE, Life.RETIRING) and _ready(g, done)]
             wanted = sum(g.counts for g in own)
             floor = min(service.min_instances, wanted)
@@ -160,8 +160,10 @@ class Promises:
             )
 
     def _is_surplus(self, group: ServingGroup, own: list[ServingGroup], done: TickResult) -> bool:
-        """Whether the ready groups without `group` cover the whole planned demand, while no fault
-        hides or distorts the model's demand."""
+        """Whether the ready groups except `group` cover the whole planned demand.
+
+        False while a fault hides or distorts the model's demand.
+        """
         model = group.model
         strain = self._since("strain", model)
         hidden = self._gap_s(model) > _WAY_S or self._since("false zero", model) is not None
@@ -174,14 +176,15 @@ class Promises:
         return sum(_rate(g, done) for g in stays) >= needed - 1e-6
 
     def _supply(self, done: TickResult) -> None:
-        """Check line 15: plans use only prices that a feed truly published."""
+        """Check line 15: plans use only prices that a feed really published."""
         for pool, price in done.after.supply.prices.items():
             known = (pool, price.usd_per_h) in self.believable_usd
             self._hold("15", known, f"{pool} is believed to cost {price.usd_per_h}")
 
     def _solver(self, controller: Controller, done: TickResult) -> None:
-        """Check lines 18 and 23: a missing answer changes nothing; full plans do not exceed their
-        rate."""
+        """Check lines 18 and 23: a missing answer changes nothing, and full plans keep to their
+        limit.
+        """
         answers = done.observation.answers
         if answers and all(answer.outcome is Outcome.NONE for answer in answers):
             said = [e.record for e in done.effects if isinstance(e, PublishDecision)]
@@ -230,8 +233,11 @@ class Promises:
             self._clocks()
 
     def _nodes(self) -> None:
-        """Check lines 8 and 9: one process per GPU, no start of an instance without a failure or
-        restart, and assignments that only go forward and come from a true leader."""
+        """Check lines 8 and 9.
+
+        A GPU has one process. An instance starts again only after a failure or restart. Assignments
+        only go forward and come from a legitimate leader.
+        """
         for node in self._world.nodes.values():
             gpus = [gpu for p in node.processes.values() for gpu in p.gpus]
             self._hold("8", len(gpus) == len(set(gpus)), f"{node.name}: two processes on a GPU")
@@ -283,7 +289,7 @@ class Promises:
     # -- the end ------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Check that everything has converged after the quiet time."""
+        """Check that everything has converged after the quiet time at the end."""
         world = self._world
         leader = world.leader()
         self._hold("end", leader is not None, "no controller leads")
@@ -337,8 +343,9 @@ class Promises:
         self._hold("end", len(ready) >= floor or excused, f"{model}: {len(ready)} of {floor} ready")
 
     def _rates(self, leader: Controller) -> None:
-        """Check line 13: the leader's window has exactly the requests that gateways reported, each
-        record once."""
+        """Check line 13: the leader's window has exactly the requests that gateways reported. Each
+        record counts once.
+        """
         world = self._world
         now_ms = _now_ms(leader)
         skew_s = round((now_ms - T0) / 1000.0 - leader.process.now_s)
@@ -357,8 +364,10 @@ class Promises:
                 )
 
     def _hold(self, line: str, good: bool, what: str) -> None:
-        """Count a check. Record each broken promise only once, so that it does not fill the
-        report."""
+        """Count a check.
+
+        Each broken promise is recorded only once, so that it does not fill the report.
+        """
         self.checked[line] += 1
         if not good and (line, what) not in self._told:
             self._told.add((line, what))

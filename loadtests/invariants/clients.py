@@ -30,8 +30,11 @@ class SimProducer:
 
 
 async def written(log: Log, link: Link, name: str, value: bytes, key: bytes | None) -> Any:
-    """Write a record; returns it as the broker stored it. Raises KafkaConnectionError if the broker
-    does not acknowledge the record; the broker may have stored it nevertheless."""
+    """Write a record. Returns it as the broker stored it.
+
+    Raises KafkaConnectionError without an acknowledgement; the broker may have stored the record
+    nevertheless.
+    """
     await asyncio.sleep(link.delay_s())
     if link.cut or log.away:
         await asyncio.sleep(1.0)
@@ -67,7 +70,7 @@ class SimLeaderProducer:
         return self._log.transactional
 
     async def open(self) -> None:
-        """Fence the previous producer, so that the broker refuses its writes."""
+        """Fence the previous producer: the broker then refuses its writes."""
         await asyncio.sleep(self._link.delay_s())
         if self._link.cut or self._log.away:
             raise KafkaConnectionError("no broker")
@@ -77,7 +80,7 @@ class SimLeaderProducer:
     async def send(
         self, name: str, value: bytes, key: bytes | None, headers: Sequence[tuple[str, bytes]]
     ) -> asyncio.Future[Any]:
-        """Queue one record; the log keeps no headers."""
+        """Queue one record. The log keeps no headers."""
         if self._open is not None:
             self._open.append((name, value, key))
             done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -110,7 +113,7 @@ class SimLeaderProducer:
 
 
 class Followed:
-    """Topics that a controller follows, as `ControlTopics` and as a source of demand."""
+    """The topics of a controller, in the roles of `ControlTopics` and of a demand source."""
 
     def __init__(
         self,

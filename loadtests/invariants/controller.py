@@ -1,4 +1,4 @@
-"""One controller: the product's own parts, joined as in its composition root.
+"""One controller of the product's own parts, connected as in its composition root.
 
 Only the parts behind the ports are simulated: the broker's clients and the solver process.
 """
@@ -50,8 +50,10 @@ KEYS = Keys(cluster="simulation" * 4)
 
 @dataclass(slots=True)
 class SimSolver:
-    """Answers with the real planner after a delay. away: two seconds later, each request gets the
-    answer that the solver is unavailable instead of a plan."""
+    """Answers with the real planner after a delay.
+
+    away: each request gets the answer that the solver is unavailable, after two seconds.
+    """
 
     process: Process
     rng: random.Random

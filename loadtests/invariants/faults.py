@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from loadtests.invariants.simulated_run import World
 
 GHOST = 10**6
-"""A leader token without a claim."""
+"""A leader token that no controller claimed."""
 _FAR_MS = T0 + 10 * 365 * 86_400_000
 
 Act = Callable[["World", Fault, bool], None]
-"""A fault's effect: (world, fault, whether it begins)."""
+"""A fault's effect, called with (world, fault, whether it begins)."""
 
 
 def begin(world: World, fault: Fault) -> None:
@@ -278,7 +278,8 @@ def _stale_leader(world: World, fault: Fault, begins: bool) -> None:
 
 def _forged(world: World, fault: Fault, begins: bool) -> None:
     """Write assignments that are unsigned, signed with another key, or from a leader without a
-    claim."""
+    claim.
+    """
     if not begins or world.log.away:
         return
     for node in world.nodes.values():

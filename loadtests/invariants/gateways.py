@@ -1,7 +1,7 @@
-"""Gateways of the simulation: the real route table, with a fluid in place of single requests.
+"""Gateways of the simulation: the real route table, with rates instead of single requests.
 
-The requests of a second are spread over the capacity that the present routes reach. Requests beyond
-that capacity wait; their wait determines latency and attainment.
+The requests of a second are spread over the capacity that the present routes reach. Requests above
+that capacity wait. Their wait determines latency and attainment.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Gateway:
     """One gateway.
 
     dropped: models whose telemetry is lost ("*": all). zero: models that are always reported as
-    idle. strained: models that miss their SLO with a rising latency, and the second at which that
+    idle. strained: models that miss their SLO with a rising latency, with the second at which that
     began. off_ms: error of the gateway's estimate of record ages. told: reported requests by model
-    and second of the event, for the checks.
+    and second, for the checks.
     """
 
     def __init__(self, name: str, log: Log, link: Link, rng: random.Random) -> None:
@@ -101,8 +101,10 @@ class Gateway:
         processes: Mapping[str, EngineProcess], rate_of: Callable[[RouteGroup], float],
         sharing: int,
     ) -> None:  # fmt: skip
-        """Serve one second with these arrivals. rate_of: requests/s that a group serves; sharing:
-        number of gateways that share the engines."""
+        """Serve one second with these arrivals.
+
+        rate_of: requests/s that a group serves. sharing: number of gateways that share the engines.
+        """
         for model, arrived in arrivals.items():
             router = self.table.routers.get(model)
             if router is None or router.routes is None:
@@ -161,7 +163,7 @@ class Gateway:
         now_ms = T0 + int(now_s * 1000)
         while self._pending and not (self.link.cut or self._log.away):
             if self._rng.random() < self.link.lost:
-                return  # the record is sent again later
+                return  # The record is sent again later.
             record = self._pending.popleft()
             age_ms = max(0, now_ms - record.end_ms + self.off_ms)
             value = encode(replace(record, age_ms=age_ms))

@@ -1,10 +1,9 @@
-"""A broker in virtual time: topics as lists of bytes, with the faults that a network adds.
+"""A broker in virtual time: topics as lists of bytes, with network faults.
 
-Readers read a partition in order, each with its own delay. Faults make a reader read some records
+Readers read a partition in order, each with its own delay. A faulty reader reads some records
 again, or none for a while. Faults of producers are lost records, lost acknowledgements, copies and
-delays.
-Transactions are those of Kafka (all or none, fenced by epoch), or are absent, as on the embedded
-broker, where a batch may be written in part.
+delays. Transactions work as in Kafka (all or none, fenced by epoch). The log can also run without
+transactions, like the embedded broker: then a batch may be written in part.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ T0 = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record of a partition. at_s: when it became visible; append_ms: append time on the
-    broker's clock."""
+    """One record of a partition. at_s: time at which it became visible. append_ms: append time on
+    the broker's clock.
+    """
 
     offset: int
     at_s: float
@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Log:
-    """All topics. skew_ms: how far the broker's clock is ahead. away: the broker is unavailable."""
+    """All topics. skew_ms: lead of the broker's clock. away: whether the broker is unavailable."""
 
     now_s: Callable[[], float]
     transactional: bool
@@ -49,7 +49,7 @@ class Log:
                 self.parts[each.name, number] = []
 
     def append(self, name: str, key: str, value: bytes | None) -> Entry:
-        """Write one record; the caller has checked that the broker is available."""
+        """Write one record. The caller has checked that the broker is available."""
         number = zlib.crc32(key.encode()) % topic(name).partitions
         part = self.parts[name, number]
         now_s = self.now_s()
@@ -58,7 +58,7 @@ class Log:
         return made
 
     def delete(self, name: str) -> None:
-        """Delete the topic and create it again, empty: offsets begin at 0."""
+        """Delete the topic and create it again. It is then empty, and offsets begin at 0."""
         for number in range(topic(name).partitions):
             self.parts[name, number] = []
 
@@ -66,9 +66,10 @@ class Log:
 @dataclass(slots=True)
 class Link:
     """Connection of one process to the broker. cut: no connection. slow_s: added to every delay.
-    again: share of reads that go back by up to 100 records. copies: share of writes that are stored
-    twice. lost: share of writes that never arrive. unheard: share of writes whose acknowledgement
-    never arrives."""
+    again: share of reads that return up to 100 records once more. copies: share of writes that are
+    stored twice. lost: share of writes that never arrive. unheard: share of writes with a lost
+    acknowledgement.
+    """
 
     rng: random.Random
     cut: bool = False
@@ -79,12 +80,12 @@ class Link:
     unheard: float = 0.0
 
     def delay_s(self) -> float:
-        """Delay of one record in one direction, now."""
+        """The present delay of one record in one direction."""
         return 0.002 + 0.03 * self.rng.random() + self.slow_s * self.rng.random()
 
 
 class Reader:
-    """Reader of some topics in one process. only: whether to read a key."""
+    """Reader of some topics in one process. only: decides whether a key is read."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class Reader:
         self._lag_s = {place: link.delay_s() for place in self._next}
 
     def at_end(self) -> bool:
-        """Whether every record that exists now was read."""
+        """Whether every present record was read."""
         return all(at >= len(self._log.parts[place]) for place, at in self._next.items())
 
     def skip_to(self, since_s: float) -> None:
@@ -117,9 +118,7 @@ class Reader:
             return
         for place, at in self._next.items():
             part = self._log.parts[place]
-            if at > len(
-                part
-            ):  # out of range: the topic was created again, so it is read from its start
+            if at > len(part):  # out of range: the topic was recreated, so read it from its start
                 at = self._next[place] = 0
             # Claims are counted by their offsets, so no claim may be read twice.
             repeats = self._link.again and place[0] != "leadership"

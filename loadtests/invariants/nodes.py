@@ -1,7 +1,7 @@
-"""A simulated node: the executor's real reconciler, and engine processes that are only times.
+"""A simulated node: the executor's real reconciler, with engine processes that exist only as times.
 
-The checks before an executor acts are the real ones: signature, node, a leader token with a claim,
-and a (token, generation) that never falls.
+The executor's checks before it acts are the real ones: signature, node, a leader token with a
+claim, and a (token, generation) that never falls.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _RULES = Rules(start_timeout_ms=200_000, stable_ms=120_000)
 
 
 class Vouched:
-    """Leader tokens in the topic `leadership`, and signed records that wait for their token."""
+    """Leader tokens of the topic `leadership`, and signed records that wait for the claim of their
+    token.
+    """
 
     def __init__(self) -> None:
         self.highest = 0
@@ -45,7 +47,9 @@ class Vouched:
 
 @dataclass(slots=True)
 class EngineProcess:
-    """A process on `gpus`. ready_s: when it becomes ready; ends_s: when it fails by itself."""
+    """A process on `gpus`. ready_s: time at which it becomes ready. ends_s: time at which it fails
+    by itself.
+    """
 
     model: str
     gpus: tuple[int, ...]
@@ -60,9 +64,9 @@ class EngineProcess:
 
 
 class Node:
-    """One node. wall_skew_ms: error of its clock. stuck: launched processes never become ready.
-    fails: launched processes end soon. launches: per instance, how often a process was started for
-    it."""
+    """One node. wall_skew_ms: error of its clock. stuck: whether launched processes never become
+    ready. fails: whether they end soon. launches: number of processes started for each instance.
+    """
 
     def __init__(
         self, name: str, pool: str, gpus: int, log: Log, link: Link, start_s: Callable[[], float],
@@ -92,7 +96,7 @@ class Node:
         self._orders = Reader(self._log, self.link, ("assignments",), lambda key: key == self.name)
 
     def restart_executor(self) -> None:
-        """Restart the executor from its state folder. Its engines kept running meanwhile."""
+        """Restart the executor from its state folder. Its engines keep running meanwhile."""
         self.executor_up = True
         self._vouched, self._waiting = Vouched(), {}
         self._follow()
@@ -200,7 +204,7 @@ class Node:
         if now_s - self._told_s < every_s and (news == self._shown or now_s - self._told_s < 0.2):
             return
         if self.link.cut or self._log.away or self._rng.random() < self.link.lost:
-            return  # the status is sent at the next step
+            return  # The status is sent at the next step.
         self._told_s, self._shown = now_s, news
         status = Status(
             self.name, self.pool, f"executor-{self.name}", generation, now_ms, instances,

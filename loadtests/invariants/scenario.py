@@ -11,7 +11,7 @@ from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance import catalog
 
 QUIET_S = 180.0
-"""The end of each run is free of faults: everything must have converged by then."""
+"""Seconds without faults at the end of each run, by which everything must have converged."""
 _MODELS = (
     ("chat", "meta-llama/Llama-3.1-8B-Instruct"),
     ("code", "meta-llama/Llama-3.2-3B-Instruct"),
@@ -44,8 +44,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests/s of one model: `base` until at_s, then `base` x `factor` until until_s, then `base`
-    x `after`."""
+    """Requests/s of one model.
+
+    The rate is `base` until at_s, `base` x `factor` until until_s, then `base` x `after`.
+    """
 
     base: float
     at_s: float
@@ -77,8 +79,11 @@ class Scenario:
 
 
 def scenario(seed: int, kinds: Sequence[str] = ()) -> Scenario:
-    """Return the scenario of `seed`, which is equal on every machine. kinds: faults to use instead
-    of drawn ones, each as often as it is listed; their times are drawn."""
+    """The scenario of `seed`. It is equal on every machine.
+
+    kinds: faults to use instead of drawn ones, each as often as it is listed. Their times are
+    drawn.
+    """
     rng = random.Random(f"shoal invariants {seed}")
     models = _MODELS[: rng.choice((1, 2, 2, 3))]
     l4, l40s = catalog.gpu("L4"), catalog.gpu("L40S")

@@ -1,6 +1,6 @@
 """One run: processes, the broker between them, the load, and the faults of a scenario.
 
-Controllers, nodes and gateways run in steps of a tenth of a second; at each second load arrives.
+Controllers, nodes and gateways run in steps of a tenth of a second. Load arrives each second.
 `promises` checks the world after each step.
 """
 
@@ -142,8 +142,10 @@ class World:
             self.log.append(name, key, encode(record))
 
     def operator_says(self, control: Control) -> None:
-        """Write an operator's control record; if the broker is away, write the record as soon as it
-        returns."""
+        """Write an operator's control record.
+
+        If the broker is away, the record is written as soon as it returns.
+        """
         self._unsaid.append(control)
         self._say()
 
@@ -223,7 +225,7 @@ class World:
 
 
 def poisson(rng: random.Random, mean: float) -> int:
-    """Draw a Poisson count; for a large mean, its normal approximation."""
+    """A Poisson count. For a large mean it is drawn from the normal approximation."""
     if mean > 50.0:
         return max(0, round(rng.gauss(mean, math.sqrt(mean))))
     limit, count, product = math.exp(-mean), 0, rng.random()

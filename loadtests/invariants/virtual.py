@@ -1,7 +1,7 @@
-"""A process of the control plane on a virtual clock: an asyncio loop that moves only on request.
+"""A process of the control plane on a virtual clock: an asyncio loop that advances only on request.
 
-Each process has a loop of its own, so one can be stopped (SIGSTOP), continued later, or killed
-while the others run. No process really sleeps: a wait ends when the virtual clock reaches its end.
+Each process has its own loop. So one can be suspended (SIGSTOP), resumed or killed while the others
+run. No process really sleeps: a wait ends when the virtual clock reaches its end.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 
 
 class _NoSelector(selectors.BaseSelector):
-    """A selector that never waits. It calls `idle` with the seconds that the loop would wait, None
-    = without limit."""
+    """A selector that never waits.
+
+    It calls `idle` with the seconds that the loop would wait; None = without limit.
+    """
 
     def __init__(self) -> None:
         self.idle: Callable[[float | None], None] = lambda _wait_s: None
@@ -49,8 +51,9 @@ class _Loop(asyncio.SelectorEventLoop):
         return self.now_s
 
     def _idle(self, wait_s: float | None) -> None:
-        """Advance the clock to the next timer; stop the loop if that timer is due only after
-        `until_s`."""
+        """Advance the clock to the next timer. Stop the loop if that timer is
+        due after `until_s`.
+        """
         if wait_s is None or self.now_s + wait_s > self.until_s + 1e-9:
             self.now_s = max(self.now_s, self.until_s)
             self.stop()
@@ -73,7 +76,7 @@ class Process:
         return self._loop.now_s
 
     def start(self, main: Coroutine[Any, Any, None]) -> None:
-        """Start `main`; it runs from the next `run_until` on."""
+        """Start `main`. It runs from the next `run_until` on."""
         self._main = self._loop.create_task(main)
 
     def run_until(self, now_s: float) -> None:
@@ -84,12 +87,14 @@ class Process:
             self._main.result()
 
     def sleep_until(self, now_s: float) -> None:
-        """Advance the clock to `now_s` without running the process, as while it is stopped."""
+        """Advance the clock to `now_s` without running the process, as if it were suspended."""
         self._loop.now_s = max(self._loop.now_s, now_s)
 
     def kill(self) -> None:
-        """End the process for good. The caller must cut its link first, so that it writes nothing
-        at its end."""
+        """End the process for good.
+
+        The caller must cut its link first, so that it writes nothing at its end.
+        """
         self._loop.until_s = float("inf")
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:

@@ -1,4 +1,6 @@
-"""One streamed completion from an OpenAI-compatible server, timed from its due time."""
+"""One streamed completion from an OpenAI-compatible server, timed from the moment at which it was
+due.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ class BrokenAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Times in ms after the request was due. Token counts are those of the server's usage (0: no
-    usage)."""
+    """Times in ms after the request was due. Token counts come from the server's usage (0: no
+    usage).
+    """
 
     first_ms: float
     last_ms: float
@@ -40,8 +43,10 @@ class Client:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     def complete(self, model: str, inputs: int, outputs: int, due_s: float) -> Answer:
-        """Request a completion of `outputs` tokens for a prompt of about `inputs` tokens. due_s:
-        monotonic. Raises BrokenAnswer."""
+        """Request a completion of `outputs` tokens for a prompt of about `inputs` tokens.
+
+        due_s: monotonic time at which the request is due. Raises BrokenAnswer.
+        """
         body = orjson.dumps(
             {
                 "model": model,

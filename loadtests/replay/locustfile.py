@@ -2,12 +2,12 @@
 
     make loadtest ARGS="--host URL --trace FILE --shoal-config shoal.yaml --headless"
 
-Requests are streamed in an open loop: every request goes out at its recorded time, whether or not
-others were answered, and latencies count from that time. Locust's own statistics get one row per
-model and kind: TTFT, TPOT and the whole request in ms, and `SLO`, whose failures are requests that
-missed the SLO. Workers (--processes N, or --worker on other hosts) share the trace: the i-th of N
-takes every N-th request. At the end the load generator compares the requested and the sent rate.
-Latencies of a late generator are worthless, so the run then ends with exit code 3.
+Every request is sent at its recorded time, whether or not earlier ones were answered. Latencies
+count from that time. Answers are streamed. Locust's own statistics get rows for each model: TTFT,
+TPOT and the whole request in ms, and `SLO`, whose failures are requests that missed the SLO.
+Workers (--processes N, or --worker on other hosts) share the trace: each of N sends every N-th
+request. At the end the requested and the sent rate are compared. If the generator was late, the
+latencies are not valid and the exit code is 3.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _SHARE = "replay-share"
 
 
 class Replay(User):
-    """The user class that Locust requires. The driver sends the requests, each in a separate
-    greenlet."""
+    """The user class that Locust requires. The driver sends the requests, each
+    in its own greenlet.
+    """
 
     fixed_count = 1
     wait_time = constant(3600.0)
@@ -120,8 +121,9 @@ class Driver:
 
 
 def jobs_of(options: Any) -> tuple[list[Job], dict[str, Limits | None]]:
-    """Return the schedule of the whole trace and the SLO of each model. Raises UserError for bad
-    input."""
+    """The schedule of the whole trace, and the SLO of each model. Raises
+    UserError for bad input.
+    """
     trace = load_trace(Path(options.trace), parse_columns(options.columns))
     for_ms = options.for_s * 1000.0 * options.speed or float("inf")
     if options.shoal_config:
@@ -141,8 +143,10 @@ def jobs_of(options: Any) -> tuple[list[Job], dict[str, Limits | None]]:
 
 @events.init.add_listener
 def _wire(environment: Any, **_: Any) -> None:
-    """Connect the processes: the master keeps the totals and the workers send. A single process
-    does both."""
+    """Connect the processes.
+
+    The master keeps the totals and the workers send. A single process does both.
+    """
     runner = environment.runner
     if runner is None:
         return
@@ -193,10 +197,10 @@ def _drive(driver: Driver, runner: Any, index: int, workers: int, totals: Totals
     driver.run(index, workers)
     if isinstance(runner, LocalRunner):
         totals.add(driver.outcomes, driver.late)
-        gevent.sleep(2.5)  # Locust writes CSV files every second; now they are complete
+        gevent.sleep(2.5)  # Locust writes CSV files every second; now they are complete.
         _stop(runner)
     else:
-        gevent.sleep(4.0)  # workers report every 3 s: the last report is sent by then
+        gevent.sleep(4.0)  # Workers report every 3 s, so the last report is sent by then.
         runner.send_message("replay-done", {})
 
 
@@ -211,4 +215,4 @@ def _stop(runner: Any) -> None:
     if options.headless or options.autoquit >= 0:
         runner.quit()
     else:
-        runner.stop()  # keeps the web page with its charts and its report
+        runner.stop()  # This keeps the web page with its charts and its report.

@@ -11,13 +11,15 @@ from streams.tools.replay.replay_report import Limits, Record, quantile
 from streams.tools.replay.request_schedule import Job
 
 Outcome = tuple[str, str, float, float, int, int]
-"""(model, why it failed or "", first ms, last ms, input tokens, output tokens)"""
+"""(model, reason of failure or "", first ms, last ms, input tokens, output tokens)"""
 
 Late = tuple[float, float]
-"""(recorded time, ms that the request was sent after it was due)"""
+"""(recorded time, delay in ms with which the request was sent)"""
 
 LATE_MS = 100.0
-"""Beyond this p99 the generator was too slow for its latencies to mean anything."""
+"""Largest valid p99 of the sending delay. Above it the generator was too slow
+for valid latencies.
+"""
 
 _SHORT = 0.01
 

@@ -24,7 +24,7 @@ from topics.codec import decode, encode
 from topics.records import DeclaredService
 from topics.topic_table import SERVICES
 
-_MOST = 1_000_000  # records per partition: more than the topic holds
+_MOST = 1_000_000  # records per partition; a topic has fewer
 
 
 def add_parser(subparsers: Any) -> None:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 def declared_texts(path: Path) -> dict[str, str]:
     """Each model's section of a valid file, as YAML text.
 
-    Services that stand for several models are left out, because their scores are in a file on the
+    Services that route over several models are left out, because their scores are in a file on the
     controller's host.
     """
     root, _ = read(path)

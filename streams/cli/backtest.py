@@ -128,7 +128,9 @@ def _refuse_idle(args: argparse.Namespace) -> None:
 
 
 def _rebuilt(args: argparse.Namespace, folder: Path) -> Path:
-    """Rebuild a trace from a Prometheus server and print notes on the trace. Returns its path."""
+    """Rebuild a trace from a Prometheus server and print its notes. Returns the
+    path of the trace.
+    """
     since_s = _seconds("--since", args.since, 7 * 86_400.0)
     finite("--since", since_s, 120.0, 31 * 86_400.0)
     config = load_config(args.config or DEFAULT_CONFIG)
@@ -218,12 +220,12 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
             for value in policy.values
         ]
         tuned = chosen(_run("tuning", sweep, args), prepared(other, seeds[0])[0])
-        if "shoal" in tuned:  # variants lack a part of Shoal and use its knob
+        if "shoal" in tuned:  # Variants lack a part of Shoal and use its knob.
             tuned |= {p.name: tuned["shoal"] for p in policies if p.name in VARIANTS}
     knobs = {policy.name: tuned.get(policy.name, policy.default) for policy in policies}
     main = [
         Run(one, name, knob, seed, _timeline(args, name, seed, policies[0].name, one is demand))
-        for one in judged  # the outer loop, because a worker keeps few workloads
+        for one in judged  # This is the outer loop, because a worker keeps few workloads.
         for seed in seeds
         for name, knob in (*knobs.items(), (oracle.NAME, 0.0))
     ]
@@ -261,8 +263,10 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
 
 
 def _same_models(workload: Workload, other: Workload, trace: str) -> None:
-    """UserError if `other`, the workload of `trace`, has other models, because means over both
-    would then have no meaning."""
+    """UserError if `other`, the workload of `trace`, has other models.
+
+    Means over both would have no meaning.
+    """
     names, found = (
         sorted(service.model for service in one.scenario.cluster.services)
         for one in (workload, other)

@@ -189,7 +189,7 @@ def _table(*names: str, least: int) -> Table:
 
 
 def _note(notes: dict[str, int], source: str) -> str:
-    """The number of `source` in `notes`, the list of notes below the table."""
+    """The number of `source` in `notes`, which is the list below the table."""
     return str(notes.setdefault(source, len(notes) + 1))
 
 

@@ -1,4 +1,4 @@
-"""`shoal completion SHELL`: print the script that lets a shell complete `shoal` commands."""
+"""`shoal completion SHELL`: print a script that completes `shoal` commands in a shell."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    """Exit code 0: every file can be used; 2: a file has a fault."""
+    """Check files. Exit code 0: every file can be used; 2: a file has a fault."""
     results = []
     for path in args.files:
         try:
@@ -74,7 +74,9 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _usable(path: Path) -> Config:
-    """The file at `path`. UserError: it cannot be read, or a model fits on no declared GPU."""
+    """The file at `path`, read and checked. UserError: it cannot be read, or a model fits on no
+    declared GPU.
+    """
     # Planning imports a compiler, which would delay --help.
     from streams.files.memory_check import refuse_misfits
 
@@ -106,7 +108,7 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _init(args: argparse.Namespace) -> int:
-    """Exit code 0: the file is written and can be used."""
+    """Write a first file. Exit code 0: the file is written and can be used."""
     path: Path = args.out
     if path.exists():
         raise UserError(f"{path}: exists; name another file with --out")
@@ -137,7 +139,7 @@ def _init(args: argparse.Namespace) -> int:
 
 
 def _answer(question: str, given: str | None, default: str, parse: Callable[[str], T]) -> T:
-    """The value of an option or of an answer on the terminal. UserError: neither is there."""
+    """The value of an option, or else of an answer on the terminal. UserError: there is neither."""
     if given is not None:
         return parse(given)
     if not sys.stdin.isatty():

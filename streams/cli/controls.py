@@ -102,5 +102,5 @@ def _verdict(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # in a container the user id may have no name
+    except (KeyError, OSError):  # In a container the user id may have no name.
         return "unknown"

@@ -71,7 +71,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare and print. Exit code 0, or 3 if the plan leaves demand unserved."""
+    """Compare fleet and plan, and print the changes. Exit code 0, or 3 if the plan leaves demand
+    unserved.
+    """
     finite("--gap", args.gap, 0.0, 1.0)
     finite("--time-limit", args.time_limit, 1e-3, 1e5)
     config = load_config(args.config)

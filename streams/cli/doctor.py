@@ -63,7 +63,7 @@ def of_file(path: Path) -> Iterator[Finding]:
     """Check the file, its broker and its Prometheus servers."""
     from streams.controller.demand_sources import (
         prometheus_queries,
-    )  # imports a compiler, which would delay --help
+    )  # Planning imports a compiler, which would delay --help.
 
     asks: dict[str, Ask] = {}
     config = load_config(path)
@@ -175,7 +175,9 @@ def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _lag(found: Mapping[str, Any]) -> Iterator[Finding]:
-    """Findings on topics that the controller reads late. Older controllers do not report them."""
+    """Findings about topics that the controller reads late. Older controllers
+    do not report them.
+    """
     for topic, lag_ms in found.get("lag_ms", {}).items():
         yield Finding(
             False,
@@ -200,7 +202,7 @@ def _model(model: Mapping[str, Any]) -> Finding:
         number = model["proposal"]
         mend = f"shoal approve {number}, or shoal reject {number} --why ..."
         return Finding(True, name, f"proposal #{number} waits", mend)
-    if model.get("short", False):  # older controllers do not report "short"
+    if model.get("short", False):  # Older controllers do not report "short".
         mend = f"shoal explain {name} names what would help"
         return Finding(False, name, model["word"], mend)
     return Finding(True, name, model["word"])

@@ -1,7 +1,7 @@
 """Checks of `shoal doctor` on the series that Prometheus has of each model.
 
-For each model with `demand` or `unmanaged` the checks send the controller's queries once. They say
-what was asked and what came back, and tell a missing series from zero.
+For each model with `demand` or `unmanaged` the checks send the controller's queries once. The
+finding shows query and reply, and tells a missing series from zero.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ class _Reply:
 
 
 def of_series(config: Config, asks: Mapping[str, Ask]) -> Iterator[Finding]:
-    """Findings on each model whose demand or servers come from Prometheus. asks: query function of
-    each Prometheus that answers, by name."""
+    """Findings about each model whose demand or servers come from Prometheus.
+
+    asks: query function of each Prometheus that answers, by name.
+    """
     if not asks:
         return
     names = served_names(config.cluster.services)
@@ -94,7 +96,7 @@ def _missing(
     asks: Mapping[str, Ask],
     names: Sequence[str],
 ) -> Finding:
-    """Finding on a model of which Prometheus has no series, with the names that it has."""
+    """Finding about a model without a series in Prometheus, with the names that Prometheus has."""
     present = sorted({name for ask in asks.values() for name in _present(ask)} - set(names))
     near = _near(names, present)
     key = f"models.{service.model}.served_as"
@@ -141,7 +143,7 @@ def _servers(ask: Ask, name: str) -> _Reply:
 
 
 def _custom_demand(config: Config, service: Service, asks: Mapping[str, Ask]) -> Finding:
-    """Finding on the demand of a model by the user's own query."""
+    """Finding about the demand of a model by the user's own query."""
     title, query = f"demand of {service.model}", service.demand_query
     replies = {}
     for server, ask in asks.items():
@@ -162,7 +164,9 @@ def _custom_demand(config: Config, service: Service, asks: Mapping[str, Ask]) ->
 
 
 def _own_engines(config: Config, service: Service, names: Sequence[str]) -> Iterator[Finding]:
-    """Engines of Shoal serve a model by its own name, so their requests must count too."""
+    """Finding that engines of Shoal serve a model under its own name, so their requests must count
+    too.
+    """
     if service.mode is Mode.ACT and service.model not in names:
         said = f"Shoal's engines report as {service.model}, which served_as leaves out"
         mend = f"add {service.model} to models.{service.model}.served_as in {config.path}"
@@ -178,8 +182,10 @@ def _present(ask: Ask) -> list[str]:
 
 
 def _near(names: Sequence[str], present: Sequence[str]) -> list[str]:
-    """Items of `present` that probably mean the same model: the same last part of a path first,
-    then similar names."""
+    """Items of `present` that probably mean the same model.
+
+    Names with the same last part of a path come first, then similar names.
+    """
     ends = {PurePosixPath(name).name.lower() for name in names}
     same = [name for name in present if PurePosixPath(name).name.lower() in ends]
     similar = [near for name in names for near in get_close_matches(name, present, n=3, cutoff=0.6)]

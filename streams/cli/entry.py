@@ -18,7 +18,8 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     from streams.cli import main as command
 
-    # An exception while an extension module initialises would crash the interpreter.
+    # Do not raise here: an exception during the start of an extension module would crash the
+    # interpreter.
     interrupted = signal.default_int_handler
     return command.main(sys.argv[1:], lambda: signal.signal(signal.SIGINT, interrupted))
 

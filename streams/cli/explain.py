@@ -30,7 +30,7 @@ _ENDS = {
     ReasonCode.PROPOSAL_REJECTED,
     ReasonCode.PROPOSAL_DROPPED,
 }
-"""How a proposal ends that changes nothing."""
+"""The ends of a proposal that changed no instance."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -118,7 +118,7 @@ def _relief(relief: Relief) -> str:
 
 
 def _codes(decision: Mapping[str, Any]) -> tuple[str, ...]:
-    """The reason codes of a decision; none if an older controller made the decision."""
+    """The reason codes of a decision. Decisions of older controllers have none."""
     return tuple(decision.get("codes", ()))
 
 
@@ -131,7 +131,7 @@ def _show_route(found: Mapping[str, Any], as_json: bool) -> int:
 
 
 def route_lines(found: Mapping[str, Any]) -> Iterator[Line]:
-    """Lines on a service that stands for several models."""
+    """Lines about a service that routes over several models."""
     now, present = found["route"], found["present"]
     if found["decisions"]:
         last = found["decisions"][-1]

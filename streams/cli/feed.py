@@ -1,7 +1,7 @@
 """`shoal feed prices|availability`: publish prices or the availability of nodes.
 
-A file or URL is read once, or repeatedly with --follow. A reading with an invalid entry is refused
-as a whole. The last good reading then remains in force, and `shoal status` shows its age.
+A file or URL is read once, or repeatedly with --follow. If an entry is invalid, the whole reading
+is refused. The last valid reading then stays in force, and `shoal status` shows its age.
 """
 
 from __future__ import annotations
@@ -74,8 +74,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def published_text(records: Sequence[Price] | Sequence[Availability], pools: Sequence[str]) -> str:
-    """Text with the number of published pools and the published pools that the controller does not
-    declare. pools: the pools of the controller."""
+    """Text with the number of published pools, and the pools among them that the controller does
+    not declare.
+
+    pools: the pools of the controller.
+    """
     count = len(records)
     words = f"{count} pool{'' if count == 1 else 's'} published"
     unknown = sorted({one.pool for one in records} - set(pools)) if pools else []
@@ -103,7 +106,7 @@ def fetch(source: str) -> bytes:
 
 
 def _why(error: Exception) -> str:
-    """The cause of `error` in one line, without the text that Python adds around the cause."""
+    """The cause of `error` in one line, without the prefix that Python adds."""
     if isinstance(error, URLError) and not isinstance(error, HTTPError):
         reason = error.reason
         return getattr(reason, "strerror", None) or str(reason)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Finding:
     """The result of one check. ok: no action is needed.
 
-    what: what was checked. said: its state. mend: the remedy.
+    what: the checked item. said: its state. mend: the remedy.
     """
 
     ok: bool

@@ -1,7 +1,7 @@
 """Handle Ctrl-C and SIGTERM in commands with worker processes: only the parent process reacts.
 
 A terminal sends SIGINT to every process of the group, and each worker would print a traceback.
-SIGTERM reaches the parent alone; its default action would leave workers and temporary files behind.
+SIGTERM reaches only the parent. Its default action would leave workers and temporary files behind.
 """
 
 from __future__ import annotations

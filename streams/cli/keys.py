@@ -1,6 +1,6 @@
 """`shoal keys`: create the cluster's key, derive the keys of nodes, gateways and operators, rotate.
 
-A key is never an argument and never printed: keys are read from files and written to files.
+A key is neither an argument nor printed. Keys are read from files and written to files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEPS = {
     "switch": "the new key signs, the old one is still accepted",
     "drop": "the old key is not accepted any more",
 }
-_MOST = 1_000_000  # records per partition: more than an operator's topic holds
+_MOST = 1_000_000  # records per partition; an operator's topic has fewer
 
 
 def add_parser(subparsers: Any) -> None:

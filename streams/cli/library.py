@@ -1,6 +1,6 @@
 """`shoal library build | show`: build and list the serving templates of plans.
 
-The planner builds the templates that it needs. These commands only show the templates.
+The planner itself builds the templates that it needs, so these commands only show them.
 """
 
 from __future__ import annotations

@@ -65,8 +65,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None, imported: Callable[[], object] = lambda: None) -> int:
-    """Run `shoal` and return the exit code. imported: called after the command's modules are
-    imported."""
+    """Run `shoal` and return the exit code. imported: called after the import of the command's
+    modules.
+    """
     with guarded_output():
         return _run(argv, imported)
 
@@ -112,7 +113,7 @@ def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
 
 
 def _first_word() -> str:
-    """The subcommand on the line that a shell wants to complete; "" if the line has none yet."""
+    """The subcommand on the line that a shell wants to complete; "" if there is none so far."""
     try:
         words = shlex.split(os.environ.get("COMP_LINE", ""))
     except ValueError:  # an unclosed quotation mark

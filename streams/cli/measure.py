@@ -31,7 +31,7 @@ from streams.tools.bench.sweep import Sweep, sweep
 
 _INTO = Path("measurements.json")
 _DISAGREE = 0.25
-"""Error from which on the runs themselves are in doubt."""
+"""Error above which the runs themselves are doubtful."""
 
 
 def add_parsers(commands: Any) -> None:
@@ -81,7 +81,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def measuring_words(found: Measuring) -> str:
-    """Text on how much a measurement could save, e.g. "L40S could save 9.00 USD/h"."""
+    """Text on the possible saving of a measurement, such as "L40S could save 9.00 USD/h"."""
     worth = [f"serve {found.serves_req_per_s:.3g} req/s more"] if found.serves_req_per_s else []
     worth += [f"save {found.saves_usd_per_h:.2f} USD/h"] if found.saves_usd_per_h > 0.005 else []
     return f"{catalog.short_gpu_name(found.gpu)} could {' and '.join(worth)}"

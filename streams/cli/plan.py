@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     if plan_budget.is_selected(args, cluster):
         return plan_budget.run(args, cluster, demands, fleet, profile)
     warm_plans(any(service.pipelines != "none" for service in cluster.services))
-    started_s = time.monotonic()  # compilation does not count towards the time limit
+    started_s = time.monotonic()  # Compilation does not count towards the time limit.
     chosen = strategy(args.strategy)
     stats = plan_stats.Stats(lambda: time.monotonic() - started_s)
     options = PlanOptions(args.gap, args.time_limit, stats.elapsed_s)

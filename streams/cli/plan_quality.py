@@ -1,7 +1,7 @@
 """`shoal plan` for a service of several models: each model's share of requests, and the fleet.
 
-`autoscaler.planning.answer_quality` makes the splits of requests among models; the planner makes
-the fleet for each split.
+`autoscaler.planning.answer_quality` makes the splits of requests among models. The planner makes a
+fleet for each split.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _split_json(route: QualityRoute, option: PricedSplit[Fleet]) -> dict[str, ob
 
 
 def _few(options: tuple[PricedSplit[Fleet], ...], most: int = 12) -> list[PricedSplit[Fleet]]:
-    """At most `most` of `options` at even distances, including the first and the last option."""
+    """At most `most` of `options`, evenly spaced, with the first and the last one."""
     if len(options) <= most:
         return list(options)
     return [options[round(i * (len(options) - 1) / (most - 1))] for i in range(most)]

@@ -68,8 +68,10 @@ def lines(
 
 
 def measured(problem: PlanningProblem, plan: Plan, profile: Profile) -> Iterator[str]:
-    """Models with user measurements on the chosen GPUs: the day of the measurement and the error of
-    the fit."""
+    """Models with user measurements on the chosen GPUs.
+
+    For each: the day of the measurement and the error of the fit.
+    """
     for model, found in measurements_in(problem, plan, profile):
         gpu = short_gpu_name(found.gpu)
         yield f"{model} on {gpu}: measured {found.day}, error {found.error:.0%}"
@@ -215,7 +217,7 @@ def _notes(
 
 
 def _networks(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
-    """Pools in which prefill and decode are separate instances on a network of assumed speed."""
+    """Pools that separate prefill and decode over a network of assumed speed."""
     pools = problem.pools()
     names = [
         name
@@ -238,7 +240,7 @@ def _relief_text(relief: Relief) -> str:
 
 
 def _served(problem: PlanningProblem, plan: Plan) -> float:
-    """The smallest served fraction of demand, among models that the fleet can serve at all."""
+    """The smallest served share of demand, among models that the fleet can serve at all."""
     shares = [
         1.0 - missing / problem.demands[model].req_per_s
         for model, missing in plan.shortfall_req_per_s.items()

@@ -154,7 +154,7 @@ def _fit(args: argparse.Namespace) -> int:
 
 
 def _fit_text(points: Sequence[MeasuredPoint], profile: Profile) -> str:
-    """Text on how many of `points` the profile was fitted to."""
+    """The number of `points` to which the profile was fitted, as text."""
     fitted = {(source.model, source.system) for source in profile.sources}
     seen = sum((point.model, point.system) in fitted for point in points)
     return f"{seen} of {len(points)} points are of a model and system that it was fitted to"
@@ -162,7 +162,7 @@ def _fit_text(points: Sequence[MeasuredPoint], profile: Profile) -> str:
 
 def _progress(done: int, groups: int) -> None:
     if sys.stderr.isatty():
-        raw = raw_stream(sys.stderr)  # the safe stream would escape \r
+        raw = raw_stream(sys.stderr)  # The safe stream would escape \r.
         print(f"\rfitting {done + 1} of {groups} ", end="", file=raw, flush=True)
 
 

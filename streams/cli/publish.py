@@ -60,8 +60,9 @@ class Broker:
 
     @classmethod
     def of(cls, args: argparse.Namespace, kafka: str = "") -> Broker:
-        """The broker that the options of `add_broker` choose. kafka: the file's broker, used
-        without --broker."""
+        """The broker that the options of `add_broker` select. kafka: the file's broker, used
+        without --broker.
+        """
         if args.broker or kafka:
             address = parse_address(args.broker or kafka)
             keys = operator_keys(address, args.prefix or PREFIX)
@@ -129,7 +130,7 @@ class Broker:
     async def _write(self, values: list[tuple[Topic, bytes | None, bytes | None]]) -> None:
         await ensure_topics(self.address, self.prefix)
         signer = Signer(self.keys, _wall_ms)
-        if signer:  # the clock of the last signer may be ahead of this one
+        if signer:  # The clock of the last signer may be ahead of this one.
             for topic in {topic for topic, _, _ in values}:
                 for message in await self._messages(topic, _LAST):
                     signer.on_record(topic.name, message.key, message.headers)

@@ -1,8 +1,8 @@
 """`shoal replay`: repeat a recorded span of the controller's decisions.
 
 With the recorded declaration, the repeated decisions must equal the recorded ones byte for byte.
-With another declaration, the command simulates both declarations on one fleet and compares their
-decisions (`autoscaler.simulation.what_if`). The command changes nothing.
+With another declaration, both are simulated on one fleet and their decisions are compared
+(`autoscaler.simulation.what_if`). The command changes nothing.
 """
 
 from __future__ import annotations
@@ -124,8 +124,9 @@ def _recorded(found: list[Segment], since_ms: int, until_ms: int) -> Iterator[Re
 
 
 def _refuse_windows(path: Path, declared: Cluster, then: Cluster) -> None:
-    """UserError if the demand windows differ: the log holds demand only for the recorded
-    windows."""
+    """UserError if the demand windows differ, because the log has demand only for the recorded
+    windows.
+    """
     for name in _WINDOWS:
         was, is_ = getattr(then.policy, name), getattr(declared.policy, name)
         if was != is_:

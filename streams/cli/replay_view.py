@@ -1,7 +1,7 @@
 """The result of `shoal replay`, as facts under stable keys and as text of at most 100 columns.
 
-Two runs are compared by cost, by requests above capacity, and by the decisions that only one of
-them made.
+Two runs are compared by cost, by requests above capacity, and by decisions that only one of them
+made.
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ def show_rerun(found: Rerun) -> None:
 
 
 def compared(then: Cluster, now: Cluster, before: WhatIf, after: WhatIf) -> dict[str, Any]:
-    """The comparison of two runs of a span. The list of decisions includes the decisions to hold;
-    the counts do not."""
+    """The comparison of two runs of a span.
+
+    The list of decisions includes decisions that changed nothing; the counts do not.
+    """
     return {
         "first_ms": before.first_ms,
         "last_ms": before.last_ms,

@@ -1,7 +1,7 @@
 """`shoal executor`: the agent of one GPU node, or of a region's virtual nodes for trials.
 
-This module finds the node's identity (declared or detected) and the folder of the executor's state.
-The process then becomes the executor, a program of the serving plane.
+This module finds the node (declared or detected) and the state folder of the executor. The process
+then becomes the executor, a program of the serving plane.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def _real(
 
 
 def default_state(node: str, region: str | None) -> Path:
-    """The default folder for the state of the executor of a node: each node has its own folder."""
-    given = os.environ.get("STATE_DIRECTORY", "")  # systemd sets it
+    """The default state folder for the executor of a node. Each node has its own."""
+    given = os.environ.get("STATE_DIRECTORY", "")  # systemd sets this variable.
     if given:
         return Path(given.split(":")[0])
     base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
@@ -168,7 +168,7 @@ def found_address(broker: str) -> str:
     try:
         family, *_, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends no packet: it only selects the route
+            probe.connect(address)  # This sends no packet; it only selects the route.
             return str(probe.getsockname()[0])
     except OSError as error:
         raise UserError(f"--advertise is needed: no way to {host} ({error.strerror})") from None

@@ -57,10 +57,10 @@ def bootstrap(args: argparse.Namespace, config: Config) -> str:
 
 
 def reachable(args: argparse.Namespace, config: Config, remembers: str = "") -> str:
-    """The broker's address. UserError if the broker does not answer the only attempt.
+    """The broker's address. UserError if the broker does not answer the single attempt.
 
-    remembers: names the saved state with which this part can start without a broker, "" if there is
-    none. With saved state, the fault is reported on stderr and the part starts.
+    remembers: the saved state with which this part can start without a broker; "" if there is none.
+    With saved state, the fault is printed on stderr and the part starts.
     """
     address = bootstrap(args, config)
     try:

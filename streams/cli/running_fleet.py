@@ -28,7 +28,7 @@ class Running:
     """The assigned instances and the demand. counts: assigned instances by combo id.
 
     demand_req_per_s: requests/s by model, from the model's last decision. strangers: combos of
-    instances whose model or pool is not in the file.
+    instances with a model or pool that the file does not declare.
     """
 
     counts: dict[str, int]

@@ -91,7 +91,7 @@ def adapters_line(model: Mapping[str, Any]) -> str:
 
 
 def gang_line(gang: Mapping[str, Any]) -> str:
-    """Text on an instance that spans several nodes: its nodes by rank."""
+    """Text about an instance over several nodes: its nodes by rank."""
     ranks = []
     for rank in gang["ranks"]:
         reason = f" ({rank['reason']})" if rank["reason"] else ""
@@ -102,7 +102,7 @@ def gang_line(gang: Mapping[str, Any]) -> str:
 
 
 def service_line(service: Mapping[str, Any]) -> str:
-    """Text on a service of several models: each model's share of requests, and the quality."""
+    """Text about a service of several models: each model's share of requests, and the quality."""
     name = service["name"]
     if not service["thresholds"]:
         return f"{name}: no thresholds yet"

@@ -11,7 +11,7 @@ from streams.files.user_errors import UserError
 
 
 def moment_ms(option: str, text: str, near_ms: int) -> int:
-    """Parse "10:32", "10:32:05" (on the day of `near_ms`), or ISO 8601; without a zone: UTC.
+    """Parse "10:32", "10:32:05" (on the day of `near_ms`), or ISO 8601. Without a zone it is UTC.
 
     UserError names the option.
     """

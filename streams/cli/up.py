@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(wishes: Wishes, summary_path: Path | None) -> int:
-    # A Kafka client logs each of its retries, which would disturb the view on the terminal.
+    # A Kafka client logs each retry, which would disturb the view on the terminal.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     view = View()
     session = Session(wishes, view)
@@ -136,7 +136,7 @@ def _run(wishes: Wishes, summary_path: Path | None) -> int:
     except ChildFailed as error:
         sys.stderr.write(f"shoal: {error}\n")
         _tell_logs(session)
-        return 1  # the input was valid, but a part failed
+        return 1  # The input was valid, but a part failed.
     except Exception:
         _tell_logs(session)
         raise
@@ -162,9 +162,9 @@ def _tell_logs(session: Session) -> None:
 
 
 def _otherwise(session: Session, wishes: Wishes, signalled: list[int]) -> list[dict[str, Any]]:
-    """The cost of other ways to serve the recorded demand; Ctrl-C skips the remaining comparisons.
+    """The cost of other policies for the recorded demand. Ctrl-C skips the remaining ones.
 
-    After SIGTERM there are no comparisons, because the sender waits for the end of this process.
+    After SIGTERM none is compared, because the sender waits for the end of this process.
     """
     if any(number != signal.SIGINT for number in signalled):
         return []
@@ -172,7 +172,7 @@ def _otherwise(session: Session, wishes: Wishes, signalled: list[int]) -> list[d
     found: list[dict[str, Any]] = []
     try:
         from streams.tools.up.counterfactual_cost import (
-            compare,  # imports a compiler, which would delay the start
+            compare,  # This imports a compiler, which would delay the start.
         )
 
         started_s = time.monotonic()
@@ -252,8 +252,7 @@ def _whole(option: str, text: str, high: int) -> int:
 
 
 def _write(path: Path, summary: dict[str, Any]) -> str:
-    """Write the summary and create its folder if the folder was deleted. Returns the error or
-    ""."""
+    """Write the summary, and create its folder again if it was deleted. Returns the error or ""."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")

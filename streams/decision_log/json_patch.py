@@ -1,6 +1,6 @@
 """Difference between two JSON values, small if little changed.
 
-Form: None for no difference; {"+": {key: difference}, "-": [removed keys]} between two objects;
+Format: None for no difference; {"+": {key: difference}, "-": [removed keys]} between two objects;
 [value] for a replaced value.
 """
 

@@ -47,8 +47,9 @@ class Tick:
 
 
 def digest(effects: Iterable[Effect]) -> str:
-    """Digest of `effects`, equal only for effects that are equal byte for byte; "" for no
-    effects."""
+    """Digest of `effects`; "" for no effects. Digests are equal only for effects that are equal
+    byte for byte.
+    """
     said = hashlib.blake2b(digest_size=12)
     some = False
     for effect in effects:

@@ -1,7 +1,7 @@
 """Read decision logs: the segments, and the content of each segment.
 
 If the last line of a segment is incomplete, the lines before it are read, because a controller may
-be killed while it writes. Any other damage is refused with file and line.
+be killed during a write. Any other damage is refused with file and line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DECISIONS = tuple[Decision, ...]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One segment of a decision log. began_ms: start time, from the file name."""
+    """One segment of a decision log. began_ms: its start time, from the file name."""
 
     path: Path
     began_ms: int

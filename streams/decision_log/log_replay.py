@@ -17,8 +17,10 @@ from topics.decisions import Decision
 
 @dataclass(frozen=True, slots=True)
 class TickDifference:
-    """A tick whose replayed effects differ from the recorded effects. then, now: recorded and
-    replayed decisions; they are equal if only other records differ."""
+    """A tick whose replayed effects differ from the recorded ones.
+
+    then, now: recorded and replayed decisions. If they are equal, only other records differ.
+    """
 
     now_ms: int
     then: tuple[Decision, ...]
@@ -28,8 +30,9 @@ class TickDifference:
 @dataclass(slots=True)
 class Rerun:
     """Result of a replay. first_ms, last_ms: times of the first and the last compared tick.
-    differs: at most one tick per segment, the first that differs, because later differences follow
-    from it. versions: versions of Shoal that recorded the span."""
+    differs: the first different tick of each segment; later differences follow from it. versions:
+    versions of Shoal that recorded the span.
+    """
 
     ticks: int = 0
     first_ms: int = 0

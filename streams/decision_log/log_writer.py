@@ -33,7 +33,7 @@ SUFFIX = ".jsonl.gz"
 SEGMENT_S = 600
 _MOST_WAITING = 120
 _RETRY_S = 30.0
-_PLAIN = ":@+"  # not quoted, because file names may hold them
+_PLAIN = ":@+"  # not quoted, because file names may contain them
 
 
 class DecisionLog:
@@ -92,7 +92,7 @@ class DecisionLog:
         while (done := self._waiting.get()) is not None:
             try:
                 self._write(done)
-            except Exception as error:  # a disk error, or a value without a JSON form
+            except Exception as error:  # This is a disk error, or a value without a JSON form.
                 self.lost += 1
                 self._broken.set()
                 self._retry_at_s = self._monotonic_s() + _RETRY_S
@@ -110,7 +110,7 @@ class DecisionLog:
                 return
             self._broken.clear()
             self._drop_segment()
-        elsewhere = done.before is not self._after  # for example, this controller began to lead
+        elsewhere = done.before is not self._after  # For example, this controller began to lead.
         if self._file is not None and (elsewhere or now_ms - self._began_ms >= self._segment_ms):
             self._end_segment()
         self._after = done.after
@@ -152,7 +152,7 @@ class DecisionLog:
         )
 
     def _put(self, line: dict[str, Any]) -> None:
-        # Flush every line, because the last observation before a crash matters most.
+        # Flush every line, because the last observation before a crash is the most important one.
         assert self._file is not None  # noqa: S101  a segment was begun
         data = self._packer.compress(write_value(line) + b"\n")
         self._file.write(data + self._packer.flush(zlib.Z_SYNC_FLUSH))
@@ -165,7 +165,7 @@ class DecisionLog:
                 file.write(self._packer.flush(zlib.Z_FINISH))
 
     def _drop_segment(self) -> None:
-        """Abandon a segment that could not be written; its file stays."""
+        """Abandon a segment that could not be written. Its file stays."""
         file, self._file = self._file, None
         if file is not None:
             try:
@@ -177,7 +177,7 @@ class DecisionLog:
         """Remove the oldest segments until the others fit within the limit."""
         sizes: dict[Path, int] = {}
         for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=started_ms):
-            with contextlib.suppress(FileNotFoundError):  # removed by another controller
+            with contextlib.suppress(FileNotFoundError):  # Another controller removed it.
                 sizes[path] = path.stat().st_size
         total = sum(sizes.values())
         for path, size in sizes.items():
@@ -188,6 +188,6 @@ class DecisionLog:
 
 
 def started_ms(path: Path) -> int:
-    """Start time of the segment in `path`, from its file name; 0 if the name holds no time."""
+    """Start time of the segment in `path`, from its file name; 0 if the name has none."""
     head = path.name.split("-", 1)[0]
     return int(head) if head.isascii() and head.isdigit() else 0

@@ -21,8 +21,9 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Observation))
 
 
 class ObservationWriter:
-    """`write` returns the changes since the last call; the first call returns the whole
-    observation."""
+    """Encodes observations: `write` returns the changes since the last call, and the first call
+    returns everything.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, dict[str, tuple[object, Any]]] = {}
@@ -48,7 +49,7 @@ class ObservationWriter:
         for key, item in value.items():
             known, tree = last.get(key, (None, ABSENT))
             if known is item:
-                continue  # unchanged object, as most statuses are
+                continue  # an unchanged object, as most statuses are
             new = orjson.loads(write_value(item))
             last[key] = item, new
             found = difference(tree, new)
@@ -66,7 +67,7 @@ class ObservationWriter:
 
 
 class ObservationReader:
-    """`read` takes the objects of a writer in order and returns the observations."""
+    """Decodes observations: `read` takes the objects of a writer in order."""
 
     def __init__(self) -> None:
         hints = typing.get_type_hints(Observation)

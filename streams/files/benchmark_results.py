@@ -80,8 +80,10 @@ def read_results(path: Path) -> Results:
 
 
 def _of_folder(path: Path) -> Results:
-    """The results in a sweep's folder: each combination has a summary.json with its runs, or
-    run=N.json files."""
+    """The results in a sweep's folder.
+
+    Each combination has a summary.json with its runs, or files run=N.json.
+    """
     found = sorted(path.rglob("summary.json")) or sorted(path.rglob("run=*.json"))
     if not found:
         raise UserError(f"{path}: a folder without summary.json or run=N.json of vllm bench sweep")
@@ -93,9 +95,11 @@ def _of_folder(path: Path) -> Results:
 
 
 def _documents(path: Path, text: str) -> list[Any]:
-    """Results in a file: a JSON document or a list of documents, one document per line (`vllm bench
-    serve --append-result`), or rows of a CSV. A string stands for an unusable result and holds the
-    reason."""
+    """Results in a file.
+
+    The file is a JSON document, a list of documents, one document per line (`vllm bench serve
+    --append-result`), or a CSV. A returned string is the reason why a result is unusable.
+    """
     if text.lstrip()[:1] not in ("{", "["):
         return _rows(path, text)
     try:
@@ -143,7 +147,7 @@ def _runs(raw: Any) -> Iterator[Result | str]:
 
 
 def _with_first_tokens(*places: Any) -> Mapping[str, Any] | None:
-    """The first mapping in `places` that holds metrics of aiperf."""
+    """The first mapping in `places` with metrics of aiperf."""
     return next((p for p in places if isinstance(p, Mapping) and "time_to_first_token" in p), None)
 
 
@@ -291,8 +295,10 @@ def _average(raw: Mapping[str, Any], metrics: Mapping[str, Any], name: str) -> f
 
 
 def _rate_of(raw: Mapping[str, Any]) -> float:
-    """Requested rate in requests/s; 0 if no rate was requested, so only the concurrency limit
-    delayed requests."""
+    """Requested rate in requests/s.
+
+    0 if no rate was requested; then only the concurrency limit delayed requests.
+    """
     rate = raw.get("request_rate")
     if rate in (None, "", "inf", math.inf):
         return 0.0
@@ -300,7 +306,7 @@ def _rate_of(raw: Mapping[str, Any]) -> float:
 
 
 def _optional(raw: Any, name: str) -> float:
-    """An optional number; 0 if the result does not hold it."""
+    """An optional number; 0 if the result lacks it."""
     value = raw.get(name) if isinstance(raw, Mapping) else None
     return 0.0 if value is None or value == "" else _finite(name, value)
 
@@ -318,7 +324,7 @@ def _finite(name: str, value: Any) -> float:
 
 
 def _find(raw: Any, path: tuple[str, ...]) -> Any:
-    """The first value at `path`, searched at any depth of `raw`."""
+    """The first value at `path` anywhere in `raw`."""
     if isinstance(raw, Mapping):
         if path[0] in raw:
             inner = raw[path[0]]

@@ -33,7 +33,7 @@ class Steadiness:
     ramp: str = ""
 
     def doubt(self) -> str:
-        """Reason why the run is not a steady load of successful requests; "" for a steady run."""
+        """Reason why the run is not a steady load of successful requests; "" if it is."""
         return self._failures() or self._ramp() or self._rate() or self._concurrency()
 
     def _failures(self) -> str:
@@ -49,8 +49,10 @@ class Steadiness:
         return f"the load rose during the run ({self.ramp}): no steady load" if self.ramp else ""
 
     def _rate(self) -> str:
-        """Reason if the rate was below the requested rate. The time in which the last answers
-        arrive is left out, because no requests are sent then."""
+        """Reason if the served rate was below the requested one; "" if not.
+
+        The time in which the last answers arrive is left out, because no requests are sent then.
+        """
         sending_s = self.duration_s - self.took_s
         if not self.asked_req_per_s or sending_s <= 0.0:
             return ""

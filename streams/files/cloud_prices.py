@@ -42,9 +42,10 @@ class CloudPrice:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Columns of a price list. Each field lists the possible column names; the first name in a row
-    counts. prices: column names by market, with market "" if the row names the market. needs:
-    further columns that identify the form. keep: whether a row is an hourly price for Linux."""
+    """Columns of a price list. Each field lists the possible column names; the first one in a row
+    counts. prices: column names by market; "" if the row names the market. needs: other columns
+    that identify this format. keep: whether a row is an hourly price for Linux.
+    """
 
     region: tuple[str, ...]
     instance: tuple[str, ...]
@@ -133,7 +134,7 @@ def cloud_prices(table: Table) -> Iterator[CloudPrice]:
             )
         zone, instance = _text(row, form.region), _text(row, form.instance)
         if not _NAME.match(zone) or not _NAME.match(instance):
-            continue  # this row is not a price of an instance type
+            continue  # This row is not a price of an instance type.
         region = _REGION.match(zone)
         for market, names in form.prices.items():
             usd = _usd(place, row, names)

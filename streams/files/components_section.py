@@ -110,15 +110,20 @@ def read_graph_service(
 
 
 def refuse_components(path: str, graphs: Sequence[ComponentGraph], why: str) -> None:
-    """Raise UserError if the file at `path` declares models of components, for a command that does
-    not support them. why: the reason in the message."""
+    """Raise UserError if the file at `path` declares component models.
+
+    For commands that do not support them. why: the reason in the message.
+    """
     if graphs:
         raise UserError(f"{path}: models.{graphs[0].model}: {why}")
 
 
 def stage_engines(services: Iterable[Service]) -> dict[str, dict[str, object]]:
-    """Simulated engine of each deployment, by its name in assignments, for the executor's file: the
-    duration of a request for each deployed component, on each GPU with a declared rate."""
+    """Simulated engine of each deployment, by its name in assignments, for the executor's file.
+
+    The engine has the duration of a request for each deployed component, on each GPU with a
+    declared rate.
+    """
     found: dict[str, dict[str, object]] = {}
     for graph in (service.graph for service in services if service.graph is not None):
         for option in graph.deployments:
@@ -153,8 +158,10 @@ def _graph(model: str, section: Section, spot: float) -> ComponentGraph:
 
 
 def _components(section: Section) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
-    """Predecessors of each component, and the media of the requests that need the component. The
-    media are declared, or taken from the component's name if that is a medium."""
+    """(predecessors of each component, media of the requests that need the component).
+
+    The media are declared. Otherwise a component with the name of a medium needs that medium.
+    """
     after, media = {}, {}
     for name, component in section.children():
         check_name(section, name)
@@ -211,5 +218,5 @@ def _deployments(section: Section) -> tuple[Deployment, ...]:
 
 
 def _unknown(model: str) -> ModelSpec:
-    """Placeholder architecture of minimal size, because the architecture is unknown."""
+    """Placeholder of minimal size, because the real architecture is unknown."""
     return ModelSpec(model, 1, 1, 1, 1, 1, 1, 1, 1.0, 1.0, 1.0, 1.0, max_position=100_000_000)

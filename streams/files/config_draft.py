@@ -45,8 +45,9 @@ class DraftPool:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The answers. ttft, tpot: durations as written. The workload holds for every model: requests/s
-    and mean tokens of prompt and answer."""
+    """The answers. ttft, tpot: durations as written. workload: requests/s and mean tokens of prompt
+    and answer, for every model.
+    """
 
     models: tuple[DraftModel, ...]
     pools: tuple[DraftPool, ...]
@@ -143,7 +144,7 @@ def _short_name(source: str) -> str:
 
 
 def _unused(name: str, names: set[str]) -> str:
-    """`name`, or with the first free number behind it; adds it to `names`."""
+    """`name`, or `name` with the first free number; adds it to `names`."""
     unused, number = name, 2
     while unused in names:
         unused, number = f"{name}-{number}", number + 1

@@ -1,7 +1,7 @@
 """The JSON Schema of `shoal.yaml`, made from the keys that the reader takes.
 
-Editors complete and check a file by it. The schema accepts every file that the reader accepts; the
-reader also checks references between sections, such as the name of an engine.
+Editors complete and check a file with it. The schema accepts every file that the reader accepts.
+The reader also checks references between sections, such as the name of an engine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _of_group(group: Group) -> dict[str, Any]:
     properties: dict[str, Any] = {key.name: _of_key(key) for key in group.keys}
     for name, value in group.groups.items():
         of = _of(value)
-        # A section without content (`policy:` alone) is read like a missing one.
+        # A section without content (`policy:`) is read like a missing one.
         properties[name] = of if name in group.required else {"anyOf": [of, {"type": "null"}]}
     required = [key.name for key in group.keys if not key.default and not key.otherwise]
     return {

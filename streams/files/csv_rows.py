@@ -60,8 +60,9 @@ def cause_of(error: Exception) -> str:
 
 
 def finite_cell(text: str | None, least: float = -math.inf, most: float = math.inf) -> float | None:
-    """A cell as a finite number from `least` to `most`; None if the cell is missing or holds no
-    such number."""
+    """A cell as a finite number from `least` to `most`; None if the cell is missing or contains no
+    such number.
+    """
     try:
         value = float(text or "")
     except ValueError:
@@ -87,6 +88,6 @@ def whole_number(row: Row, column: str) -> int:
 
 
 def count(row: Row, column: str) -> int:
-    """An optional count: an absent or empty cell and 0 all mean 1."""
+    """An optional count. An absent or empty cell and 0 mean 1."""
     text = row.get(column) or "1"
     return 1 if text in ("0", "0.0") else whole_number({column: text}, column)

@@ -12,7 +12,9 @@ from streams.files.yaml_tree import Section
 
 CAUTIOUS = "cautious"
 CAPACITY = (CAUTIOUS, "predicted")
-"""Values of `capacity`: plan with the lower end of a wide interval, or with the prediction."""
+"""Values of `capacity`: plan with the lower end of a wide interval, or with the
+prediction itself.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ class EngineSpec:
     """An engine as the operator declares it. memory: effect of the engine's arguments on a model's
     memory.
 
-    pipelines: which nodes one instance may span, see `Service`. sleep: an instance sleeps instead
-    of stopping if its node remains.
+    pipelines: the nodes that one instance may span, see `Service`. sleep: whether an instance
+    sleeps instead of stopping if its node remains.
     """
 
     name: str

@@ -82,7 +82,7 @@ def _price_list(raw: bytes, name: str) -> Iterator[CloudPrice] | None:
         try:
             whole = orjson.loads(text)
         except orjson.JSONDecodeError:
-            return None  # `raw` may be YAML
+            return None  # `raw` may be YAML.
         if isinstance(whole, dict):
             lists = [value for value in whole.values() if isinstance(value, list)]
             whole = lists[0] if len(lists) == 1 else None

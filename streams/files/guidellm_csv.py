@@ -1,8 +1,8 @@
 """Read GuideLLM's CSV: two or three header rows, then one row per benchmark.
 
-Rows are converted to the shape of GuideLLM's JSON (metrics with means over successful requests), so
-that one reader serves both. The header describes the first benchmark; a row with another number of
-cells cannot be read.
+Rows are converted to the structure of GuideLLM's JSON (metrics with means over successful
+requests), so one reader is enough for both. The header describes the first benchmark. A row with
+another number of cells cannot be read.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def is_guidellm_csv(text: str) -> bool:
 
 
 def as_benchmarks(text: str) -> Iterator[Mapping[str, Any] | str]:
-    """Each benchmark in the shape of GuideLLM's JSON, or the reason why its row cannot be read.
-    Raises csv.Error."""
+    """Each benchmark in the structure of GuideLLM's JSON, or the reason why its row cannot be read.
+    Raises csv.Error.
+    """
     rows = [row for row in csv.reader(io.StringIO(text)) if any(row)]
     head = next((i for i, row in enumerate(rows) if any(map(_is_number, row))), len(rows))
     if head > _MOST_HEADER_ROWS:
@@ -73,8 +74,10 @@ def _benchmark(cells: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _named(cells: Mapping[str, str], words: tuple[str, ...]) -> str:
-    """The column whose name holds all `words`: the mean over successful requests, or else over all
-    requests; "" if there is none."""
+    """The column whose name contains all `words`; "" if there is none.
+
+    The mean over successful requests is preferred to that over all requests.
+    """
     found = [name for name in cells if all(word in name for word in words) and "mean" in name]
     good = [name for name in found if "successful" in name]
     return (good or [name for name in found if not _of_failures(name)] or [""])[0]
@@ -101,8 +104,10 @@ def _is_number(text: str) -> bool:
 
 
 def cells_of(rows: Sequence[Sequence[str]]) -> Iterator[Mapping[str, str | None] | str]:
-    """Rows of a CSV with one header row as objects, with None for an empty cell; an invalid row
-    becomes the reason."""
+    """Rows of a CSV with one header row, as objects.
+
+    An empty cell is None. An invalid row becomes the reason.
+    """
     names = rows[0]
     for row in rows[1:]:
         if len(row) == len(names):

@@ -27,8 +27,11 @@ def read_keys() -> Keys:
 
 
 def operator_keys(broker: str, prefix: str) -> Keys:
-    """Signing keys for a command: the keys in the environment, or else the key that a `shoal up` of
-    this user wrote for its own broker. UserError as in `read_keys`."""
+    """Signing keys for a command: the keys in the environment, or else those of this user's own
+    run.
+
+    `shoal up` writes such a key for its own broker. UserError as in `read_keys`.
+    """
     keys = read_keys()
     if keys.principal_keys(Principal.OPERATOR):
         return keys

@@ -1,7 +1,7 @@
 """The keys of a configuration file as values: name, parser, meaning and default.
 
-Readers take values through keys, and `config_schema` makes the JSON Schema and the reference from
-the same keys. So a key cannot be read without being described.
+Readers take values through keys. `config_schema` makes the JSON Schema and the reference from the
+same keys, so every readable key is described.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Key(Generic[T]):
     """One key that holds a value or a list.
 
     about: its meaning in one line. default: the value without the key, as written in a file.
-    otherwise: what holds without the key if no written value says it; "" = the key is required if
-    it has no default either. advanced: few users need it.
+    otherwise: the effect of a missing key, if no written value expresses it. A key with neither is
+    required. advanced: whether few users need it.
     """
 
     name: str
@@ -56,8 +56,8 @@ class Group:
     """The keys of one mapping.
 
     about: its content in one line. groups: keys whose value is a mapping, or a mapping by name.
-    required: names in `groups` that must be there. removed: keys of earlier versions, each with a
-    hint at what to write instead.
+    required: names in `groups` that must be present. removed: keys of earlier versions, each with a
+    hint for its replacement.
     """
 
     about: str
@@ -85,8 +85,11 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """A mapping that takes one of several forms. The first case whose key is present holds, else
-    `otherwise`. A case with the key "" is a single value instead of a mapping."""
+    """A mapping that takes one of several forms.
+
+    The first case whose key is present counts, else `otherwise`. A case with the key "" is a single
+    value instead of a mapping.
+    """
 
     about: str
     cases: Mapping[str, Group | Parser[Any]]

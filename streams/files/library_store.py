@@ -37,8 +37,9 @@ Step = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadedLibraries:
-    """Libraries in the requested order, the number of libraries that were built, and notices about
-    the cache."""
+    """Libraries in the requested order, the number of built libraries, and
+    notices about the cache.
+    """
 
     libraries: tuple[Library, ...]
     built: int
@@ -127,7 +128,7 @@ def _load(path: Path, request: LibraryRequest, wanted: str, notices: list[str]) 
     except InvalidValue as error:
         notices.append(f"{path}: {error}; built again")
         return None
-    with contextlib.suppress(OSError):  # the time only orders removals
+    with contextlib.suppress(OSError):  # The time only orders removals.
         os.utime(path)
     return library
 

@@ -1,8 +1,8 @@
 """Read files of measured points.
 
-The values are read from CSV files (plain or .gz) of three kinds, recognised by their columns:
-end-to-end benchmark points (silicon_*), batches of one run (prompt_time, token_time) and grids of
-pass times (phase, latency_ms). All become `MeasuredPoint` values.
+The columns of a CSV file (plain or .gz) identify its kind: end-to-end benchmark points (silicon_*),
+batches of one run (prompt_time, token_time), or grids of iteration times (phase, latency_ms). All
+become `MeasuredPoint` values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SYSTEMS = {
     "a100-80gb": "A100-SXM-80GB",
     "h100-80gb": "H100-SXM",
     "rtx_pro_6000_server": "RTXPRO6000-Blackwell-Server",
-    # For these points, the GPUs of Grace boards are equal to the SXM GPUs.
+    # In these points, GPUs of Grace boards equal the SXM GPUs.
     "gb200": "B200-SXM",
     "gb300": "B300-SXM",
 }
@@ -66,7 +66,9 @@ class PointsFile:
 
 
 class _Skip(Exception):
-    """A row is not comparable with a prediction; rows are counted by this reason."""
+    """Raised for a row that cannot be compared with a prediction. Rows are
+    counted by this reason.
+    """
 
 
 def read_points(path: Path) -> PointsFile:
@@ -142,7 +144,7 @@ def _benchmark(row: Row) -> MeasuredPoint:
     dtype = _dtype(stored)
     kv = "bf16" if dtype in ("bf16", "int4") else "fp8"
     if dtype == "fp4" and spec.weight_dtype == "mxfp4":
-        # GPT-OSS has MXFP4 weights; the source lists it as FP4, with its cache in BF16.
+        # GPT-OSS has MXFP4 weights. The source lists it as FP4, with its cache in BF16.
         dtype, kv = "mxfp4", "bf16"
     spec = _stored(spec, dtype, kv)
     found = _CONCURRENCY.search(row.get("silicon_data_source", ""))
@@ -150,7 +152,7 @@ def _benchmark(row: Row) -> MeasuredPoint:
     if not split and row["mode"] != "agg":
         raise InvalidValue("mode", row["mode"], "agg or disagg")
     tp, replicas = _width(row, "prefill_" if split else "")
-    # batch_size counts per attention replica; silicon_concurrency may span instances.
+    # batch_size counts per attention replica, but silicon_concurrency may span instances.
     if not split and row["batch_size"]:
         load = number(row, "batch_size") * replicas
     elif found:
@@ -192,8 +194,10 @@ def _benchmark(row: Row) -> MeasuredPoint:
 
 
 def _width(row: Row, prefix: str) -> tuple[int, int]:
-    """GPUs of an instance, and its number of attention replicas (data parallel attention with
-    expert parallelism)."""
+    """(GPUs of an instance, its attention replicas).
+
+    Data parallel attention with expert parallelism has several replicas.
+    """
     tp = whole_number(row, f"{prefix}tp_size")
     experts = count(row, f"{prefix}moe_tp_size") * count(row, f"{prefix}moe_ep_size")
     replicas = max(count(row, f"{prefix}attention_dp_size"), experts // tp)
@@ -259,7 +263,7 @@ def _pass(row: Row) -> MeasuredPoint:
         0.0,
         took if first else None,
         None if first else took,
-        # For block-scaled FP8 the grid measured a fallback kernel, slower than in engines.
+        # For block-scaled FP8 the grid measured a fallback kernel that is slower than engines.
         typical=row["gemm_quant"] != "fp8_block",
     )
 
@@ -275,7 +279,7 @@ def _model(name: str) -> ModelSpec:
 @lru_cache(maxsize=256)
 def _gpu(system: str) -> GpuSpec:
     if system == _POWER_CAPPED:
-        # The chip is the same, but points under a power cap are not those of the full GPU.
+        # The chip is the same, but points under a power limit are not those of the full GPU.
         return replace(catalog.gpu("H100-SXM"), name=_POWER_CAPPED)
     name = _SYSTEMS.get(system, system)
     for candidate in (name, name.removesuffix("_sxm"), name.replace("_", "-")):

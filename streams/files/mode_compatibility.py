@@ -1,5 +1,7 @@
-"""Check that the modes in one file can be combined: lowest cost, highest throughput for a budget,
-answer quality, component graphs."""
+"""Check that the modes in one file can be combined.
+
+The modes are lowest cost, highest throughput for a budget, answer quality, and component graphs.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def read_slo(model: Section) -> Slo:
 
 
 def read_max(model: Section, least: int) -> int:
-    """Most combos of a model, at least `least`; 0 = no limit."""
+    """Maximum number of combos of a model, at least `least`; 0 = no limit."""
     return model.take(MAX.name, units.count(max(1, least), 100_000), 0)
 
 

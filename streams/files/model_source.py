@@ -29,7 +29,10 @@ def is_file(source: str) -> bool:
 
 
 def facts_taken(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
-    """Models whose name is not in the catalogue, as (model, name, catalogue entry used instead)."""
+    """Models whose facts come from another catalogue entry, as (model, name, catalogue entry).
+
+    Their names are not in the catalogue.
+    """
     for service in cluster.services:
         name = service.architecture.name
         if service.graph is None and not is_file(name):
@@ -39,8 +42,10 @@ def facts_taken(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
 
 
 def uncertain_facts(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
-    """Items of `facts_taken` whose name is not a published variant of the catalogue entry: usually
-    a fine-tune, but possibly a misspelt name."""
+    """Items of `facts_taken` whose name is not a published variant of the entry.
+
+    The name is usually a fine-tune, but may be misspelt.
+    """
     return (one for one in facts_taken(cluster) if not is_published(*one[1:]))
 
 
@@ -69,7 +74,7 @@ def architecture(source: str, folder: Path, field: str = "source") -> ModelSpec:
         OSError,
         ValueError,
         RuntimeError,
-    ) as error:  # pathlib: no home folder, NUL, a link loop
+    ) as error:  # Errors of pathlib: no home folder, NUL, a loop of links.
         why = cause_of(error) if isinstance(error, (OSError, UnicodeDecodeError)) else error
         allowed = f"a Hugging Face config.json that can be read ({why})"
         raise InvalidValue(field, source, allowed) from None
@@ -88,8 +93,11 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _text_of(path: Path) -> str:
-    """Text of a regular file of bounded size. Devices and pipes are refused because reading them
-    may never end, and controllers read files that records name between two ticks."""
+    """Text of a regular file of bounded size.
+
+    Devices and pipes are refused, because reading them may never end. Controllers read files that
+    records name between two ticks.
+    """
     if path.exists() and not path.is_file():
         raise ValueError("not a regular file")
     with path.open("rb") as file:

@@ -98,8 +98,9 @@ MODELS = Named(
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Values of the rest of the file that a model refers to or inherits. folder: folder of the
-    file, for relative paths."""
+    """Parts of the file that a model refers to or inherits. folder: folder of the file, for
+    relative paths.
+    """
 
     defaults: Defaults
     engines: Mapping[str, EngineSpec]
@@ -211,7 +212,7 @@ def _windows(timezone: str, value: object) -> tuple[Weekly, ...]:
 
 
 def _floors(section: Section | None, timezone: str) -> tuple[tuple[Weekly, int], ...]:
-    """Least number of combos by weekly window."""
+    """Minimum number of combos by weekly window."""
     if section is None:
         return ()
     floors = []

@@ -9,8 +9,10 @@ from streams.files.user_errors import UserError
 
 
 def refuse_unwritable(path: Path) -> None:
-    """UserError if `path` cannot be written; called before the command does its work. Later write
-    errors are reported when they occur."""
+    """UserError if `path` cannot be written.
+
+    Call it before the command does its work. Later write errors are reported when they occur.
+    """
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist")
     if path.is_dir():

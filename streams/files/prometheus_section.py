@@ -18,9 +18,10 @@ from streams.files.yaml_tree import Section
 
 @dataclass(frozen=True, slots=True)
 class PrometheusServer:
-    """token_file: file with a bearer token, read for every query, so the token may rotate. ca_file:
-    PEM file of the certificate authority, "" = the system's authorities. headers: further HTTP
-    headers, such as the tenant of Mimir (`X-Scope-OrgID`)."""
+    """Access to one server. token_file: file with a bearer token, read for every query, so the
+    token may rotate. ca_file: PEM file of the certificate authority, "" = the system's authorities.
+    headers: further HTTP headers, such as the tenant of Mimir (`X-Scope-OrgID`).
+    """
 
     url: str
     token_file: str = ""
@@ -33,7 +34,7 @@ def _address(value: object) -> str:
     try:
         parts = urlsplit(said)
         ok = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # the port is invalid or a bracket is missing
+    except ValueError:  # The port is invalid, or a bracket is missing.
         ok = False
     if not ok:
         raise InvalidValue("", without_login(said), "http(s)://HOST[:PORT]")

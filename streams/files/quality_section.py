@@ -138,9 +138,12 @@ def stands_for_models(section: Section) -> bool:
 def read_routes(
     models: Section, services: tuple[Service, ...]
 ) -> tuple[tuple[QualityRoute, ...], tuple[Service, ...], dict[str, Path]]:
-    """Returns three values: the services of `models` that route over several other models;
-    `services`, in which their members have no floor and no share of a replayed trace unless
-    declared; and the score file of each routed service, by its name."""
+    """Read the services that route over several models.
+
+    Returns three values: these services; `services`, in which their members have no minimum and no
+    share of a replayed trace unless declared; and the score file of each routed service, by its
+    name.
+    """
     routes: list[QualityRoute] = []
     files: dict[str, Path] = {}
     for name, section in models.children():

@@ -45,8 +45,9 @@ served_as = Parser(
 def served_names(services: Iterable[Service]) -> dict[str, tuple[str, ...]]:
     """Names to ask Prometheus for, by model.
 
-    A name belongs to one model: to the model that declares it, else to the model of that name, else
-    to the only model with that source. So no server counts twice. A model may have no name left.
+    A name belongs to one model: to the model that declares it, else to the model with that name,
+    else to the only model with that source. So no server counts twice. A model may end up without a
+    name.
     """
     services = tuple(services)
     sources = Counter(s.hugging_face_name for s in services if not s.served_as)

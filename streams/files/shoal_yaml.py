@@ -166,8 +166,7 @@ def _error_at_origin(
     key: str,
     problem: str,
 ) -> ConfigError:
-    """An error at the place that sets `key`: the model, the defaults, or, if neither sets it, the
-    policy."""
+    """An error at the place that sets `key`: the model, else the defaults, else the policy."""
     for section in (model, defaults):
         if section is not None and key in section:
             return section.error(key, problem)

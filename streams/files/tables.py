@@ -30,14 +30,16 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _OTHER = re.compile(r"[^a-z0-9.]+")
 _DEEPEST = 6
 OUTER = "row_of_group"
-"""Column of group rows: the position of the outer row that holds the group."""
+"""Column of group rows with the position of the outer row."""
 _PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """place: position of the header, or of the first row. columns: the columns of the header; empty
-    for JSON, because each row has its own keys. shown: the beginning of the table."""
+    """Rows of a table. place: position of the header, or of the first row. columns: the columns of
+    the header; empty for JSON, because each row has its own keys. shown: the beginning of the
+    table.
+    """
 
     place: str
     columns: tuple[str, ...]
@@ -54,7 +56,8 @@ def column(name: str) -> str:
 
 def read_table(path: Path, expected: str, groups: Sequence[str] = ()) -> Table:
     """The table in `path`. groups: keys whose value is a list of inner rows. UserError: the file is
-    not a table, or (when its row is read) a line is invalid."""
+    not a table. A line is checked when its row is read.
+    """
     if is_parquet(path):
         return of_rows(_parquet(path, groups), "")
     return table_of(path, read_text(path, expected), expected, groups)
@@ -83,8 +86,7 @@ def read_lines(path: Path, expected: str) -> list[str]:
 
 
 def read_text(path: Path, expected: str) -> str:
-    """Text of a file, gzipped or not. UserError names the expected content if the file is not
-    text."""
+    """Text of a file, gzipped or not. UserError names the expected content if it is not text."""
     try:
         return text_of(path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -159,8 +161,11 @@ def _json_lines(path: Path | str, text: str, groups: Sequence[str]) -> Iterator[
 
 
 def _document(path: Path | str, whole: Any, groups: Sequence[str]) -> Iterator[Numbered]:
-    """Rows of a whole document: a list of rows, an object that holds such a list, or an object of
-    columns (lists of equal length)."""
+    """Rows of a whole document.
+
+    It is a list of rows, an object with such a list, or an object of columns (lists of equal
+    length).
+    """
     if isinstance(whole, dict):
         lists = {key: value for key, value in whole.items() if isinstance(value, list)}
         plain = {k: v for k, v in lists.items() if v and not isinstance(v[0], (dict, list))}
@@ -200,7 +205,7 @@ def _flat(
 
 
 def _take(row: dict[str, object], value: Mapping[str, Any], prefix: str, depth: int) -> None:
-    """Add the keys of `value` to `row`; keys of inner objects are joined with dots."""
+    """Add the keys of `value` to `row`. Keys of inner objects are joined with dots."""
     for key, inner in value.items():
         name = f"{prefix}{key}"
         if isinstance(inner, dict):
@@ -218,7 +223,7 @@ def is_parquet(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(4) == _PARQUET
     except OSError:
-        return False  # `read_text` reports the reason
+        return False  # `read_text` reports the reason.
 
 
 def _parquet(path: Path, groups: Sequence[str]) -> Iterator[Numbered]:

@@ -33,7 +33,7 @@ class UnclearUnit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Conversion of a column's numbers to ms. dated: the numbers count from 1970."""
+    """Conversion of a column's numbers to ms. dated: whether the numbers count from 1970."""
 
     unit: str
     dated: bool
@@ -67,9 +67,11 @@ def date_ms(value: object) -> float | None:
 
 
 def clock_of(values: Sequence[float], unit: str, certain: bool) -> Clock:
-    """Conversion of plain numbers, given in file order. unit: unit that the format, the user or the
-    column name gives, "" if none. certain: the unit comes from the user or the column name.
-    UnclearUnit: the values do not determine the unit."""
+    """Conversion of plain numbers, given in file order.
+
+    unit: unit from the format, the user or the column name; "" if none. certain: whether the unit
+    comes from the user or the column name. UnclearUnit: the values do not determine the unit.
+    """
     low, high = min(values), max(values)
     if unit and certain:
         return Clock(unit, low * MS_OF[unit] >= _EPOCH_MS[0])
@@ -97,7 +99,7 @@ def _plausible(span: float, count: int, unit: str) -> bool:
 
 
 def finite_number(value: object) -> float | None:
-    """`value` as a finite number, also if it is the text of a number; None otherwise."""
+    """`value` as a finite number, or None. Text of a number counts too."""
     if isinstance(value, str):
         if not value.isascii() or len(value) > 40 or "_" in value:
             return None

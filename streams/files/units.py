@@ -22,13 +22,14 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SHARE = 'a fraction from 0 to 1, or "0%" to "100%"'
 _LONGEST_DURATION = "30d"
 _UNMET = 1e5
-"""From this size on, a bound only protects calculations from overflow."""
+"""Bounds from this size on only protect calculations from overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parser(Generic[T]):
-    """Parses one value of a file. form: what a user may write, in a few words. schema: the same as
-    a JSON Schema; it may accept more than `parse`, but nothing less."""
+    """Parses one value of a file. form: the allowed text in a few words. schema: the same as a JSON
+    Schema; it may accept more than `parse`, but not less.
+    """
 
     parse: Callable[[object], T]
     form: str
@@ -163,7 +164,7 @@ percentile = Parser(
 
 
 def _bounds(low: float, high: float) -> str:
-    """The bounds of a number as text, without bounds that no user meets."""
+    """The bounds of a number as text, without bounds that users never reach."""
     if high < _UNMET:
         return f"{low:g} to {high:g}"
     if low <= -_UNMET:

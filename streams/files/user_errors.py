@@ -7,8 +7,11 @@ import re
 from topics.printable import printable
 
 _LOGIN = re.compile(r"(?<=://)(?:[^/?#\s]*@|[^/?#:\[\s]*:(?!\d*(?:[/?#\s]|$))\S*@)")
-"""Login in a URL. A password may hold characters that end a host, so text after a colon that is no
-port counts as a password, up to the last @."""
+"""Login in a URL.
+
+A password may contain characters that end a host. So text after a colon that is no port counts as a
+password, up to the last @.
+"""
 
 
 class UserError(Exception):

@@ -35,7 +35,7 @@ WORKLOAD = Group(
 
 _DEFAULT = Lengths.expected(1024.0, 256.0)
 _ROUNDING = 0.005
-"""Largest difference from 1 that the sum of the written shares may have."""
+"""Largest permitted difference of the sum of the written shares from 1."""
 
 Workload = tuple[Lengths, float, tuple[WorkloadType, ...]]
 
@@ -56,8 +56,10 @@ def read_workload(section: Section | None) -> Workload:
 
 
 def refuse_longer(model: Section, workload: Workload, max_len: int) -> None:
-    """ConfigError if the mean request of the workload of `model`, or of one of its types, is longer
-    than `max_len`, because no instance would accept such a request."""
+    """ConfigError if the mean request of `model`, or of one of its types, is longer than `max_len`.
+
+    No instance would accept such a request.
+    """
     lengths, _, types = workload
     section = model.section("workload")
     if section is None:
@@ -79,7 +81,7 @@ def refuse_longer(model: Section, workload: Workload, max_len: int) -> None:
 
 
 def longer_than(lengths: Lengths, max_len: int) -> str:
-    """Text of the problem if `lengths` exceed the model's `max_len`; "" otherwise."""
+    """The problem as text if `lengths` exceed the model's `max_len`, else ""."""
     total = lengths.input_tokens + lengths.output_tokens
     if total <= max_len:
         return ""

@@ -33,8 +33,11 @@ _FLOAT = re.compile(
 
 
 def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
-    """Resolvers of plain scalars, with numbers as in JSON. YAML 1.1 reads 5e-5 as text, 010 as 8,
-    and 1:30 as 90. These resolvers read 5e-5 as a number, and 010 and 1:30 as text."""
+    """Resolvers of plain scalars, with numbers as in JSON.
+
+    YAML 1.1 reads 5e-5 as text, 010 as 8, and 1:30 as 90. These resolvers read 5e-5 as a number,
+    and 010 and 1:30 as text.
+    """
     known = yaml.SafeLoader.yaml_implicit_resolvers
     numbers = {"tag:yaml.org,2002:int": _INT, "tag:yaml.org,2002:float": _FLOAT}
     return {
@@ -125,7 +128,7 @@ class Section:
         except InvalidValue as error:
             shown = _shown(error.value)
             raise self.error(key, f"{shown} is not allowed; allowed: {error.allowed}") from error
-        except (ValueError, OverflowError):  # a whole number is too large to convert
+        except (ValueError, OverflowError):  # A whole number is too large to convert.
             raise self.error(key, _unreadable(node)) from None
 
     def section(self, key: str, required: bool = False) -> Section | None:
@@ -154,7 +157,7 @@ class Section:
         return str(yaml.serialize(self._node, Dumper=_Dumper))
 
     def know(self, *keys: str) -> None:
-        """Accept `keys` in `finish` and in its hints, although nothing took them."""
+        """Accept `keys` in `finish` and in its hints, even if no caller took them."""
         self._asked.extend(key for key in keys if key not in self._asked)
 
     def finish(self) -> None:
