@@ -93,7 +93,10 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
         raise InvalidRecord("kubernetes.pools", own["pools"], "a JSON object")
     if not isinstance(own["scale_kinds"], list):
         raise InvalidRecord("kubernetes.scale_kinds", own["scale_kinds"], "a JSON array")
-    pools = {pool: _pool(f"kubernetes.pools.{pool}", item) for pool, item in own["pools"].items()}
+    pools = {
+        pool: parse_kube_pool(f"kubernetes.pools.{pool}", item)
+        for pool, item in own["pools"].items()
+    }
     config = KubernetesConfig(
         executor=parse_config(top["executor"]),
         pools=pools,
@@ -112,7 +115,8 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
     return config
 
 
-def _pool(where: str, raw: Any) -> KubePool:
+def parse_kube_pool(where: str, raw: Any) -> KubePool:
+    """One pool. InvalidRecord names the offending field."""
     optional = {"gpu_resource": "nvidia.com/gpu", "node_wait_s": 0.0, "queue": ""}
     item = object_fields(where, raw, ("mode", "nodes"), optional)
     one_of(f"{where}.mode", item["mode"], tuple(PoolMode))

@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 WATCH_S = 240  # a connection is renewed after this time
 _SILENT_S = 30.0  # a watch without news for this much longer is opened again
+_NO_KIND_PAUSE_S = 60.0
 _LASTED_S = 2.0  # a watch that was open for this long works
 _LEAST_PAUSE_S, _MOST_PAUSE_S, _NO_RIGHT_PAUSE_S = 0.2, 5.0, 1.0
 
@@ -73,7 +74,10 @@ class ObjectCache(Generic[T]):
                 version = await self._watch(version)
             except Expired:
                 version = ""
-            except (Forbidden, NotFound) as error:
+            except NotFound as error:  # the server has no such kind
+                self._failed(error)
+                await asyncio.sleep(_NO_KIND_PAUSE_S)
+            except Forbidden as error:
                 pause_s = max(pause_s, _NO_RIGHT_PAUSE_S)  # a server that starts knows no rights
                 self._failed(error)
             except Temporary as error:

@@ -10,11 +10,15 @@ import aiohttp
 
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.kube_client import KubeApi
+from executors.kubernetes.kube_kinds import NODE_CLAIM
 from executors.kubernetes.kubernetes_config import KubePool, KubernetesConfig, PoolMode
+from executors.kubernetes.node_claims import NodeClaimView, parse_claim, supply_fault
+from executors.kubernetes.object_cache import ObjectCache
 from executors.kubernetes.own_pods import OwnPods, Placer
 from executors.kubernetes.pod_fleet import PodFleet
 from executors.kubernetes.pod_runner import PodRunner, SlotSettings, reach_pod
 from executors.kubernetes.pod_template import PodSettings
+from executors.kubernetes.pod_view import PodView
 from executors.kubernetes.scaled_pods import ScaledPods
 from executors.kubernetes.template_folder import TemplateFolder
 from executors.kubernetes.workload_scaler import WorkloadScaler
@@ -53,6 +57,7 @@ class SlotWorkers:
         labels = "" if scales else f"{names.MANAGED}=true"
         self.fleet = PodFleet(api, labels, config.read_nodes)
         self.scaler = WorkloadScaler(self.fleet, config.scale_kinds) if scales else None
+        self._claims: ObjectCache[NodeClaimView] = ObjectCache(api, NODE_CLAIM, parse_claim)
         self._templates = TemplateFolder(config.templates)
         self.runners: dict[str, PodRunner] = {}
         self.workers: dict[str, NodeWorker] = {}
@@ -68,7 +73,7 @@ class SlotWorkers:
             )
             runner = PodRunner(
                 node, executor, self.fleet, self._placer(node, pool), probes, self._metrics,
-                SlotSettings(pool.node_wait_s, self._config.route_lag_s), self._keys.engine,
+                self._settings(pool), self._keys.engine,
             )  # fmt: skip
             lock = NodeLock(node.node, boot, place, executor.time_base.speed)
             self.runners[node.node] = runner
@@ -81,6 +86,9 @@ class SlotWorkers:
         self.fleet.start()
         if self.scaler is not None:
             self.scaler.start()
+        waits = any(pool.node_wait_s for pool in self._config.pools.values())
+        if waits and self._config.read_nodes:
+            self.fleet.spawn(self._claims.run())
 
     async def wait_synced(self, end: asyncio.Event) -> bool:
         """Wait until all pods are known; False if `end` comes first."""
@@ -103,6 +111,12 @@ class SlotWorkers:
         await self.fleet.close()
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _settings(self, pool: KubePool) -> SlotSettings:
+        def fault(_: PodView) -> str:
+            return supply_fault(self._claims.objects.values(), pool.nodes)
+
+        return SlotSettings(pool.node_wait_s, self._config.route_lag_s, fault)
 
     def _placer(self, node: NodeConfig, pool: KubePool) -> Placer:
         if pool.mode is PoolMode.SCALE and self.scaler is not None:

@@ -215,7 +215,7 @@ async def test_while_the_api_server_is_killed_nothing_stops_and_nothing_is_doubl
     async with Bench(config_file(tmp_path, POOL), client) as bench:
         bench.assign(A, wish("s", 0))
         await bench.until(lambda: bench.ready(A, "s"))
-        for number in range(5):
+        for number in range(10):
             name, old = f"n{number}", f"n{number - 1}"
             plane.kill_api_server()
             keeps = [wish(old, 1, drain=True)] if number else []

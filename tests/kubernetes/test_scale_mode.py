@@ -184,6 +184,34 @@ async def plain_scale_downs(admin: RawApi) -> None:
         assert router.counts["broken"] > 0
 
 
+async def test_while_the_api_server_is_killed_a_workload_keeps_its_claims(
+    plane: ControlPlane, client: KubeClient, admin: RawApi, tmp_path: Path
+) -> None:
+    """The server dies ten times during a scale-out or a scale-down."""
+    await admin.post(f"{APPS}/deployments", workload(2))
+    async with Bench(config_file(tmp_path, POOL), client) as bench:
+        bench.assign(A, wish("s", 0), wish("n-1", 1))
+        await bench.until(lambda: bench.ready(A, ["s", "n-1"]))
+        for number in range(10):
+            name, old = f"n{number}", f"n{number - 1}"
+            bench.assign(A, wish("s", 0), wish(old, 1 + number % 2, drain=True),
+                         wish(name, 2 - number % 2))  # fmt: skip
+            await asyncio.sleep(0.2 * (number % 5))
+            plane.kill_api_server()
+            await asyncio.sleep(0.3)
+            assert bench.ready(A, "s")
+            await asyncio.to_thread(plane.start_api_server)
+            await bench.until(lambda name=name: bench.ready(A, [name]), 100)  # type: ignore[misc]
+            await bench.until(
+                lambda old=old: bench.is_in(A, old, InstanceState.STOPPED),
+                100,  # type: ignore[misc]
+            )
+            bench.assign(A, wish("s", 0), wish(name, 2 - number % 2))
+            claimed = await pods_by_instance(admin)
+            assert {"s", name} <= set(claimed)
+        assert await replicas(admin) == 2
+
+
 async def test_an_autoscaler_on_the_workload_is_named_and_nothing_is_written(
     client: KubeClient, admin: RawApi, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ Users are static tokens: the administrator, and the service accounts of deploy/k
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -86,7 +87,8 @@ class ControlPlane:
             "--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount",
             f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
             "--service-account-issuer=https://kubernetes.default.svc",
-            "--shutdown-delay-duration=0s",
+            "--shutdown-delay-duration=0s", f"--audit-policy-file={at / 'audit.yaml'}",
+            f"--audit-log-path={at / 'audit.log'}",
         )  # fmt: skip
         tls = ssl.create_default_context(cafile=str(at / "ca.crt"))
         end_s = time.monotonic() + _READY_S
@@ -120,6 +122,22 @@ class ControlPlane:
                 raise RuntimeError(log.read_text()[-3000:])
             time.sleep(0.1)
         return name
+
+    def allowed_requests(self, account: str) -> set[tuple[str, str, str]]:
+        """(group, resource, verb) of all requests of a service account that its rights allowed.
+        The resource of a subresource is "deployments/scale"."""
+        found = set()
+        user = f"system:serviceaccount:{NAMESPACE}:{account}"
+        for line in (self.folder / "audit.log").read_text().splitlines():
+            event = json.loads(line)
+            decision = (event.get("annotations") or {}).get("authorization.k8s.io/decision")
+            if event["user"]["username"] != user or decision != "allow":
+                continue
+            about = event.get("objectRef") or {}
+            part = about.get("subresource")
+            resource = f"{about.get('resource')}/{part}" if part else str(about.get("resource"))
+            found.add((about.get("apiGroup", ""), resource, event["verb"]))
+        return found
 
     def stop_process(self, name: str) -> None:
         """Stop one process."""
@@ -160,6 +178,16 @@ class ControlPlane:
         for account in ACCOUNTS:
             user = f"system:serviceaccount:{NAMESPACE}:{account}"
             lines.append(f"{self._tokens[account]},{user},{account},system:serviceaccounts")
+        policy = {
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived"],
+            "rules": [
+                {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+                {"level": "None"},
+            ],
+        }
+        (self.folder / "audit.yaml").write_text(yaml.safe_dump(policy))
         (self.folder / "tokens.csv").write_text("\n".join(lines) + "\n")
         for user, token in self._tokens.items():
             self.write_kubeconfig(self.kubeconfig(user), token)

@@ -1,0 +1,176 @@
+"""`python -m executors.kubernetes.cluster_report WHAT`: what a cluster has, serves and offers.
+
+Only reads. `pools` prints the section `regions:` for the GPU nodes of the cluster, `serving` the
+pods that serve by model, role and pool, `availability` and `prices` the feeds of `shoal feed`.
+With `--serve` the feeds are answered over HTTP, read again for each request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import orjson
+from aiohttp import web
+
+from executors.kubernetes.cluster_supply import (
+    available_nodes,
+    found_pools,
+    node_prices,
+    pools_yaml,
+)
+from executors.kubernetes.kube_client import KubeApi, KubeClient, Manifest
+from executors.kubernetes.kube_errors import Forbidden, KubeError, NotFound
+from executors.kubernetes.kube_kinds import NODE, NODE_OVERLAY, POD, SCALABLE, Kind
+from executors.kubernetes.kubernetes_config import KubePool, parse_kube_pool
+from executors.kubernetes.node_claims import parse_overlay
+from executors.kubernetes.node_view import NodeView, parse_node
+from executors.kubernetes.pod_view import PodView, parse_pod
+from executors.kubernetes.serving_counts import count_serving
+from executors.kubernetes.workload_view import WorkloadView, parse_workload
+from topics.checks import InvalidRecord, count
+from topics.http_origin import HostRule
+
+T = TypeVar("T")
+
+FEEDS = ("availability", "prices")
+REPORTS = ("pools", "serving", *FEEDS)
+
+
+async def report(
+    what: str, api: KubeApi, pools: Mapping[str, KubePool], per_node: Mapping[str, int]
+) -> str:
+    """The report as text. KubeError if a right is missing that it needs."""
+    nodes = await _all(api, NODE, parse_node)
+    if what == "pools":
+        return pools_yaml(found_pools(nodes))
+    if what == "prices":
+        overlays = await _optional(api, NODE_OVERLAY, parse_overlay)
+        return _json(node_prices(pools, nodes, overlays))
+    if what == "availability":
+        return _json(available_nodes(pools, per_node, nodes, await _pods(api)))
+    by_name: dict[str, NodeView] = {node.name: node for node in nodes}
+    workloads: list[WorkloadView] = []
+    for kind in SCALABLE:
+        workloads += await _optional(api, kind, _workload_parser(kind))
+    counts = count_serving(await _all(api, POD, parse_pod), by_name, pools, workloads)
+    lines = [
+        {"model": one.model, "role": one.role, "pool": one.pool, "gpus": one.gpus, "pods": number}
+        for one, number in counts.items()
+    ]
+    return orjson.dumps(lines, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+def _json(values: Mapping[str, float]) -> str:
+    return orjson.dumps(dict(values), option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+def _workload_parser(kind: Kind) -> Callable[[Manifest], WorkloadView | None]:
+    return lambda raw: parse_workload(kind, raw)
+
+
+async def _all(
+    api: KubeApi, kind: Kind, parse: Callable[[Manifest], T | None], everywhere: bool = False
+) -> list[T]:
+    listing = await api.list_objects(kind, everywhere=everywhere)
+    return [item for raw in listing.objects if (item := parse(raw)) is not None]
+
+
+async def _optional(api: KubeApi, kind: Kind, parse: Callable[[Manifest], T | None]) -> list[T]:
+    """The objects of a kind that the server may not have, or that this account may not read."""
+    try:
+        return await _all(api, kind, parse)
+    except (NotFound, Forbidden):
+        return []
+
+
+async def _pods(api: KubeApi) -> list[PodView]:
+    """The pods of all namespaces, or of this one if the account may read no others."""
+    try:
+        return await _all(api, POD, parse_pod, everywhere=True)
+    except Forbidden:
+        return await _all(api, POD, parse_pod)
+
+
+def parse_pools(text: str) -> tuple[dict[str, KubePool], dict[str, int]]:
+    """Pools and their GPUs per node from JSON. InvalidRecord names the offending field."""
+    try:
+        raw: Any = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRecord("--pools", text, f"JSON ({error})") from None
+    if not isinstance(raw, dict):
+        raise InvalidRecord("--pools", raw, "a JSON object")
+    pools, per_node = {}, {}
+    for pool, item in raw.items():
+        settings = dict(item)
+        per_node[pool] = settings.pop("per_node", 1)
+        count(f"{pool}.per_node", per_node[pool], 64)
+        pools[pool] = parse_kube_pool(pool, settings)
+    return pools, per_node
+
+
+async def serve(
+    api: KubeApi, pools: Mapping[str, KubePool], per_node: Mapping[str, int], host: str, port: int
+) -> web.AppRunner:
+    """Answer /availability and /prices. A failed reading gives 503, so that the last good values
+    stay in force."""
+
+    async def answer(request: web.Request) -> web.Response:
+        if not HostRule(host).allows(request.headers.get("Host", "")):
+            return web.Response(status=421, text="this host name is not one of this process\n")
+        try:
+            text = await report(request.path.strip("/"), api, pools, per_node)
+        except KubeError as error:
+            return web.Response(status=503, text=f"{error}\n")
+        return web.Response(text=text, content_type="application/json")
+
+    app = web.Application()
+    for feed in FEEDS:
+        app.router.add_get(f"/{feed}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, host, port).start()
+    return runner
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    pools, per_node = parse_pools(arguments.pools)
+    api = KubeClient(arguments.kubeconfig, arguments.namespace)
+    api.open()
+    try:
+        if not arguments.serve:
+            sys.stdout.write(await report(arguments.what, api, pools, per_node))
+            return 0
+        host, _, port = arguments.serve.rpartition(":")
+        runner = await serve(api, pools, per_node, host or "127.0.0.1", int(port))
+        print(f"answering {', '.join('/' + feed for feed in FEEDS)} at {arguments.serve}")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+        return 0
+    finally:
+        await api.close()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print or serve. Returns 0, or 2 for bad input or a missing right."""
+    parser = argparse.ArgumentParser(prog="shoal kubernetes", description=__doc__)
+    parser.add_argument("what", choices=REPORTS)
+    parser.add_argument("--kubeconfig", default="")
+    parser.add_argument("--namespace", default="")
+    parser.add_argument("--pools", default="{}", help="JSON: settings by pool id")
+    parser.add_argument("--serve", default="", metavar="HOST:PORT")
+    arguments = parser.parse_args(argv)
+    try:
+        return asyncio.run(_run(arguments))
+    except (KubeError, InvalidRecord, OSError, ValueError) as error:
+        print(f"shoal: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Mode `observe`: counts the pods that serve, by model, role and pool. Pure, and writes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from executors.kubernetes import kube_names as names
+from executors.kubernetes.kubernetes_config import KubePool
+from executors.kubernetes.node_view import NodeView
+from executors.kubernetes.pod_view import PodView
+from executors.kubernetes.workload_view import WorkloadView
+
+ROLE_LABELS = (names.ROLE, "llm-d.ai/role")
+MODEL_LABELS = (names.MODEL, "llm-d.ai/model", "model")
+"""Labels that name a pod's model and role: Shoal's, llm-d's, and that of vLLM's charts."""
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Serving:
+    """Pods of one kind. gpus: of one pod. pool: id, "unknown" if its node is in no pool."""
+
+    model: str
+    role: str
+    pool: str
+    gpus: int
+
+
+def count_serving(
+    pods: Iterable[PodView],
+    nodes: Mapping[str, NodeView],
+    pools: Mapping[str, KubePool],
+    workloads: Iterable[WorkloadView] = (),
+) -> dict[Serving, int]:
+    """Ready pods with GPUs that name a model, by a workload's annotation or a label."""
+    managed = list(workloads)
+    found: Counter[Serving] = Counter()
+    for pod in pods:
+        gpus = sum(pod.gpus.values())
+        if not pod.serves or not gpus:
+            continue
+        owner = next((one for one in managed if one.owns(pod)), None)
+        model = owner.model if owner else _first(pod.labels, MODEL_LABELS)
+        if not model:
+            continue
+        role = owner.role if owner else _first(pod.labels, ROLE_LABELS) or "aggregated"
+        pool = pool_of(nodes.get(pod.node), pools)
+        found[Serving(model, "aggregated" if role == "both" else role, pool, gpus)] += 1
+    return dict(sorted(found.items()))
+
+
+def pool_of(node: NodeView | None, pools: Mapping[str, KubePool]) -> str:
+    """The pool of a node: that with the most labels that the node has."""
+    if node is None:
+        return UNKNOWN
+    fitting = [(len(one.nodes), pool) for pool, one in pools.items() if node.matches(one.nodes)]
+    return max(fitting)[1] if fitting else UNKNOWN
+
+
+def _first(labels: Mapping[str, str], keys: tuple[str, ...]) -> str:
+    return next((labels[key] for key in keys if labels.get(key)), "")

@@ -1,0 +1,68 @@
+"""`shoal kubernetes`: what a cluster has, serves and offers. Only reads.
+
+The process becomes a program of the serving plane, which alone talks to the API server.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import orjson
+
+from streams.cli.run_part import become
+from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
+
+_REPORTS = {
+    "pools": "print the section `regions:` for the GPU nodes of the cluster",
+    "serving": "print the pods that serve, by model, role and pool",
+    "availability": "print free nodes by pool, as `shoal feed availability` reads them",
+    "prices": "print prices by pool, as `shoal feed prices` reads them",
+}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `kubernetes` to the command line."""
+    parser = subparsers.add_parser(
+        "kubernetes",
+        help="what a cluster has, serves and offers",
+        description="Reads nodes and pods, and writes nothing. "
+        + "; ".join(f"{name}: {what}" for name, what in _REPORTS.items())
+        + ".",
+    )
+    parser.add_argument("report", choices=tuple(_REPORTS))
+    parser.add_argument("--config", metavar="FILE", help="the shoal.yaml (not needed for pools)")
+    parser.add_argument("--kubeconfig", default="", metavar="FILE", help="default: as kubectl")
+    parser.add_argument("--namespace", default="", metavar="NAME", help="of the engines")
+    parser.add_argument(
+        "--serve", default="", metavar="HOST:PORT",
+        help="answer /availability and /prices there, for `shoal feed --follow`",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replace this process by the report."""
+    pools: dict[str, Any] = {}
+    if args.report != "pools" or args.serve:
+        if not args.config:
+            raise UserError(f"shoal kubernetes {args.report}: --config FILE is needed")
+        config = load_config(args.config)
+        per_node = {pool.id: pool.per_node for pool in config.cluster.pools}
+        pools = {
+            pool: {
+                "mode": one.mode,
+                "nodes": dict(one.nodes),
+                "gpu_resource": one.gpu_resource,
+                "node_wait_s": one.node_wait_s,
+                "per_node": per_node[pool],
+            }
+            for pool, one in config.kubernetes.items()
+        }
+        if not pools:
+            raise UserError(f"{args.config}: no pool has `kubernetes:`")
+    become(
+        "executors.kubernetes.cluster_report", args.report, "--pools", orjson.dumps(pools).decode(),
+        "--kubeconfig", args.kubeconfig, "--namespace", args.namespace, "--serve", args.serve,
+    )  # fmt: skip
