@@ -29,14 +29,14 @@ _Client = TypeVar("_Client", AIOKafkaConsumer, AIOKafkaProducer)
 
 
 def security_options() -> dict[str, Any]:
-    """This process's TLS and SASL settings as aiokafka options. InvalidRecord, OSError: unusable
-    settings or files."""
+    """This process's TLS and SASL settings as aiokafka options. Raises InvalidRecord for invalid
+    settings, and OSError for unreadable files."""
     settings = KafkaSecurity.from_environment(os.environ)
     return settings.client_options(lambda path: Path(path).read_text(), create_ssl_context)
 
 
 async def start_client(bootstrap: str, make: Callable[[], _Client]) -> _Client:
-    """A started client. Retries without limit; the pauses between retries grow during one
+    """Start a client and return it. Retries without limit, with growing pauses during one
     outage."""
 
     async def start() -> _Client:
@@ -67,8 +67,8 @@ async def start_client(bootstrap: str, make: Callable[[], _Client]) -> _Client:
 
 
 async def _why(bootstrap: str, error: BaseException | None) -> str:
-    """Why a new connection to the broker fails, because clients do not report the cause; `error` if
-    the new connection succeeds."""
+    """The reason why a new connection to the broker fails, because clients do not report it;
+    `error` if the connection succeeds."""
     host, _, port = bootstrap.split(",")[0].rpartition(":")
     try:
         async with asyncio.timeout(_START_TIMEOUT_S):

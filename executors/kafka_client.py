@@ -1,9 +1,8 @@
 """Kafka client of the serving plane: follow topics from the start, publish records.
 
-`broker_reach` makes the connections. Unreadable records are only counted here; the controller
-writes one dead letter for each. Serving never waits for the broker. While the broker is away,
-`publish` returns False. Following continues once the broker is back, and some records are then
-delivered again.
+`broker_reach` makes the connections. Serving never waits for the broker: while it is away,
+`publish` returns False. Following continues once it is back, and some records are then delivered
+again. Unreadable records are only counted; the controller writes a dead letter for each.
 """
 
 from __future__ import annotations
@@ -56,11 +55,12 @@ class KafkaClient:
                 ok = await kafka.publish("telemetry", "chat", record)
 
     Entering the context never waits for the broker. bootstrap: "HOST:PORT", optionally after
-    "kafka://". keys: sign written records and check read records; without keys every record is
-    trusted. gateway: the name that signs telemetry. Counters: `published`, `refused` (publish
-    returned False), `poison` (unreadable records), `forged` (records without a valid signature,
-    which are not delivered). highest_token: the highest token of the leadership topic, None until
-    that topic has been read (`follow_leadership`). No genuine record has a higher token.
+    "kafka://". keys: keys that sign written records and check read records; without keys every
+    record is trusted. gateway: the name with which telemetry is signed. Counters: `published`,
+    `refused` (publish returned False), `poison` (unreadable records), `forged` (records without a
+    valid signature, which are not delivered). highest_token: the highest token of the leadership
+    topic, None until that topic has been read (`follow_leadership`). A record with a higher token
+    is not from a leader.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class KafkaClient:
         self._prefix = prefix
         self._clock = BrokerClock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
         self._signer = Signer(keys or Keys(), self._clock.now_ms, gateway)
-        # After the broker was away, a reader starts again at the earliest record.
+        # After an outage of the broker, a reader starts again at the earliest record.
         self._verifier = Verifier(keys or Keys(), rereads=True)
         self._producer: AIOKafkaProducer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,7 +116,7 @@ class KafkaClient:
         """Whether this client has read all records that were in the followed topics when it first
         reached them.
 
-        Before that, a follower may have an old record of a key and not yet the newer one.
+        Before that, a follower may have only an old record of a key.
         """
         return all(event.is_set() for event in self._followers)
 
@@ -145,8 +145,8 @@ class KafkaClient:
     def follow_leadership(self, on_change: Callable[[], None]) -> None:
         """Keep `highest_token` up to date; calls `on_change` whenever it has changed.
 
-        If retention has removed every claim, the end offset of the topic is used: no token is
-        higher.
+        If retention has removed every claim, the end offset of the topic is used, which no token
+        exceeds.
         """
         claimed = 0
 
@@ -188,7 +188,7 @@ class KafkaClient:
             async with asyncio.timeout(_SEND_TIMEOUT_S):
                 await self._send(topic, key.encode() if key else None, encode(record))
         except (KafkaError, TimeoutError) as error:
-            # The next records fail at once instead of waiting for the timeout again.
+            # Let the next records fail at once instead of waiting for the timeout again.
             self._retry_publish_s = time.monotonic() + 1.0
             self.refused += 1
             log.warning("cannot publish to %s: %s", topic, error or type(error).__name__)
@@ -248,15 +248,15 @@ class KafkaClient:
         return AIOKafkaConsumer(
             *(self._prefix + topic for topic in topics),
             **security_options(),
-            # Records of an aborted transaction do not count.
+            # Skip records of aborted transactions.
             isolation_level="read_committed",
             bootstrap_servers=self._bootstrap,
             client_id=self._client_id,
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
-            # The embedded broker answers a fetch only when this time is over, also if a record
-            # arrives earlier, so this time adds to the delay from publisher to reader.
+            # Short, because the embedded broker answers a fetch only after this time, even if a
+            # record arrives earlier, so it adds to the delay from publisher to reader.
             fetch_max_wait_ms=50,
             request_timeout_ms=5000,
             metadata_max_age_ms=10_000,
@@ -305,7 +305,8 @@ class KafkaClient:
             self.poison += 1
             log.warning("%s: unreadable record at offset %d: %s", topic, message.offset, error)
             return
-        if topic not in BODY_SIGNED_TOPICS:  # a signature inside the record already names its owner
+        # in all others, a signature inside the record names its owner
+        if topic not in BODY_SIGNED_TOPICS:
             owner = (key_of(record) or b"").decode()
             forged = self._verifier.check_owner(topic, key, owner)
             if forged is not None:

@@ -1,4 +1,4 @@
-"""Read a process's keys from environment variables, or from the files that these name."""
+"""Reads a process's keys from environment variables, or from the files that the variables name."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The load of engines several times a second: messages from executors to gateways.
+"""Load feeds: messages from executors to gateways with the load of engines, several times a second.
 
 A feed is a ZeroMQ publisher (`XPUB`) of one executor, encrypted by CURVE. Its address and public
-key come with the signed routes, so a gateway can trust the feed. Loads are only advice: a lost,
-late or wrong load changes which instance is preferred, never whether a request is served.
+key come with the signed routes, so a gateway can trust the feed. A lost, late or wrong load changes
+only which instance is preferred, never whether a request is served.
 """
 
 from __future__ import annotations

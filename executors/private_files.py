@@ -21,19 +21,19 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def private_folder(path: Path) -> None:
-    """Create `path` if it does not exist; OSError."""
+    """Create the folder `path` if it does not exist. Raises OSError."""
     path.mkdir(parents=True, exist_ok=True, mode=_FOLDER)
     _warn_if_open(path)
 
 
 def open_private(path: Path, mode: str) -> BinaryIO:
     """Open a file for writing; `mode` as in `open`, binary. Removes the permissions of other users
-    from an existing file. OSError."""
+    from an existing file. Raises OSError."""
     return cast(BinaryIO, open(path, mode, opener=_opener))
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a whole file; OSError."""
+    """Write a whole file. Raises OSError."""
     with open_private(path, "wb") as file:
         file.write(data)
 
@@ -41,7 +41,7 @@ def write_private(path: Path, data: bytes) -> None:
 def _opener(path: str, flags: int) -> int:
     descriptor = os.open(path, flags, _FILE)
     if stat.S_IMODE(os.fstat(descriptor).st_mode) & _OTHERS:
-        with contextlib.suppress(OSError):  # the file of another user
+        with contextlib.suppress(OSError):  # fails if another user owns the file
             os.fchmod(descriptor, _FILE)
     return descriptor
 

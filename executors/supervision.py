@@ -1,7 +1,6 @@
-"""End a process of the serving plane together with its supervisor.
-
-SHOAL_SUPERVISION_FD names the read end of a pipe. End of file means that the supervisor is gone,
-whatever the cause. A process that was started by hand has no supervisor and keeps running.
+"""Ends a process of the serving plane together with its supervisor. SHOAL_SUPERVISION_FD names the
+read end of a pipe, whose end of file means that the supervisor is gone, whatever the cause. A
+process that was started by hand has no supervisor and keeps running.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def watch_supervisor(loop: asyncio.AbstractEventLoop, on_gone: Callable[[], None
     for fd in supervision_fds():
 
         def gone(fd: int = fd) -> None:
-            loop.remove_reader(fd)  # at end of file the pipe stays readable
+            loop.remove_reader(fd)  # stop watching: at end of file the pipe stays readable
             on_gone()
 
         loop.add_reader(fd, gone)

@@ -35,20 +35,18 @@ class RoleSwitch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """The input of a launch line.
-
-    source: the catalogue's name of the model, which determines its size and speed; weights: path or
-    repository that the engine loads, "" = source. gpu: type name; gpus: indices on the node, which
-    the executor also sets as CUDA_VISIBLE_DEVICES (the engine sees these GPUs as 0, 1, ...). host:
-    the address on which the engine listens; advertise: its address for gateways and other engines.
-    ports: consecutive, as many as the kind needs; the first is for HTTP; rank 0 of a gang has one
-    more at the end, the rendezvous of the other ranks. gang: the rank in an instance over several
-    nodes, with a known rendezvous; only rank 0 serves HTTP. launched_ms: domain time of the launch.
-    shutdown_timeout_s: domain s for requests in flight after SIGTERM. api_key: required by the
-    engine's /v1 paths, "" for none; passed in the environment, never in argv. For simulated
-    engines: kv_gb_s, the rate at which KV moves to this node in 1e9 bytes/s (0 = default); node_s,
-    domain s until the machine is provisioned. adapters: LoRA adapters that the engine loads when it
-    starts.
+    """The input of a launch line. source: the catalogue's name of the model, which determines its
+    size and speed; weights: path or repository that the engine loads, "" = source. gpu: type name;
+    gpus: indices on the node, which the executor also sets as CUDA_VISIBLE_DEVICES (the engine sees
+    these GPUs as 0, 1, ...). host: the address on which the engine listens; advertise: its address
+    for gateways and other engines. ports: consecutive port numbers, as many as the kind needs. The
+    first is for HTTP; rank 0 of a gang has one more at the end, the rendezvous of the other ranks.
+    gang: the rank in an instance over several nodes, with a known rendezvous; only rank 0 serves
+    HTTP. launched_ms: domain time of the launch. shutdown_timeout_s: domain s for requests in
+    flight after SIGTERM. api_key: required by the engine's /v1 paths, "" for none; passed in the
+    environment, never in argv. Only for simulated engines: kv_gb_s: rate of KV transfer to this
+    node in 1e9 bytes/s (0 = default); node_s: domain s until the machine is provisioned. adapters:
+    LoRA adapters that the engine loads when it starts.
     """
 
     model: str
@@ -82,12 +80,13 @@ def rendezvous(host: str, ports: tuple[int, ...]) -> str:
 
 
 API_KEY = "VLLM_API_KEY"
-"""Environment variable of an engine with the API key that its /v1 paths require."""
+"""Environment variable that holds the API key for an engine's /v1 paths."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchLine:
-    """argv without a shell, and variables in addition to the closed environment of all engines."""
+    """The command line (argv, run without a shell) and its variables, in addition to the closed
+    environment of all engines."""
 
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
@@ -126,9 +125,9 @@ class Load:
 class EngineKind(Protocol):
     """One kind of engine, as the operator configured it.
 
-    The async methods send HTTP requests and observe the caller's deadline. If an engine is
-    unreachable or answers nonsense, they return False or None and raise no exception. Kinds with
-    vLLM's HTTP API inherit them from `executors.engines.http_api.HttpApi`.
+    The async methods send HTTP requests; the caller sets the deadline. If an engine is unreachable
+    or its answer is invalid, they return False or None and raise no exception. Kinds with vLLM's
+    HTTP API inherit them from `executors.engines.http_api.HttpApi`.
     """
 
     @property
@@ -153,8 +152,8 @@ class EngineKind(Protocol):
 
     @property
     def stop_s(self) -> float:
-        """Declared longest time in real s from the end of the shutdown time-out until the last
-        process is gone. The executor waits longer if it has measured more."""
+        """Declared maximum of real s from the end of the shutdown time-out until the last process
+        is gone. The executor waits longer if it has measured more."""
         ...
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
@@ -174,8 +173,8 @@ class EngineKind(Protocol):
         ...
 
     async def sleep(self, engine: Contact) -> bool:
-        """Put the engine to sleep unless it sleeps. Returns whether the engine sleeps by its own
-        report and its metrics."""
+        """Put the engine to sleep unless it sleeps. Returns whether both its own report and its
+        metrics say that it sleeps."""
         ...
 
     async def wake(self, engine: Contact) -> bool:

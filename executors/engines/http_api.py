@@ -1,6 +1,5 @@
-"""Readiness, liveness, sleep and load of an engine over vLLM's HTTP API.
-
-This module sets no deadlines: the caller cancels.
+"""Readiness, liveness, sleep and load of an engine over vLLM's HTTP API. It sets no deadlines; the
+caller cancels calls that take too long.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class HttpApi:
             async with engine.client.post(url, headers=_key(engine)) as response:
                 await response.read()
         except _UNREACHABLE:
-            pass  # the caller checks the result with /is_sleeping
+            pass  # ignore it: the caller checks the result with /is_sleeping
 
     async def load(self, engine: Contact) -> Load | None:
         """The load in /metrics."""

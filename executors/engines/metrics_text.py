@@ -28,10 +28,9 @@ def is_awake(text: str) -> bool:
 
 
 def parse_load(text: str) -> Load:
-    """Running and waiting requests, and whether an idle engine holds KV.
-
-    KV of finished prefills appears only in the gauge of KV usage. It can therefore be detected only
-    while the engine is idle: held_kv is then 1. Raises ValueError if the text lacks the gauges.
+    """Running and waiting requests, and whether an idle engine holds KV (held_kv 1). KV of finished
+    prefills appears only in the gauge of KV usage, so it can be detected only while the engine is
+    idle. Raises ValueError if the text lacks the gauges.
     """
     running, waiting, usage = samples(text, _RUNNING), samples(text, _WAITING), samples(text, _KV)
     if not running or not waiting or not usage:

@@ -9,8 +9,8 @@ from autoscaler.serving.engine_setup import InvalidValue, ModelSpec
 
 
 def architecture(source: str) -> ModelSpec | str:
-    """The model that the file `source` describes; any other name unchanged. Raises InvalidValue if
-    the file is unreadable."""
+    """The model that `source` describes, if that is a file; any other `source` unchanged. Raises
+    InvalidValue if the file is unreadable."""
     if not source.endswith(".json"):
         return source
     try:

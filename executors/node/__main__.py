@@ -1,10 +1,10 @@
 """`python -m executors.node --config NODE.json`: the executor of one node, or of several virtual
-ones.
+nodes.
 
 The composition root: configuration, the state folder, Kafka, one worker per node. Without a broker
 the executor continues with its last assignment. After a kill and restart it adopts its engines.
-Under a supervisor it stops its engines when it stops; without one the engines continue to serve,
-and the next executor adopts them.
+When it stops, it stops its engines only if it has a supervisor; otherwise the engines continue to
+serve, and the next executor adopts them.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ async def run(
             loads.close()
             await server.cleanup()
             ports.close()
-            # After a fault of the executor the engines keep running: the next executor adopts them.
+            # After a fault of the executor, the engines keep running, and the next executor adopts
+            # them.
             await executor.close(end_engines=end.is_set() and bool(supervision_fds()))
 
 

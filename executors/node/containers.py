@@ -1,9 +1,7 @@
-"""Engines in containers: the command line that starts a container, and the removal of a container.
-
-Builds the command lines of docker and podman. The runtime's client stays in the foreground as the
-engine's leading process: it forwards SIGTERM and exits with the container. SIGKILL reaches only the
-client, so a container is removed by name, and its GPUs count as free only after the runtime
-confirms the removal.
+"""Engines in containers: starts and removes them by the command lines of docker and podman. The
+runtime's client stays in the foreground as the engine's leading process: it forwards SIGTERM and
+exits with the container. SIGKILL reaches only the client, so a container is removed by name, and
+its GPUs count as free only after the runtime confirms the removal.
 """
 
 from __future__ import annotations
@@ -81,8 +79,8 @@ class Container:
         return cls(runtime, name) if runtime in RUNTIMES and name else None
 
     def remove(self) -> bool:
-        """Kill and remove the container; returns whether the container is gone. Never waits: call
-        periodically."""
+        """Kill and remove the container; returns whether the container is gone. It does not wait,
+        so call it periodically."""
         now_s = time.monotonic()
         if self._removal is None:
             if self._removal_started_s and now_s - self._removal_started_s < _REMOVAL_RETRY_S:

@@ -1,6 +1,6 @@
 """The closed environment of an engine, and the launch tag that identifies its processes later.
 
-Lists the variables that engines may inherit. Secrets of the executor (Kafka passwords, signing
+Engines inherit only the variables listed here. Secrets of the executor (Kafka passwords, signing
 keys, proxies with passwords) reach an engine only if the operator names them.
 """
 
@@ -35,9 +35,8 @@ _STATE, _NODE, _LAUNCH = "SHOAL_STATE_DIR", "SHOAL_NODE", "SHOAL_LAUNCH"
 
 @dataclass(frozen=True, slots=True)
 class LaunchTag:
-    """The identity of a launch, which all its processes carry in their environment.
-
-    launch: a unique id. ports: on which the engine listens. launched_ms: domain time.
+    """The identity of a launch, which all its processes have in their environment. launch: a unique
+    id. ports: the ports on which the engine listens. launched_ms: domain time of the launch.
     """
 
     launch: str
@@ -69,7 +68,7 @@ def engine_environment(
         "CUDA_VISIBLE_DEVICES": _visible_devices(
             tag.desired.gpus, ours.get("CUDA_VISIBLE_DEVICES", "")
         ),
-        # Engines rename their processes. This variable keeps the new name from overwriting the
+        # Engines rename their processes; this variable prevents the new name from overwriting the
         # variables below.
         "SPT_NOENV": "1",
         **dict(line.env),
@@ -82,7 +81,7 @@ def engine_environment(
 def read_tag(pid: int, state_dir: str) -> LaunchTag | str | None:
     """The launch tag of a process that an executor with this state folder started.
 
-    Only the node's name if the rest is unreadable; None for any other process.
+    Returns only the node's name if the rest is unreadable, and None for any other process.
     """
     variables = procfs.environment(pid)
     if variables.get(_STATE) != state_dir or not variables.get(_NODE):

@@ -32,9 +32,8 @@ class EngineLogs:
         return self.folder / f"{file_name(instance)}.{launched_ms}.log"
 
     def open_new(self, instance: str, launched_ms: int) -> Path:
-        """The log file of a new launch, after old files are deleted to make room.
-
-        I/O errors are only logged here, because opening the file for writing raises the same error.
+        """Choose the log file of a new launch, and delete old files to make room. I/O errors are
+        only logged, because opening the file will raise them again.
         """
         path = self.path(instance, launched_ms)
         try:
@@ -47,8 +46,8 @@ class EngineLogs:
     def truncate(self, live: Collection[Path]) -> None:
         """Truncate the files of running engines that exceed MAX_BYTES.
 
-        Engines append, so their next line goes to the new end. Lines written during the copy are
-        lost.
+        Engines append, so they continue at the new end. Lines that are written during the
+        truncation are lost.
         """
         for path in live:
             try:

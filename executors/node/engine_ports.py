@@ -5,14 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Collection
 
-# Below the ephemeral port range, so that no client socket takes a port between its choice here
-# and the moment at which the engine listens, after its start-up time.
+# Below the ephemeral port range, so that no client socket can take a port before the engine, after
+# its start-up time, listens on it.
 _FIRST_PORT, _BLOCK, _BLOCKS = 20_000, 200, 60
 
 
 class NoFreePort(OSError):
-    """No port is free: neither a block of ports nor, in this executor's block, the requested
-    number."""
+    """There is no free block of ports, or not enough free ports in this executor's block."""
 
 
 class EnginePorts:
@@ -32,7 +31,7 @@ class EnginePorts:
             self._lock = None
 
     def take(self, used: Collection[int], count: int = 1) -> tuple[int, ...]:
-        """`count` consecutive free ports that are not in `used`; NoFreePort if there are not
+        """`count` consecutive free ports that are not in `used`. Raises NoFreePort if there are not
         enough."""
         if self._lock is None:
             self._lock = self._lock_block()
@@ -41,7 +40,7 @@ class EnginePorts:
             ports = tuple(range(self._first + 1 + at, self._first + 1 + at + count))
             inside = ports[-1] < self._first + _BLOCK
             if inside and all(port not in used and _is_free(self._host, port) for port in ports):
-                # Rotate through the block: clients may still send to a recently freed port.
+                # Rotate through the block, because clients may still send to a recently freed port.
                 self._next = at + 1 + count
                 return ports
         raise NoFreePort(f"no free port from {self._first} to {self._first + _BLOCK - 1}")

@@ -1,8 +1,7 @@
-"""Probes of one engine: readiness, liveness and load, with as few costly requests as possible.
-
-An engine whose token counters grow is alive, however slowly it answers HTTP. Only an engine without
-progress is probed with a request for one token. This request, not /health, proves that the engine's
-core works.
+"""Probes of one engine: readiness, liveness and load, with few costly requests. Growing token
+counters prove that an engine is alive, however slowly it answers HTTP. Only an engine without
+progress is probed with a request for one token, because that proves that the core works, while
+/health does not.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ class ProbeTimeouts:
 
     ready_timeout_s, load_timeout_s: limits of the readiness and load requests.
     first_token_timeout_s: limit of the first token request, during which an engine may compile.
-    no_progress_s: after this time without progress a token is requested from the engine.
-    token_timeout_s: if a token takes longer, the probe fails, but the token is still a sign of life
-    when it arrives.
+    no_progress_s: time without progress after which the probe requests a token. token_timeout_s: if
+    the token takes longer, the probe fails; the token is still a sign of life when it arrives.
     """
 
     ready_timeout_s: float = 2.0
@@ -40,7 +38,7 @@ class ProbeResult:
     """The result of one probe.
 
     healthy: whether the engine can serve; None = unknown. load: None if the engine did not report
-    it. asleep: the engine confirmed that it sleeps.
+    it. asleep: whether the engine confirmed that it sleeps.
     """
 
     healthy: bool | None
@@ -72,7 +70,7 @@ class EngineProbe:
         return ProbeResult(True)
 
     async def check_live(self) -> ProbeResult:
-        """Probe a serving engine for its load and its progress."""
+        """Probe a serving engine: its load, and whether it makes progress."""
         load = await self.load()
         now_s = self._loop.time()
         if self._token_task is not None and self._token_task.done():

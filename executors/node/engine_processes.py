@@ -1,7 +1,7 @@
 """The engine processes of one node: launch, adoption, observation, signals.
 
-Connects the reconciler's commands to the operating system. This module makes no decisions: the
-reconciler commands launches and stops, and the module reports `ProcessObservation`s.
+Executes the commands of the reconciler and reports `ProcessObservation`s to it. This module makes
+no decisions.
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ class EngineProcesses:
         return {item.instance: self._observe_one(item) for item in records if item.has_process}
 
     def node_released(self) -> None:
-        """Note that the node has no instances left. A simulated node is provisioned again for its
-        next launch."""
+        """Note that the node has no instances left, so that a simulated node is provisioned again
+        for its next launch."""
         self._provisioned_ms = None
 
     def blocked_gpus(self) -> set[int]:
-        """GPUs that stray processes still hold; all GPUs of the node if the GPUs of a stray are
+        """GPUs that stray processes hold; all GPUs of the node if those of a stray process are
         unknown."""
         gpus: set[int] = set()
         for stray in self._strays:
@@ -242,12 +242,12 @@ class EngineProcesses:
         if desired.engine not in self._config.engines:
             return f"engine {desired.engine} is not configured here"
         if max(desired.gpus) >= self._node.gpus:
-            return f"GPU {max(desired.gpus)} asked for, the node has {self._node.gpus}"
+            return f"GPU {max(desired.gpus)} is assigned, but the node has {self._node.gpus}"
         return ""
 
     def rename_sleeper(self, command: Wake) -> None:
-        """Assign the process of a sleeping instance to the instance that replaces it. The next
-        probe of the new instance sends the request to wake."""
+        """Assign the process of a sleeping instance to the instance that replaces it. The new
+        instance's next probe wakes the engine."""
         process = self.processes.pop(command.sleeper, None)
         self._probes.forget(command.sleeper)
         if process is not None:

@@ -1,4 +1,4 @@
-"""All nodes of one executor process: routes Kafka records to node workers and steps the workers.
+"""All nodes of one executor process: passes Kafka records to node workers and runs their steps.
 
 An assignment waits until its leader's claim has been read. A node that another executor holds
 receives no assignment.
@@ -36,9 +36,8 @@ _PendingAssignment = tuple[Assignment, float, int]
 
 
 class Broker(Protocol):
-    """The part of `KafkaClient` that the executor uses.
-
-    highest_token: of the leadership topic. forged: records with a wrong signature.
+    """The part of `KafkaClient` that the executor uses. highest_token: highest token of the
+    leadership topic. forged: number of records with a wrong signature.
     """
 
     highest_token: int | None
@@ -51,7 +50,7 @@ class Broker(Protocol):
 
 
 class Executor:
-    """Routes records to workers and steps them."""
+    """Passes records to workers and runs their steps."""
 
     def __init__(
         self,
@@ -65,8 +64,8 @@ class Executor:
         self.workers = workers
         self._metrics = metrics
         self._pending: dict[str, dict[int, _PendingAssignment]] = {}
-        # A claim on a node requires reading back one's own status, so the broker clock has a
-        # sample before the first assignment is dispatched.
+        # The broker clock has a sample before the first assignment, because a node is claimed by
+        # reading back its own status.
         self._broker_clock = BrokerClock(time.monotonic_ns, lambda: 0)
         self._logged_s: dict[str, float] = {}
 
@@ -83,7 +82,7 @@ class Executor:
             return
         if not isinstance(record, Assignment):
             return
-        if key in self.workers and key != record.node:  # meant for another node
+        if key in self.workers and key != record.node:  # the record names another node than its key
             self.workers[key].refuse(record, "node")
         elif key in self.workers:
             pending = self._pending.setdefault(key, {})
@@ -97,8 +96,8 @@ class Executor:
         """Drop one pending assignment if too many leaders have one.
 
         If several pending assignments have claimed tokens, the lowest token is dropped, because a
-        higher one supersedes it. Otherwise the highest token is dropped. The topic may hold
-        assignments of many past leaders.
+        higher one supersedes it. Otherwise the highest token is dropped. The limit is needed
+        because the topic may hold assignments of many past leaders.
         """
         bound = self._kafka.highest_token
         claimed = [token for token in pending if bound is not None and token <= bound]
@@ -106,13 +105,14 @@ class Executor:
 
     def on_tombstone(self, topic: str, key: str) -> None:
         """Handle a tombstone. A deleted assignment means that no controller plans for the node any
-        more. The deletion stops no instance, like the expiry of an assignment: only an assignment
-        can request a stop."""
+        more. As at the expiry of an assignment, existing instances keep running, because only an
+        assignment can request a stop."""
         if topic == ASSIGNMENTS.name and key in self.workers:
             log.warning("%s: assignment deleted; existing instances keep running", key)
 
     def on_leadership(self) -> None:
-        """The highest leader token changed: dispatch the assignments that waited for it."""
+        """Dispatch the assignments that waited for the leader token, because the highest token
+        changed."""
         self._dispatch_assignments(time.monotonic())
 
     def restore(self) -> None:
@@ -207,8 +207,9 @@ class Executor:
                 del self._pending[node]
 
     def _expiry_ms(self, record: Assignment, append_ms: int) -> int:
-        """When `record` expires, by this executor's clock. The broker's clock alone measures the
-        age of the record: the clocks of leader and executor may differ by hours."""
+        """Time at which `record` expires, in domain ms of this executor's clock. The age of the
+        record is measured only by the broker's clock, because the clocks of leader and executor may
+        differ by hours."""
         age_ms = max(0, self._broker_clock.now_ms() - append_ms)
         age_ms = int(age_ms * self._config.time_base.speed)
         return expires_at_ms(record, self._now_ms(), age_ms)

@@ -24,8 +24,8 @@ _ANY = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound
 class NodeConfig:
     """One node. pool: its pool id. gpu: GPU type. gpus: number of GPUs.
 
-    For simulated nodes only: kv_gb_s, the rate at which KV moves to this node in 1e9 bytes/s (0 =
-    default); provision_s, domain s until a machine without engines is provisioned.
+    Only for simulated nodes: kv_gb_s: rate of KV transfer to this node in 1e9 bytes/s (0 =
+    default); provision_s: domain s until a machine without engines is provisioned.
     """
 
     node: str
@@ -38,7 +38,7 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A model by its name in the catalogue. max_len: most tokens of one request.
+    """A model by its name in the catalogue. max_len: maximum of tokens in one request.
 
     weights: path or repository that engines load, "" = source. adapters: LoRA adapters that they
     load with it.
@@ -55,10 +55,11 @@ class ExecutorConfig:
     """The configuration of one executor process.
 
     bind: address on which engines listen; advertise: address at which gateways reach them.
-    metrics_port: of this executor's own /metrics on loopback, 0 = any free port. engine_env: names
-    of further variables that engines inherit. drain_timeout_s, start_timeout_s: domain s, used if
-    the assignment sets none. reclaim_command: see `reclaim_hook`; it serves one node. containers:
-    the runtime that starts engines with an image, "" = the executor itself runs inside the image.
+    metrics_port: port of this executor's own /metrics on loopback, 0 = any free port. engine_env:
+    names of further variables that engines inherit. drain_timeout_s, start_timeout_s: domain s,
+    used if the assignment sets none. reclaim_command: see `reclaim_hook`; it serves one node.
+    containers: the runtime that starts engines with an image, "" = the executor itself runs inside
+    the image.
     """
 
     executor: str
@@ -81,7 +82,7 @@ class ExecutorConfig:
 
     @property
     def engine_host(self) -> str:
-        """The address at which engines answer this process."""
+        """The address at which this process reaches its engines."""
         return "127.0.0.1" if self.bind in _ANY else self.bind
 
 

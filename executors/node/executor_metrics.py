@@ -51,14 +51,14 @@ class Metrics:
         )
         self.switches = Histogram(
             "shoal_role_switch_seconds",
-            "Domain seconds from the request for another phase until served or given up",
+            "Domain seconds of a role switch, until the new phase is served or the switch fails",
             ("engine", "strategy", "outcome"),
             buckets=_LONG_S,
             registry=self.registry,
         )
         self.wakes = Histogram(
             "shoal_executor_wake_seconds",
-            "Domain seconds from the request to wake a standby until it generates or is restarted",
+            "Domain seconds from waking a standby until it generates a token or is restarted",
             ("engine", "outcome"),
             buckets=_LONG_S,
             registry=self.registry,
@@ -76,8 +76,8 @@ class Metrics:
 
 
 async def serve(metrics: Metrics, port: int, host: str = _HOST) -> web.AppRunner:
-    """Serve /metrics, on loopback by default. OSError if the port is taken. The address is in
-    `runner.addresses` of the result."""
+    """Serve /metrics, on loopback by default. `addresses` of the result holds the address. Raises
+    OSError if the port is in use."""
 
     async def show(_: web.Request) -> web.Response:
         body = generate_latest(metrics.registry)

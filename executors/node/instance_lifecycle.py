@@ -1,6 +1,6 @@
 """The lifecycle of one instance: observations, drains, stops and role switches. Pure.
 
-Moves a single instance through the transitions of `autoscaler.serving.lifecycle`. `reconcile`
+It applies the transitions of `autoscaler.serving.lifecycle` to a single instance; `reconcile`
 compares a whole node with its assignment.
 """
 
@@ -50,7 +50,7 @@ def apply_observation(
         if item.unhealthy_since_ms:
             item = replace(item, unhealthy_since_ms=0)
         if item.state is InstanceState.STARTING and not item.killed_ms:
-            # After a failed switch the instance restarts in its earlier role: keep the reason.
+            # Keep the reason of a failed switch while the instance restarts in its earlier role.
             why = f"switch to {item.refused_phase} failed" if item.refused_phase else ""
             item = apply_event(item, LifecycleEvent.ANSWERED, now_ms, why)
             item = replace(item, was_ready=True, sleep_ms=0)
@@ -79,7 +79,7 @@ def apply_desired(
         if not going and not refused:
             item, going = _change_phase(item, wanted, now_ms)
     else:
-        # There is no entry, or the entry needs another process: this process must stop first.
+        # Without an entry, or if the entry needs another process, this process must stop first.
         going = True
     if item.state is InstanceState.STOPPED:
         if wanted is None or wanted.drain:
@@ -94,13 +94,14 @@ def apply_desired(
         )
         if not item.has_process:
             item = replace(apply_event(item, LifecycleEvent.ENDED, now_ms), drain_ms=0)
-        elif item.terminated_ms:  # during a switch by relaunch
+        elif item.terminated_ms:  # the process is being relaunched for a role switch
             item = apply_event(item, LifecycleEvent.STOP_SENT, now_ms)
         return item
     if going and item.state is InstanceState.FAILED:
         return apply_event(item, LifecycleEvent.DRAIN_ASKED, now_ms, item.reason)
     if not going and item.state is InstanceState.DRAINING and not item.killed_ms:
-        # Probes that failed before the drain do not show the engine's present health.
+        # Forget failed probes from before the drain, because they do not show the engine's present
+        # health.
         return replace(
             apply_event(item, LifecycleEvent.DRAIN_REVOKED, now_ms),
             drain_ms=0,
@@ -140,7 +141,7 @@ def stop_if_due(
         return item
     gang = item.desired.gang
     if gang is not None and gang.broken and not item.killed_ms:
-        # A pipeline without one of its stages cannot finish any request.
+        # Kill at once: a pipeline without one of its stages cannot finish any request.
         commands.append(Kill(item.instance))
         return replace(item, killed_ms=now_ms)
     if item.killed_ms or item.terminated_ms:
@@ -152,7 +153,7 @@ def stop_if_due(
             return replace(item, killed_ms=now_ms)
         return item
     if item.state is InstanceState.ASLEEP:
-        return item  # not probed; evicted when its GPUs or its name are needed
+        return item  # a sleeper is not probed; `warm_standby` evicts it when needed
     unmoved = item.state is InstanceState.SWITCHING and _started_before_switch(item)
     routed = unmoved and item.desired.engine in rules.live_switch_engines
     leaves = unmoved and not routed
@@ -161,7 +162,7 @@ def stop_if_due(
         late = now_ms - begun_ms >= drain_timeout_ms or 0 < rules.drain_by_ms <= now_ms
         known = seen is not None and seen.in_flight is not None and seen.probed_ms >= begun_ms
         idle = known and item.in_flight == 0 and item.held_kv == 0
-        # An instance that was never ready had no route and holds no request.
+        # An instance that was never ready had no route, so it has no requests.
         if not (idle or late or not item.was_ready):
             return item
         if idle and stays and not (late or leaves) and _may_sleep(item, now_ms, rules):
@@ -217,10 +218,9 @@ def _started_before_switch(item: InstanceRecord) -> bool:
 
 
 def _switch_confirmed(item: InstanceRecord, seen: ProcessObservation, rules: Rules) -> bool:
-    """Whether a healthy probe confirms the role switch.
-
-    A switch by routing keeps the process, so the probe must have started after the switch. A switch
-    by relaunch needs a probe of the process that was started for the new phase.
+    """Whether a healthy probe confirms the role switch. If the switch keeps the process, the probe
+    must have started after the switch began. If it relaunches the process, the probe must be of the
+    new process.
     """
     if item.killed_ms or item.terminated_ms:
         return False
@@ -264,7 +264,7 @@ def _process_ended(
     if item.state in (InstanceState.DRAINING, InstanceState.ASLEEP, InstanceState.STOPPING):
         reason = item.reason if item.state is InstanceState.STOPPING else ""
         return replace(apply_event(gone, LifecycleEvent.ENDED, now_ms, reason), drain_ms=0)
-    # If the executor killed the process, its reason is more useful than the exit code.
+    # If the executor killed the process, the executor's reason is more useful than the exit code.
     why = item.reason if item.killed_ms and item.reason else note or "the process ended"
     if item.state is InstanceState.SWITCHING:
         return _ended_while_switching(item, gone, why, now_ms, rules)
@@ -275,11 +275,12 @@ def _process_ended(
     failures = 1 if lasted else item.failures + 1
     gang = item.desired.gang
     if gang is not None or hopeless or failures >= rules.max_attempts:
-        # The other ranks of a gang cannot continue with a new rank: the whole gang is replaced.
+        # Ranks of a gang cannot continue with a new rank, so the whole gang is replaced.
         text = f"{gang.place}: " if gang else f"given up after {failures} attempts: "
         text = why if hopeless and not gang else text + why
         return replace(apply_event(gone, LifecycleEvent.GAVE_UP, now_ms, text), failures=failures)
-    # The first loss of a stable instance restarts without backoff, because capacity is missing.
+    # A stable instance is restarted without backoff after its first failure, because capacity is
+    # missing.
     retry_ms = now_ms if lasted else now_ms + _backoff_ms(failures, rules)
     gone = apply_event(gone, LifecycleEvent.DIED, now_ms, why)
     return replace(gone, failures=failures, restarts=item.restarts + 1, retry_ms=retry_ms)
@@ -292,7 +293,7 @@ def _ended_while_switching(
     process failed to start."""
     gone = apply_event(gone, LifecycleEvent.DIED, now_ms, item.reason)
     if _started_before_switch(item):
-        # The next process has the new phase, whether the old one was terminated or crashed.
+        # Whether the old process was terminated or crashed, the next one has the new phase.
         return replace(gone, phase=item.desired.phase, failures=0, retry_ms=now_ms, was_ready=False)
     failures = item.failures + 1
     restarts = item.restarts + 1
@@ -329,7 +330,7 @@ def can_reuse_process(desired: DesiredInstance, wanted: DesiredInstance) -> bool
 
 
 def _may_sleep(item: InstanceRecord, now_ms: int, rules: Rules) -> bool:
-    """Whether a drained instance may sleep. An instance that did not fall asleep in time is stopped
+    """Whether a drained instance may sleep. If it does not fall asleep in time, it is stopped
     instead."""
     tried = item.sleep_ms and now_ms - item.sleep_ms >= rules.unhealthy_after_ms
     asked = item.was_ready and item.desired.engine in rules.standby_engines
@@ -337,7 +338,8 @@ def _may_sleep(item: InstanceRecord, now_ms: int, rules: Rules) -> bool:
 
 
 def _kill_reason(item: InstanceRecord, now_ms: int, rules: Rules) -> str:
-    # An instance whose drain was revoked is starting again; its launch was long ago.
+    # Not the launch time: an instance whose drain was revoked is STARTING again, long after its
+    # launch.
     starting_ms = now_ms - max(item.launched_ms, item.since_ms)
     if item.state is InstanceState.SWITCHING:
         starting_ms = now_ms - item.launched_ms

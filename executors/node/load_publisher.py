@@ -1,6 +1,6 @@
 """Publishes the load of this executor's engines to gateways while any gateway subscribes.
 
-The loads are read four times a second, or less often if reading would take over a twentieth of the
+The loads are read four times a second, or less often if reading takes more than a twentieth of the
 time. A load that cannot be read is left out; gateways then balance by weights.
 """
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _EVERY_S = 0.25
 _SHARE = 0.05
 _LIMIT_S = 1.0
-_BACKLOG = 16  # messages queued for a slow gateway; old loads are useless
+_BACKLOG = 16  # maximum of queued messages per gateway, small because old loads are useless
 _ASKED = (InstanceState.READY, InstanceState.DRAINING)
 
 

@@ -1,10 +1,10 @@
 """Mutual exclusion of executors on a node: two executors must not both start engines. Pure.
 
-On one host the lock file in the state folder decides. Across hosts the status topic decides. An
-executor that reads statuses of another live executor publishes nothing and starts nothing.
-Otherwise it publishes its status, and starts nothing from an assignment until it has read this
-status back. The topic is ordered. Of two executors that start at the same time, only one therefore
-reads its own status first.
+On one host the lock file in the state folder decides, across hosts the status topic. An executor
+that reads statuses of another live executor publishes nothing and starts nothing. Otherwise it
+publishes its status, and starts nothing from an assignment until it has read this status back.
+Because the topic is ordered, only one of two executors that start at the same time reads its own
+status first.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _LONG_AGO = 10
 class NodeLock:
     """The lock on one node, as seen by the executor with this `boot` and `place`.
 
-    speed: of the time base. claimed: this executor holds the node. other: the last status of
-    another executor; other_until_ms: until when this status counts (domain ms); other_append_ms:
-    its append time (broker's clock).
+    speed: speed of the time base. claimed: whether this executor holds the node. other: the last
+    status of another executor; other_until_ms: domain ms until which this status is valid;
+    other_append_ms: its append time by the broker's clock.
     """
 
     node: str
@@ -42,18 +42,21 @@ class NodeLock:
         return int(1000 * max(_SILENT_S, _SILENT_REAL_S * self.speed))
 
     def on_status(self, status: Status, append_ms: int, now_ms: int, live: bool) -> None:
-        """Read a status of this node. live: it was appended after this executor had caught up."""
+        """Handle a status of this node. live: whether it was appended after this executor had
+        caught up."""
         if status.boot == self.boot:
-            # The clocks of hosts differ, so append times measure the other executor's silence.
+            # Measure the other executor's silence by append times, because the clocks of hosts
+            # differ.
             silence_ms = abs(append_ms - self.other_append_ms) * self.speed
             if not self.claimed and silence_ms < self.silence_limit_ms:
                 self.other_until_ms = max(self.other_until_ms, now_ms + self.silence_limit_ms)
             self.claimed = self.claimed or not self.contested(now_ms)
             return
         if status.place == self.place or not status.boot:
-            return  # an earlier process of this executor: the lock file proves that it exited
+            # from an earlier process of this executor, which has exited, as the lock file proves
+            return
         self.other, self.other_append_ms = status, append_ms
-        # An old status read during catch-up counts only if its own timestamp is recent enough.
+        # A status read during catch-up counts only if its timestamp is recent enough.
         if live or abs(now_ms - status.at_ms) <= _LONG_AGO * self.silence_limit_ms:
             self.other_until_ms = now_ms + self.silence_limit_ms
 
@@ -67,7 +70,7 @@ class NodeLock:
         return not self.claimed and now_ms < self.other_until_ms
 
     def fault(self, now_ms: int) -> str:
-        """The conflict as text for operators; "" without one."""
+        """The conflict as text for operators; "" without a conflict."""
         if self.other is None or now_ms >= self.other_until_ms:
             return ""
         who = f"executor {self.other.executor} ({self.other.place or 'unknown place'})"

@@ -15,20 +15,18 @@ from topics.fleet import Assignment, DesiredInstance, InstanceState
 class InstanceRecord:
     """One instance of the node.
 
-    desired: the instance's entry in the assignment in force. since_ms: when the instance entered
-    `state`. phase: the phase that its process serves, or will serve once launched. has_process: its
-    process is believed to be alive. was_ready: the instance was ready at least once since that
-    launch. endpoint: "host:port" of the process; ports: on which the process listens.
-
-    failures: consecutive starts that failed or did not last; retry_ms: earliest next launch.
-    restarts: launches after the first. drain_ms, terminated_ms, killed_ms: when draining, SIGTERM
-    and SIGKILL began, 0 = not. unhealthy_since_ms: since when a ready engine has failed its probes,
-    0 = healthy.
-
-    switch_ms: when a role switch began, 0 = no switch in progress; from_phase: the phase to return
-    to if the switch fails; refused_phase: a switch to this phase failed and is not retried until
-    the assignment requests another phase. sleep_ms: when the engine was asked to sleep or, in a
-    starting instance, to wake; 0 = neither. in_flight, held_kv: as last observed.
+    desired: the instance's entry in the current assignment. since_ms: time at which the instance
+    entered `state`. phase: the phase that its process serves, or will serve once launched.
+    has_process: whether its process is believed to be alive. was_ready: whether the instance was
+    ready at least once since that launch. endpoint: "host:port" of the process; ports: on which the
+    process listens. failures: consecutive starts that failed or did not last; retry_ms: earliest
+    next launch. restarts: launches after the first. drain_ms, terminated_ms, killed_ms: times at
+    which the drain began and SIGTERM and SIGKILL were sent, 0 = not yet. unhealthy_since_ms: time
+    since which a ready engine has failed its probes, 0 = healthy. switch_ms: time at which a role
+    switch began, 0 = no switch in progress; from_phase: the phase to return to if the switch fails;
+    refused_phase: a phase to which a switch failed, which is not retried until the assignment
+    requests another phase. sleep_ms: time at which the executor put the engine to sleep or, in a
+    starting instance, woke it; 0 = neither. in_flight, held_kv: as last observed.
     """
 
     desired: DesiredInstance
@@ -63,9 +61,8 @@ class InstanceRecord:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One node: the assignment in force (None = none received yet) and its instances.
-
-    expires_ms: when the assignment expires, by this executor's clock; 0 = never. refused: number of
+    """One node: the current assignment (None = none received yet) and its instances. expires_ms:
+    time at which the assignment expires, by this executor's clock; 0 = never. refused: number of
     refused assignments by reason ("leader token", "generation", "node", ...).
     """
 
@@ -81,11 +78,11 @@ class NodeState:
 class ProcessObservation:
     """An instance's process as observed since the last step.
 
-    alive: the process runs. healthy: whether a probe showed that the engine can serve; None = not
-    probed. in_flight: None = unknown. probed_ms: when the probe began. end_reason: why the process
-    ended, if known. asleep: the engine confirmed that it sleeps. endpoint: "host:port", if it
-    became known after the launch. hopeless: another attempt on this node would fail too, so the
-    instance is given up at once.
+    alive: whether the process is running. healthy: whether a probe showed that the engine can
+    serve; None = not probed. in_flight: None = unknown. probed_ms: begin of the probe. end_reason:
+    the reason why the process ended, if known. asleep: whether the engine confirmed that it sleeps.
+    endpoint: "host:port", if it became known after the launch. hopeless: another attempt on this
+    node would fail too, so the instance is given up at once.
     """
 
     alive: bool
@@ -103,13 +100,14 @@ class ProcessObservation:
 class Rules:
     """Deadlines and limits, in domain ms (`rules_for` extends them for real processes).
 
-    drain_timeout_ms: used if the assignment sets no timeout. stop_ms: time from SIGTERM to SIGKILL,
-    by engine; kill_after_ms: this time for other engines, and the time between two SIGKILLs.
+    drain_timeout_ms: used if the assignment sets no timeout. stop_ms: time from SIGTERM to SIGKILL
+    by engine; kill_after_ms: the same for all other engines, and the time between two SIGKILLs.
     max_attempts: consecutive failed launches before the instance is given up; switch_attempts:
-    failed launches before a switch is rolled back. stable_ms: after an instance was ready this
-    long, earlier failures no longer count. live_switch_engines: engines that switch roles without a
-    restart. standby_engines: engines that sleep instead of being stopped if the node stays.
-    drain_by_ms: deadline of all drains because the node is reclaimed, 0 = none.
+    failed launches before a switch is rolled back. stable_ms: once an instance has been ready for
+    this time, earlier failures no longer count. live_switch_engines: engines that switch roles
+    without a restart. standby_engines: engines whose drained instances sleep instead of being
+    stopped if the node stays. drain_by_ms: deadline of all drains if the node is reclaimed, 0 =
+    none.
     """
 
     start_timeout_ms: int = 600_000

@@ -1,7 +1,7 @@
 """One node of an executor: executes the reconciler's commands and publishes the node's status.
 
-Holds the node's state between steps. The module reaches Kafka only through a publish function and
-method calls.
+It holds the node's state between steps. It does not use Kafka itself: records arrive by method
+calls, and a publish function is passed in.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ _SAVE_RETRY_S = 5.0  # real s between a failed write and its retry
 _MIN_CHANGE_S = 0.2  # real s between two statuses of a node that changes
 _PUBLISH_RETRY_S = 1.0  # real s between a failed publication and its retry
 _HEARTBEAT_S, _IDLE_HEARTBEAT_S = 2.0, 10.0
-# Lower bounds in real s. At high speed a controller tolerates 5 real s of silence, and 15 real s
-# for an idle node.
+# Lower bounds in real s, because at high speed a controller tolerates 5 real s of silence (15 for
+# an idle node).
 _MIN_HEARTBEAT_S, _MIN_IDLE_HEARTBEAT_S = 0.6, 2.0
 _EXPIRY_STEP_MS = 60_000
 _WAKE_OUTCOMES = {InstanceState.READY: "woken", InstanceState.STARTING: "restarted"}
 _REAL_FLOORS_MS = {
-    # Processes start and stop in real time, however fast domain time runs.
+    # Lower bounds in real s, because processes start and stop in real time, whatever the speed of
+    # domain time.
     "start_timeout_ms": 15_000,
     "kill_after_ms": 2_000,
     "unhealthy_after_ms": 5_000,
@@ -127,7 +128,7 @@ class NodeWorker:
                 self._report_refusal(assignment, why)
 
     def refuse(self, assignment: Assignment, why: str) -> None:
-        """Refuse an assignment without a comparison with the assignment in force."""
+        """Refuse an assignment, whatever the current assignment is."""
         self._state = reconcile.count_refusal(self._state, why)
         self._report_refusal(assignment, why)
 
@@ -138,7 +139,8 @@ class NodeWorker:
             return
         base = self._config.time_base
         at_ms = base.now_ms(time.monotonic_ns()) + int(left_s * base.speed * 1000)
-        # A repeated notice gives a slightly different time: the hook's response time varies.
+        # A repeated notice gives a slightly different time, because the hook's response time
+        # varies.
         if (
             not self._reclaim_ms
             or abs(at_ms - self._reclaim_ms) > _SAME_NOTICE_S * base.speed * 1e3
@@ -153,7 +155,7 @@ class NodeWorker:
         if not before.instances:
             self.engines.node_released()
         seen = self.engines.observe(before.instances)
-        # Drains end early enough for requests in flight to finish between SIGTERM and reclaim.
+        # End drains early enough for requests in flight to finish between SIGTERM and reclaim.
         leave_ms = self._reclaim_ms - int(SHUTDOWN_TIMEOUT_S * 1000) if self._reclaim_ms else 0
         stop_ms = self.engines.stop_ms(self._rules)
         rules = replace(self._rules, stop_ms=stop_ms, drain_by_ms=max(0, leave_ms))
@@ -245,7 +247,7 @@ class NodeWorker:
             if now_s - self._published_s < _MIN_CHANGE_S:
                 return
         else:
-            # All nodes of this process publish together, so that Kafka can batch the statuses.
+            # Align the publications of all nodes of this process, so that Kafka can batch them.
             every_s = heartbeat_s(not self._state.instances, self._config.time_base.speed)
             again = self._publish_failed and now_s - self._published_s >= _PUBLISH_RETRY_S
             if not again and now_s // every_s == self._published_s // every_s:

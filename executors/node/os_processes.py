@@ -1,8 +1,6 @@
-"""Engine processes: start, poll, signal, reap, and find after a restart of the executor.
-
-This module handles an instance's processes and knows nothing about engines. Every engine leads its
-own session, so it outlives its executor. When its leader exits, its workers are killed before
-another engine may use their GPUs.
+"""Engine processes: starts, polls, signals and reaps them, and finds them after a restart of the
+executor. Every engine leads its own session, so it outlives its executor. When its leader exits,
+its workers are killed before another engine may use their GPUs.
 """
 
 from __future__ import annotations
@@ -45,8 +43,8 @@ class EngineProcess:
     container: Container | None = None
 
     def poll(self) -> str | None:
-        """None while any process of the engine lives; otherwise why the engine ended, as far as
-        known.
+        """None while any process of the engine lives; otherwise the reason why the engine ended,
+        "gone" if it is unknown.
 
         Workers without a leader are killed: no client can reach them, and they hold GPUs.
         """
@@ -89,8 +87,8 @@ class EngineProcess:
         """The engine's living processes: the group that it leads, and processes outside the group
         with its tag.
 
-        The group id cannot be reused while the group has a member. Polling several times a second
-        detects the end of the group in time.
+        The group id cannot be reused while the group has a member, and frequent polling detects the
+        end of the group before that.
         """
         found = []
         for process in procfs.all_processes():
@@ -122,7 +120,7 @@ class EngineProcess:
 def start_engine(
     line: LaunchLine, tag: LaunchTag, environment: Mapping[str, str], state_dir: str, log: Path
 ) -> EngineProcess:
-    """Start an engine in its own session. OSError if the start fails."""
+    """Start an engine in its own session. Raises OSError if the start fails."""
     output: IO[bytes] | int
     try:
         # Append mode, so that the file can be truncated while the engine writes.

@@ -65,7 +65,7 @@ class ProbeSchedule:
         """Start the probe that matches the state of `item`, if it is due and none is running."""
         every_s = _PROBE_INTERVAL_S.get(item.state)
         kind = self._kinds.get(item.desired.engine)
-        # An adopted engine that is no longer configured is not probed.
+        # Do not probe an adopted engine that is no longer configured.
         if every_s is None or kind is None or item.instance in self._tasks:
             return
         if now_s < self._next_s.get(item.instance, 0.0):

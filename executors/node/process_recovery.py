@@ -1,7 +1,7 @@
 """Adoption of the engines that an earlier executor process left on a node.
 
-This module decides which processes are adopted and which are killed. No engine may start on the
-node before this decision, because an unknown engine may hold the GPUs.
+It decides which processes are adopted and which are killed. No engine may start on the node before
+that, because an unknown engine may hold the GPUs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StrayProcess:
 class AdoptionResult:
     """The node after adoption.
 
-    unrecorded: how many of `processes` have no record in the state file. strays: killed processes,
+    unrecorded: number of `processes` without a record in the state file. strays: killed processes,
     whose GPUs stay blocked until the processes are gone.
     """
 
@@ -46,11 +46,9 @@ class AdoptionResult:
 def adopt_engines(
     state: NodeState, recorded: Mapping[str, RecordedProcess], store: StateStore, advertise: str
 ) -> AdoptionResult:
-    """`state` as restored, with the engines that still run.
-
-    A recorded process must match in pid, start time and launch. A complete engine without a record
-    (the executor died between its start and the next save) is adopted as starting. Workers without
-    a leader and duplicates are killed.
+    """The restored `state` with all engines that are still running. A recorded process must match
+    in pid, start time and launch. A complete engine without a record, whose executor died before it
+    saved the state, is adopted as STARTING. Workers without a leader and duplicates are killed.
     """
     found = AdoptionResult(state)
     state_dir = str(store.folder)
@@ -60,8 +58,8 @@ def adopt_engines(
     there = tagged_processes(state_dir).get(state.node, [])
     for process, tag in sorted(there, key=lambda pair: pair[0].started):
         leads = process.pid == process.group
-        # With a container there are two leaders: the runtime's client, which started first and
-        # counts, and the engine inside the container.
+        # An engine in a container has two leaders: the runtime's client, which is the older one and
+        # is adopted, and the engine itself.
         if tag and leads and leading.setdefault(tag.launch, process.pid) == process.pid:
             whole.append((process, tag))
         else:
@@ -89,7 +87,7 @@ def adopt_engines(
     unknown = []
     named = {row: instance for instance, row in recorded.items()}
     for process, tag in whole:
-        # The id in a woken standby's launch tag is not its current instance id.
+        # Use the recorded id, because the launch tag of a woken standby has another instance id.
         name = named.get(RecordedProcess(process.pid, process.started, tag.launch))
         if name is not None:
             found.processes[name] = engine(process, tag)

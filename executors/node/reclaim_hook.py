@@ -26,8 +26,8 @@ INTERVAL_S, TIMEOUT_S = 5.0, 3.0
 async def poll_notices(
     command: Sequence[str], node: str, on_notice: Callable[[float | None], None]
 ) -> None:
-    """Run `command` periodically and pass each answer to `on_notice`: seconds left, None = no
-    notice."""
+    """Run `command` periodically and pass each answer to `on_notice`: the real seconds left, None =
+    no notice."""
     failing = False
     while True:
         try:
@@ -41,8 +41,8 @@ async def poll_notices(
 
 
 async def read_notice(command: Sequence[str], node: str, limit_s: float) -> float | None:
-    """Run `command` once: seconds left, None = no notice. Raises TimeoutError, OSError, or
-    ValueError (InvalidRecord) for a bad answer."""
+    """Run `command` once; returns the real seconds left, None = no notice. Raises TimeoutError,
+    OSError, or ValueError (InvalidRecord) for a bad answer."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,

@@ -24,16 +24,15 @@ from topics.instance_ranks import GangRank
 
 
 def expires_at_ms(assignment: Assignment, now_ms: int, age_ms: int) -> int:
-    """When an assignment expires, by the clock of `now_ms`; 0 = never. age_ms: time since the
-    broker appended the assignment. Only the validity period of the assignment counts, not the
-    leader's clock."""
+    """Time at which an assignment expires, in ms by the clock of `now_ms`; 0 = never. age_ms: time
+    since the broker appended the assignment. The result follows from the assignment's validity
+    period, not from the leader's clock."""
     return now_ms - age_ms + assignment.valid_ms if assignment.valid_ms else 0
 
 
 def accept(state: NodeState, assignment: Assignment, expires_ms: int = 0) -> NodeState:
-    """Put an assignment in force, unless it is older than the current one (refused, counted).
-
-    The order is (leader_token, generation). If the current assignment is published again, only its
+    """Make an assignment the current one. If it is older than the current one, by (leader_token,
+    generation), it is refused and counted. If it is the current one published again, only its
     expiry is extended. expires_ms: see `expires_at_ms`.
     """
     if assignment.node != state.node:
@@ -58,7 +57,7 @@ def count_refusal(state: NodeState, why: str) -> NodeState:
 
 
 def is_expired(state: NodeState, now_ms: int) -> bool:
-    """Whether the assignment in force has expired, so that it may start nothing new."""
+    """Whether the current assignment has expired, so that it may start nothing new."""
     return state.assignment is not None and 0 < state.expires_ms <= now_ms
 
 
@@ -160,7 +159,7 @@ def _apply_assignment(
     for wanted in assignment.instances:
         if wanted.instance in known:
             continue
-        # A drain of an instance that never started here is already complete.
+        # An instance that never started here needs no drain.
         state, reason = InstanceState.STOPPED if wanted.drain else InstanceState.STARTING, ""
         if _was_started_here(wanted):
             state, reason = InstanceState.FAILED, "its process on this node is gone"
@@ -171,9 +170,9 @@ def _apply_assignment(
 
 
 def _was_started_here(wanted: DesiredInstance) -> bool:
-    """Whether `wanted` is rank 0 of a gang and has a rendezvous, which only a launch on this node
-    sets. If such an entry has no record on this node, its process is gone, and rank 0 is not
-    restarted alone."""
+    """Whether `wanted` is rank 0 of a gang with a rendezvous, which only a launch on this node
+    sets. If such an entry has no record here, its process is gone; rank 0 is not restarted
+    alone."""
     gang = wanted.gang
     return gang is not None and gang.leads and bool(gang.rendezvous) and not wanted.drain
 
@@ -189,7 +188,8 @@ def _launch(
     """Launch instances whose GPUs are free; a GPU belongs to one process at a time. If a matching
     standby sleeps on the GPUs, wake the standby instead.
 
-    late: the assignment has expired; only instances that were launched before are restarted.
+    late: whether the assignment has expired, so that only instances that were launched before are
+    restarted.
     """
     busy = {gpu for item in records if item.has_process for gpu in item.desired.gpus} | {
         *blocked_gpus

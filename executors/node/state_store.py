@@ -38,7 +38,7 @@ _TEXTS = ("phase", "from_phase", "refused_phase", "endpoint", "reason")
 
 
 class StateFolderUnusable(Exception):
-    """The state folder cannot be used; the text says why."""
+    """The state folder cannot be used; the text states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,8 @@ class RecordedProcess:
 
 @dataclass(slots=True)
 class StateStore:
-    """The state folder of one executor. fault: why the last write failed, "" if it succeeded."""
+    """The state folder of one executor. fault: the reason why the last write failed, "" if it
+    succeeded."""
 
     folder: Path
     fault: str = ""
@@ -65,11 +66,9 @@ class StateStore:
         self.logs = EngineLogs(self.folder / "logs")
 
     def open(self) -> None:
-        """Lock the folder for this process. StateFolderUnusable if the folder cannot be locked or
-        written.
-
-        A folder from an earlier run that is now full or read-only is accepted, because the engines
-        recorded in it need an executor.
+        """Lock the folder for this process. Raises StateFolderUnusable if the folder cannot be
+        locked or written. Exception: a folder of an earlier run that is now full or read-only is
+        accepted, because the engines recorded in it need an executor.
         """
         path = self.folder / "lock"
         try:
@@ -175,9 +174,10 @@ def _restored(
     if assignment is not None:
         assignment = decode_as(Assignment, orjson.dumps(assignment))
         if assignment.node != state.node:
-            raise ValueError(f"it is of node {assignment.node}")
+            raise ValueError(f"the file is of node {assignment.node}")
     refused = {str(why): int(count) for why, count in raw["refused"].items()}
-    # Files of earlier versions have no expiry: nothing new starts until the leader republishes.
+    # Files of earlier versions have no expiry: count them as expired, so that nothing new starts
+    # until the leader republishes.
     expires_ms = int(raw.get("expires_ms", 1))
     found = replace(
         state, assignment=assignment, expires_ms=expires_ms, instances=records, refused=refused

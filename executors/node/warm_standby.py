@@ -1,8 +1,8 @@
 """Warm standby: a drained instance sleeps instead of being stopped and is woken for a later launch.
 
-Decides which instances may sleep, which are woken and which are evicted. Pure. A sleeper must cost
-nothing extra. It sleeps only if its node stays, the controller counts it as gone, and it is evicted
-if another instance needs its GPUs.
+Decides which instances may sleep, which are woken and which are evicted. Pure. A sleeper must not
+cause any cost: an instance sleeps only if its node stays, the controller counts it as gone, and it
+is evicted as soon as another instance needs its GPUs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _SERVING_STATES = (*_PENDING_STATES, InstanceState.READY)
 
 
 def node_stays(records: Sequence[InstanceRecord], pool: str, rules: Rules) -> bool:
-    """Whether the node stays after its drains: it is owned, or other instances serve on it."""
+    """Whether the node stays after its drains, because it is owned or because other instances serve
+    on it."""
     owned = pool.rpartition("/")[2] == "owned"
     return not rules.drain_by_ms and (
         owned or any(item.state in _SERVING_STATES for item in records)

@@ -35,7 +35,11 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m executors.engines.simulated")
     add = parser.add_argument
     add("--model", required=True, help="name under which it is served")
-    add("--source", required=True, help="architecture, as in the catalogue of models")
+    add(
+        "--source",
+        required=True,
+        help="architecture: name in the catalogue of models, or a config.json",
+    )
     add("--gpu", required=True)
     add("--gpus", type=int, required=True, help="number of GPUs (tensor parallel)")
     add("--phase", choices=PHASES, default="aggregated")
@@ -43,7 +47,11 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--port", type=int, required=True)
     add("--max-len", type=int, required=True, help="tokens of prompt and answer together")
     add("--quantization", default=None)
-    add("--engine-args", default="[]", help="JSON: arguments of vLLM; those about memory apply")
+    add(
+        "--engine-args",
+        default="[]",
+        help="JSON: arguments of vLLM; only arguments about memory have an effect",
+    )
     add("--max-num-seqs", type=int, default=None)
     add("--time-base", default="1.0,0,0", help="SPEED,ORIGIN_MS,ORIGIN_MONO_NS")
     add("--startup-s", type=float, default=None, help="domain s (default: as predicted)")
@@ -60,7 +68,12 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--adapters", default="[]", help="JSON: LoRA adapters under whose names it serves")
     add("--measurements", default="[]", help="JSON: measurements of the user")
     add("--gang", default="", help="JSON: its rank in an instance over several nodes")
-    add("--kv-lease", type=float, default=30.0, help="domain s for which KV is held")
+    add(
+        "--kv-lease",
+        type=float,
+        default=30.0,
+        help="domain s for which the KV of a finished prefill is kept",
+    )
     return parser.parse_args(argv)
 
 

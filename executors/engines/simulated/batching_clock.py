@@ -1,8 +1,6 @@
 """The clock of the batching machine: domain time minus the time during which the machine is
-stopped.
-
-A paused, sleeping or wedged engine makes no progress, so its machine's clock stops while domain
-time continues.
+stopped. While an engine is paused, sleeping or wedged (hanging on purpose), it makes no progress,
+so this clock stops although domain time continues.
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ class MachineClock:
         return self._stopped_at_ms is not None
 
     def now_ms(self) -> float:
-        """Domain time."""
+        """Domain time in ms since the origin."""
         return (self._now_s() - self._origin_s) * 1e3 * self._speed
 
     def machine_ms(self) -> float:
-        """The machine's time."""
+        """The machine's time in ms since the origin."""
         now_ms = self.now_ms() if self._stopped_at_ms is None else self._stopped_at_ms
         return now_ms - self._stopped_ms
 

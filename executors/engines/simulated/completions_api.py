@@ -1,6 +1,5 @@
-"""OpenAI's completions and chat completions, as far as simulated engines support them.
-
-Parses and refuses request bodies. Prompt tokens are counted as words.
+"""Parses the bodies of OpenAI's completions and chat completions, and refuses bodies that simulated
+engines do not support. Each word counts as one prompt token.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _MAX_SAMPLES = 1024
 
 
 class FatalRequest(Exception):
-    """A KV hand-over that crashes vLLM's engine core."""
+    """Error for a KV hand-over that crashes vLLM's engine core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,8 @@ class Job:
     """One parsed request.
 
     prompts: tokens of each prompt. Each prompt is answered `n` times, so there are `samples`
-    choices. hold_kv: the request is a prefill for another instance. running_usage: every chunk
-    includes the usage so far.
+    choices. hold_kv: whether the request is a prefill for another instance. running_usage: whether
+    every chunk includes the usage so far.
     """
 
     chat: bool
@@ -62,10 +61,8 @@ class Job:
 
 
 def parse(body: bytes, chat: bool, model: str, max_len: int) -> Job:
-    """The request in `body`.
-
-    ApiError 404 for another model, 400 for a request that vLLM or this engine refuses; FatalRequest
-    for a request that crashes both.
+    """The request in `body`. Raises ApiError with status 404 for another model, and with 400 for a
+    request that vLLM or this engine refuses. Raises FatalRequest for a request that crashes both.
     """
     return job_of(parse_object(body), chat, model, max_len)
 
@@ -193,7 +190,7 @@ def _chat_tokens(raw: Mapping[str, Any]) -> int:
 
 
 def _kv_params(raw: Mapping[str, Any]) -> tuple[bool, RemoteKv | None]:
-    """(Whether a prefill keeps its KV, the KV that a decode fetches). As in vLLM,
+    """(whether a prefill keeps its KV, location of the KV that a decode fetches). As in vLLM,
     `kv_transfer_params` inside `vllm_xargs` take precedence."""
     smuggled = raw.get("vllm_xargs") or {}
     params = smuggled.get("kv_transfer_params", raw.get("kv_transfer_params")) or {}

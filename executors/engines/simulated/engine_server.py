@@ -2,9 +2,9 @@
 
 As with vLLM 0.32, connections are refused until the engine is ready. SIGTERM with a shutdown
 time-out of 0 ends requests in flight with the finish reason "abort". With a time-out of N, requests
-in flight may finish for N domain seconds while new requests get 500; the remaining requests then
-hang until their clients leave. A request that crashes the core ends the engine. The exit code is 0
-in all these cases. SIGUSR1 wedges the engine (healthy, but without progress, as with a stopped
+in flight may finish within N domain seconds, while new requests get 500. Requests that remain after
+that hang until their clients leave. A request that crashes the core ends the engine. The exit code
+is 0 in all these cases. SIGUSR1 wedges the engine (healthy, but without progress, as with a stopped
 core); SIGUSR2 resumes it.
 """
 
@@ -43,7 +43,7 @@ from topics.time_base import TimeBase
 
 _KV_PATH = "/simulated/kv/"
 _FETCH_TIMEOUT_S = 5.0
-_DEATH_S = 0.5  # real s from the core's crash to the end of the process
+_DEATH_S = 0.5  # real s from the crash of the core to the end of the process
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _COMPLETIONS, _COUNT_TOKENS = "/v1/completions", "/v1/messages/count_tokens"
 _ANSWERED: Mapping[str, tuple[Callable[[dict[str, Any]], Mapping[str, Any]], type[Answer]]] = {
@@ -88,7 +88,7 @@ class Server:
 
     async def run(self, stop: asyncio.Event, gone: asyncio.Event) -> None:
         """Listen until `stop` (orderly shutdown), `gone` (immediate shutdown) or a fatal request.
-        OSError if the port is taken."""
+        Raises OSError if the port is in use."""
         loop = asyncio.get_running_loop()
         identity = self._serving.identity
         loop.add_signal_handler(signal.SIGUSR1, self._engine.pause)
@@ -119,7 +119,7 @@ class Server:
             self._engine.cut()
             for connection in list(self._connections):
                 connection.close()
-            await asyncio.sleep(0)  # lets the loop send the bytes above
+            await asyncio.sleep(0)  # let the loop send the bytes above
 
     def _handle(self, request: Request, responder: Responder) -> None:
         try:
@@ -231,7 +231,8 @@ class Server:
 
 
 async def fetch_kv(remote: RemoteKv, transfer_ms: float) -> bool:
-    """Fetch KV from the engine at `remote`; False if it is gone or another engine answers."""
+    """Fetch KV from the engine at `remote`. False if the KV is gone or if another engine
+    answers."""
     body = orjson.dumps({"transfer_ms": transfer_ms})
     head = (
         f"POST {_KV_PATH}{remote.request} HTTP/1.1\r\nHost: {remote.host}\r\n"

@@ -1,6 +1,5 @@
-"""Common parts of the simulated engine kinds: one port, and common launch options.
-
-Does not import the engines, which run in processes of their own.
+"""Common parts of the simulated engine kinds: one port, and common launch options. It does not
+import the engines, which run in separate processes.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class SimulatedProcess(HttpApi):
 
     @property
     def role_switch(self) -> RoleSwitch:
-        """By relaunch, because the phase is fixed at launch."""
+        """RELAUNCH, because the phase is fixed at launch."""
         return RoleSwitch.RELAUNCH
 
     @property

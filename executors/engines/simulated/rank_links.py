@@ -1,8 +1,8 @@
 """Connections between the ranks of a simulated instance over several nodes.
 
 Rank 0 listens at the rendezvous, and the other ranks connect. As with vLLM 0.32, rank 0 is ready
-once all ranks have connected. When a rank is lost, requests hang while /health returns 200. The
-other ranks serve no requests, and keep running without rank 0 until they are stopped.
+once all ranks have connected. When a rank is lost, requests hang although /health returns 200.
+Ranks other than 0 serve no requests, and keep running without rank 0 until they are stopped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Ranks:
         self.complete = asyncio.Event()
 
     async def open(self, host: str) -> None:
-        """Listen on `host` at the rendezvous port. OSError if it is taken."""
+        """Listen on `host` at the rendezvous port. Raises OSError if the port is in use."""
         port = int(self._gang.rendezvous.rpartition(":")[2])
         self._server = await asyncio.start_server(self._on_connect, host, port)
 

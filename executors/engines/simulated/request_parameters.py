@@ -1,8 +1,6 @@
-"""Parameters of a request, refused as vLLM 0.32 refuses them.
-
-A table of names, types and ranges. Values are read as leniently as in vLLM: "yes" is true, "5" is
-5. A value of a wrong type gives a "Bad Request" about `body.NAME`, a value out of range a
-"BadRequestError".
+"""Checks the parameters of a request as vLLM 0.32 does, from a table of names, types and ranges.
+Values are read as leniently as in vLLM: "yes" is true, "5" is 5. A value of a wrong type gives a
+"Bad Request" about `body.NAME`, a value out of range a "BadRequestError".
 """
 
 from __future__ import annotations

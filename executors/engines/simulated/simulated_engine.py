@@ -1,8 +1,8 @@
 """The simulated engine: drives the batching machine by the clock and answers requests.
 
-Connects HTTP requests to the machine, coalesces writes, and implements KV hand-over and metrics.
-`engine_server` listens. Times are domain ms since the time base's origin; the machine has its own
-clock.
+It passes requests to the machine, combines writes, and implements KV hand-over and metrics.
+`engine_server` listens for HTTP requests. Times are domain ms since the time base's origin; the
+machine has its own clock.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ from topics.time_base import TimeBase
 _MIN_WRITE_GAP_S = 0.015
 
 FetchKv = Callable[[RemoteKv, float], Awaitable[bool]]
-"""Fetch KV from the engine that holds it, in the given domain ms; False if it is gone."""
+"""Function that fetches KV from the engine that holds it, in the given domain ms; returns False if
+the KV is gone."""
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One request of a client with all its choices. entering: the request is being read and
-    tokenised; fetching: its KV is being fetched. In both cases the request is not in the machine
-    yet."""
+    """One request of a client with all its choices. entering: the timer while the request is read
+    and tokenised; fetching: the task that fetches its KV. In both cases the request is not in the
+    machine yet."""
 
     answer: Answer
     arrived_ms: float
@@ -53,7 +54,7 @@ class _Call:
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """One choice in the machine. pending: generated tokens that are not written yet."""
+    """One choice in the machine. pending: number of generated tokens that are not written yet."""
 
     call: _Call
     choice: int
@@ -82,10 +83,10 @@ class Engine:
     """Accepts requests and produces their tokens.
 
     first_token_ms: domain ms that a request spends outside of iterations before its first token, as
-    in `StepTimes`. Here all of this time passes before the request enters the machine; with a
+    in `StepTimes`. This engine spends all of it before the request enters the machine; with a
     prefill/decode pair, before the prefill. flush_s: real seconds between writes of running
-    streams. recompute: compute a prompt whose KV is unavailable here instead of failing its
-    request.
+    streams. recompute: whether to compute a prompt here if its KV is unavailable, instead of
+    failing the request.
     """
 
     def __init__(
@@ -149,9 +150,8 @@ class Engine:
         """Keep the KV of prefill `request` for `transfer_ms` while a decode instance fetches it,
         then drop the KV.
 
-        Returns False if the KV is no longer held. vLLM's decode instance then reads the blocks
-        although they may hold other data, so the request succeeds and only a metric counts the
-        fault.
+        Returns False if the engine no longer holds the KV. In vLLM, the decode instance then reads
+        blocks that may hold other data, so the request succeeds and only a metric counts the fault.
         """
         self._step()
         held = self._batcher.extend(request, self._clock.machine_ms() + transfer_ms)
@@ -163,7 +163,7 @@ class Engine:
         return held
 
     def pause(self, stop_machine: bool = True) -> None:
-        """Park new requests. stop_machine: running requests make no progress either."""
+        """Let new requests wait until `resume`. stop_machine: whether running requests stop too."""
         self._paused = True
         if stop_machine:
             self._step()
@@ -171,7 +171,7 @@ class Engine:
             self._set_timer()
 
     def resume(self) -> None:
-        """Continue, including the parked requests."""
+        """Continue, including the waiting requests."""
         self._clock.resume()
         self._paused = False
         parked, self._parked = self._parked, []
@@ -181,7 +181,8 @@ class Engine:
         self._step()
 
     async def drained(self) -> None:
-        """Wait until the machine has no requests (parked requests do not count)."""
+        """Wait until the machine has no requests. Requests that arrived during a pause do not
+        count."""
         while any(call.flights or call.entering or call.fetching for call in self._calls):
             await asyncio.sleep(0.01)
 
@@ -245,13 +246,14 @@ class Engine:
     async def _fetch(self, call: _Call, job: Job, remote: RemoteKv) -> None:
         began_ms, transfer_ms = self.now_ms(), self._transfer_ms(remote.tokens)
         who = self._identity
-        to_itself = (remote.host, remote.port) == (who.host, who.port)  # vLLM refuses this
+        # vLLM refuses a transfer to itself
+        to_itself = (remote.host, remote.port) == (who.host, who.port)
         there = not to_itself and await self._fetch_kv(remote, transfer_ms)
         call.fetching = None
         if there:
             self.metrics.transferred_tokens += sum(job.prompts) * job.n
-            # The fetch took real time, which is much domain time at a high speed. The transfer
-            # went on during the fetch, so wait only for its rest.
+            # Wait only for the rest of the transfer: at a high speed, the real time of the fetch
+            # was much domain time, in which the transfer made progress.
             rest_ms = max(0.0, transfer_ms - (self.now_ms() - began_ms))
             self._enter(call, job, Part.DECODE, rest_ms)
             return
@@ -268,7 +270,7 @@ class Engine:
     def _disconnected(self, call: _Call) -> None:
         """Drop the request of a client that left. vLLM frees its slots and counts no abort."""
         self._drop(call)
-        self._step()  # later requests may be served before the timer is due
+        self._step()  # other requests may now be served before the timer is due
         self._maybe_idle()
 
     def _fail(self, call: _Call, error: ApiError) -> None:

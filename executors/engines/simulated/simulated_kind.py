@@ -1,6 +1,5 @@
-"""The simulated engine kind: its launch line.
-
-Does not import the engine, which runs in a process of its own.
+"""The simulated engine kind: its launch line. It does not import the engine, which runs in a
+separate process.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """A small HTTP/1.1 server on asyncio.Protocol and httptools, the parser that vLLM's server also
-uses.
-
-Requests are input, responses and chunked streams are output, with keep-alive and disconnects. A
-simulated fleet is dozens of these processes on a small machine, and a web framework would cost each
-of them much more memory and start-up time.
+uses. It supports whole responses, chunked streams, keep-alive and disconnects. A simulated fleet
+has dozens of these processes on a small machine, and a web framework would need much more memory
+and start-up time in each of them.
 """
 
 from __future__ import annotations
@@ -150,7 +148,7 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def _feed(self, data: bytes) -> None:
-        """Parse input. If a request offers an upgrade, its head is parsed again without the
+        """Parse input. If a request offers a protocol upgrade, parse its head again without the
         offer."""
         while data and self._refusal is None:
             try:

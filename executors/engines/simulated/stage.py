@@ -1,10 +1,9 @@
 """`python -m executors.engines.simulated.stage`: one simulated stage of a model of components.
 
 A stage simulates any components with declared times: an encoder, an LLM, a talker, or several. It
-serves requests one after another, each for its declared time, so its capacity is exactly the
-declared one. The last stage of a path answers the client in OpenAI's format; the other stages
-answer with `stage_outputs`, a note without data. A request is dropped as soon as its client
-disconnects.
+serves one request at a time, each for its declared time, so its capacity is exactly the declared
+one. The last stage of a path answers the client in OpenAI's format; the other stages answer with
+`stage_outputs` that hold no data. A request is dropped as soon as its client disconnects.
 """
 
 from __future__ import annotations
@@ -128,7 +127,8 @@ class Stage:
             return
         loop = asyncio.get_running_loop()
         self._running = self._queue.popleft()
-        # Starts at the scheduled end of the previous job, so that a late timer costs no capacity.
+        # The job starts at the scheduled end of the previous one, so that a late timer costs no
+        # capacity.
         start_s = max(self._free_s, loop.time() - 0.05)
         self._free_s = start_s + self._running.real_s
         self._timer = loop.call_at(self._free_s, self._complete)
@@ -171,7 +171,8 @@ class Stage:
 
 
 def _parse_stage_request(body: bytes) -> tuple[dict[str, Any], tuple[tuple[str, ...], bool] | None]:
-    """(The request without media and stage, (components, whether it is the last stage) or None)."""
+    """(request without media and stage, stage); the stage is (components, whether it is the last
+    one), or None for a request without `stage`."""
     try:
         raw = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -245,7 +246,7 @@ async def _serve(arguments: argparse.Namespace, stage: Stage, base: TimeBase) ->
         listener.close()
         for connection in list(stage.connections):
             connection.close()
-        await asyncio.sleep(0)  # lets the loop send the bytes above
+        await asyncio.sleep(0)  # let the loop send the bytes above
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,6 +1,5 @@
-"""The simulated stage kind: its configuration and its launch line.
-
-Does not import the stage, which runs in a process of its own.
+"""The simulated stage kind: its configuration and its launch line. It does not import the stage,
+which runs in a separate process.
 """
 
 from __future__ import annotations

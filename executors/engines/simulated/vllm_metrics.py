@@ -1,7 +1,6 @@
 """Metrics of a simulated engine, under vLLM's names, as Prometheus text.
 
-Times are domain seconds, as if the simulated clock were real. Only `shoal:sim_late_ms` is in real
-milliseconds.
+Times are domain seconds, except `shoal:sim_late_ms`, which is in real milliseconds.
 """
 
 from __future__ import annotations

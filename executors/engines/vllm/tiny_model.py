@@ -20,8 +20,8 @@ ARGS = (
     "--distributed-executor-backend=uni",
     "--kv-cache-memory-bytes=67108864",
 )
-# Arguments for pipelines over several processes. vLLM 0.32 for CPUs allocates buffers between
-# stages only for a compiled model, so the model is compiled with the no-op backend "eager".
+# Arguments for pipelines over several processes. The model must be compiled, because vLLM 0.32 for
+# CPUs allocates the buffers between stages only then; the backend "eager" compiles nothing.
 PIPELINE_ARGS = (
     "--load-format=dummy",
     "--dtype=float32",

@@ -1,7 +1,7 @@
 """Parses the section of an executor's configuration that declares a vLLM.
 
-Unknown keys are refused. Only this section, which the operator writes, decides which weights an
-engine may load and which arguments it gets.
+Unknown keys are refused. The operator writes this section, and nothing else decides which weights
+an engine may load and which arguments it gets.
 """
 
 from __future__ import annotations

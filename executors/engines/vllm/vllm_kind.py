@@ -27,9 +27,8 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z", re.ASCII)
 @dataclass(frozen=True, slots=True)
 class KvTransfer:
     """KV hand-over through NIXL in both directions, so that an instance can serve any phase.
-
-    device: location of the buffers, `cuda` or `cpu`. policy: `fail` or `recompute` if a decode
-    instance cannot fetch KV. lease_s: how long a prefill instance holds KV.
+    device: location of the buffers, `cuda` or `cpu`. policy: reaction if a decode instance cannot
+    fetch KV, `fail` or `recompute`. lease_s: how long a prefill instance holds KV.
     """
 
     device: str = "cuda"
@@ -56,11 +55,11 @@ class VllmKind(HttpApi):
     executable: the `vllm` to start. weights: repositories and folders that may be loaded (a folder
     includes everything in it). args, env: the operator's profile. pipeline_parallel: number of
     stages; it divides the GPUs of an instance. layers: number of layers by stage, () = evenly.
-    max_num_seqs: None = vLLM's default. declared_startup_s: None = as predicted. cpu: the engine
-    runs without GPUs, on one core. image: container image with the executable. pipelines: whether
-    instances may span nodes: "none", "same-slice" or "same-size" (one tensor-parallel size for all
-    stages). sleeps: instances on one node may sleep instead of being stopped, which opens vLLM's
-    development endpoints to every client that reaches the engine's port.
+    max_num_seqs: None = vLLM's default. declared_startup_s: None = as predicted. cpu: whether the
+    engine runs without GPUs, on one core. image: container image with the executable. pipelines:
+    whether instances may span nodes: "none", "same-slice" or "same-size" (one tensor-parallel size
+    for all stages). sleeps: whether instances on one node may sleep instead of being stopped. This
+    opens vLLM's development endpoints to every client that can reach the engine's port.
     """
 
     executable: str = "vllm"
@@ -81,12 +80,13 @@ class VllmKind(HttpApi):
 
     @property
     def ports(self) -> int:
-        """HTTP, NIXL's side channel, and the ports of torch.distributed."""
+        """Number of ports: HTTP, NIXL's side channel, and the ports of torch.distributed."""
         return 2 + _INTERNAL_PORTS
 
     @property
     def role_switch(self) -> RoleSwitch:
-        """With KV transfer in both directions an instance can serve any phase without a restart."""
+        """ROUTING with KV transfer in both directions, because an instance can then serve any phase
+        without a restart; else RELAUNCH."""
         return RoleSwitch.ROUTING if self.kv_transfer else RoleSwitch.RELAUNCH
 
     @property
@@ -169,7 +169,7 @@ class VllmKind(HttpApi):
         }
 
     def _check_gang(self, gang: GangRank, phase: str) -> None:
-        """Refuse gangs that vLLM cannot run. ValueError says why."""
+        """Raise ValueError, which states the reason, for a gang that vLLM cannot run."""
         sizes = {stage.gpus for stage in gang.stages}
         if self.pipelines == "none":
             raise ValueError("an instance over several nodes: this engine declares no pipelines")
@@ -199,10 +199,11 @@ class VllmKind(HttpApi):
             "VLLM_HOST_IP": spec.advertise,
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
-            # An allowed host must not redirect the engine to a host that is not allowed.
+            # Disable redirects: an allowed host must not send the engine to a host that is not
+            # allowed.
             "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
         }
-        if spec.gang is None:  # the system chooses a gang's ports
+        if spec.gang is None:  # for a gang, the system chooses these ports
             own["VLLM_PORT"] = str(spec.ports[2])
         if local:
             own["HF_HUB_OFFLINE"] = "1"
@@ -228,8 +229,7 @@ def allowed_weights(wanted: str, allowed: tuple[str, ...]) -> str:
     """`wanted`, if the operator allows it: a listed repository, a listed folder, or a path inside a
     listed folder.
 
-    Raises ValueError for anything else; the target of a link out of a listed folder is not
-    inside.
+    Raises ValueError for anything else, including a link that leads out of a listed folder.
     """
     if wanted.startswith(("/", ".", "~")):
         path = Path(wanted).expanduser().resolve()
