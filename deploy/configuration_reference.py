@@ -1,4 +1,4 @@
-"""Write what follows from the keys of shoal.yaml: the tables of the reference and the JSON Schema.
+"""Write the tables of the configuration reference and the JSON Schema from the keys of shoal.yaml.
 
 python deploy/configuration_reference.py            # write both
 python deploy/configuration_reference.py --check    # exit 1 if one of them is out of date
@@ -42,7 +42,7 @@ GROUPS = {
 }
 _TABLE = re.compile(r"(<!-- keys: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _LINKED = ("defaults", "policy", "regions", "models", "engines")
-"""Groups of the file that have a table of their own."""
+"""Groups of the file with their own table."""
 
 
 def table(name: str) -> str:
@@ -62,7 +62,7 @@ def table(name: str) -> str:
 
 
 def _rows(group: Group, path: str) -> Iterator[tuple[str, str, str, str]]:
-    """Key, form of the value, default and meaning of each key in `group` and below."""
+    """Key, format of the value, default and meaning of each key in `group` and below."""
     for key in sorted(group.keys, key=lambda one: one.advanced):
         default = f"`{key.default}`" if key.default else key.otherwise or "required"
         about = f"{key.about} (advanced)" if key.advanced else key.about
@@ -85,7 +85,7 @@ def _rows(group: Group, path: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def page(text: str) -> str:
-    """`text` of a page with its tables as they must be."""
+    """`text` of a page with its correct tables."""
     return _TABLE.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", text)
 
 

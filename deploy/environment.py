@@ -1,4 +1,4 @@
-"""Make the virtual environment and show the progress: step, size and time.
+"""Create the virtual environment and show the progress: step, size and time.
 
     python3 deploy/environment.py VENV [--dev]
 
@@ -27,7 +27,9 @@ _REDRAW_S, _LINE_S = 0.2, 10.0
 
 
 class Progress:
-    """One line of progress; redrawn on a terminal, otherwise printed now and then."""
+    """One line of progress. It is redrawn on a terminal; otherwise it is
+    printed from time to time.
+    """
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -68,7 +70,7 @@ class PipProgress:
         self._mb = 0.0
 
     def read(self, line: str) -> str:
-        """Return the progress after this line of pip's."""
+        """The progress after this output line of pip."""
         if line.startswith("Collecting "):
             self._seen += 1
         elif found := _SIZE.match(line):
@@ -78,7 +80,7 @@ class PipProgress:
         return f"{min(self._seen, self._packages)} of {self._packages} packages, {self._mb:.0f} MB"
 
     def summary(self) -> str:
-        """Return the final progress; packages for other platforms were skipped."""
+        """The final progress. Packages for other platforms were skipped."""
         return f"{self._seen} packages, {self._mb:.0f} MB downloaded"
 
 
@@ -89,10 +91,10 @@ def pinned(*locks: Path) -> int:
 
 
 def run(argv: Sequence[str], log: Path, on_line: Callable[[str], None] = lambda _: None) -> None:
-    """Run a command to its end; raises SystemExit with the end of its output if it fails.
+    """Run a command to its end. If it fails, raise SystemExit with the end of its output.
 
-    The command has a session of its own, so Ctrl-C reaches only this process, which ends the
-    command without a message from it.
+    The command has its own session, so Ctrl-C reaches only this process, which ends the command
+    silently.
     """
     lines: list[str] = []
     with (
@@ -161,7 +163,7 @@ def main() -> int:
     parser.add_argument("--dev", action="store_true", help="what tests and checks need, on top")
     options = parser.parse_args()
     try:
-        # `make` holds it back until Python can deal with it.
+        # `make` blocks the signal until Python can handle it.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         make(options.venv, options.dev)
     except KeyboardInterrupt:

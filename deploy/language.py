@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOMS = ("autoscaler", "executors", "streams", "topics", "loadtests", "tests", "deploy")
-LONGEST_COMMENT = 3  # lines; a longer explanation belongs in a docstring or in docs/
+LONGEST_COMMENT = 3  # in lines; a longer explanation belongs in a docstring or in docs/
 
 OPENINGS = re.compile(r"(Owns|What|Who|Whose)\b")
-"""A docstring names its subject first."""
+"""Forbidden first words of a docstring, because they do not name its subject."""
 
 WORDS = {
     r"anew": "again",
@@ -57,12 +57,12 @@ MODULES, NAMES = frozenset(_MODULES.split()), frozenset(_NAMES.split())
 
 
 _EXAMPLES = frozenset({Path("deploy/language.py"), Path("tests/unit/docs/test_language.py")})
-"""Files that hold the patterns themselves."""
+"""Files that contain the forbidden patterns themselves."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One place to rewrite. line: from 1. rule: a short name of the rule, with a hint."""
+    """One place to rewrite. line: counted from 1. rule: a short name of the rule, with a hint."""
 
     path: str
     line: int

@@ -22,7 +22,7 @@ LEFT_OUT = frozenset({"simulation"})
 
 
 def imports(package: Path) -> dict[str, set[str]]:
-    """room -> rooms it imports, for the rooms (folders and top modules) of `package`."""
+    """The rooms that each room imports. Rooms are folders and top modules of `package`."""
     graph: dict[str, set[str]] = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).with_suffix("").parts
@@ -42,7 +42,7 @@ def imports(package: Path) -> dict[str, set[str]]:
 
 
 def reduced(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
-    """The arrows of an acyclic `graph` that no longer path replaces, in order of names."""
+    """The arrows of an acyclic `graph` that no longer path implies, ordered by name."""
 
     def reaches(start: str, goal: str, seen: set[str]) -> bool:
         if start == goal:
@@ -65,7 +65,9 @@ def diagram() -> str:
 
 
 def page_with_diagram(text: str) -> str:
-    """`text` of the page with the present diagram between its markers. ValueError without them."""
+    """`text` of the page with the present diagram between its markers. ValueError: it has no
+    markers.
+    """
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
@@ -74,7 +76,7 @@ def page_with_diagram(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0, or 1 if `--check` finds another diagram than the code's."""
+    """Exit code: 0, or 1 if `--check` finds another diagram than that of the code."""
     before = PAGE.read_text(encoding="utf-8")
     after = page_with_diagram(before)
     if "--check" in arguments:

@@ -1,14 +1,15 @@
 """Settings for all tests: signals, property tests and logs.
 
-Processes get the signals that a terminal's processes have, however the tests were started.
-Properties have no wall-clock deadline, which a busy machine would miss, and use the same examples
-each time, so a commit passes or fails because of its own changes. The next test can read logs,
-although commands of `loadtests` silence them for the rest of their process.
+Processes get the signals of a terminal's processes, however the tests were started. A background
+job of a script starts with SIGINT ignored, and its child processes inherit that. Ctrl-C could not
+be tested on them.
 
-`make test ARGS="--hypothesis-seed=N tests/property"` tries other examples.
+Property tests have no wall-clock deadline, because a busy machine would miss it. They use the same
+examples each time, so a commit passes or fails because of its own changes. `make test
+ARGS="--hypothesis-seed=N tests/property"` tries other examples.
 
-A script's background job starts with SIGINT ignored, and every process that it starts inherits
-this: Ctrl-C could not be tested on any of them.
+Commands of `loadtests` silence logs for the rest of their process, so logs are enabled again for
+each test.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def create(folder: Path, node: str, command: list[str]) -> dict[str, object]:
 
 
 def delete(folder: Path, node: str) -> dict[str, object]:
-    """End every process of the node, as if a machine were switched off."""
+    """End every process of the node, as if its machine were switched off."""
     pid = _pid(folder, node)
     if pid:
         with contextlib.suppress(ProcessLookupError):

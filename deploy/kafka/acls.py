@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Permissions of Shoal's users per topic, on a Kafka with an authorizer.
+"""Permissions of Shoal's users for each topic, on a Kafka with an authorizer.
 
     deploy/kafka/acls.py --print                            # as options of kafka-acls.sh
     deploy/kafka/acls.py --broker HOST:PORT [--prefix P]    # set them; SHOAL_KAFKA_* of an admin
@@ -35,15 +35,18 @@ READS: Mapping[str, tuple[str, ...]] = {
     "gateway": ("routes", "leadership"),
     "operator": (ALL,),
 }
-"""Topics without their prefix, by the user that writes them. No other user writes to a topic."""
+"""Topics by the user that writes them (WRITES) or reads them (READS), without their prefix. No
+other user writes to a topic.
+"""
 LOOKS = ("controller", "windows", "operator")
-"""Users that check whether topics and their settings are correct."""
+"""Users that check topics and their settings."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One permission. kind: topic, group, transactional-id. prefixed: it holds for names with this
-    prefix."""
+    """One permission. kind: topic, group or transactional-id. prefixed: whether it applies to all
+    names with this prefix.
+    """
 
     user: str
     operation: str
@@ -53,7 +56,7 @@ class Rule:
 
 
 def rules(prefix: str) -> Iterator[Rule]:
-    """Yield every permission that Shoal needs, for topics called `prefix` and their name."""
+    """Yields every permission that Shoal needs, for topics with this prefix."""
     for user, topics in WRITES.items():
         for topic in topics:
             yield Rule(user, "Write", "topic", prefix + topic)
@@ -141,7 +144,7 @@ def _set(broker: str, wanted: list[Rule], names: Mapping[str, str]) -> int:
 
 
 def _security() -> dict[str, str]:
-    """Return SHOAL_KAFKA_* as options of librdkafka."""
+    """SHOAL_KAFKA_* as options of librdkafka."""
     named = {
         "PROTOCOL": "security.protocol", "CA_FILE": "ssl.ca.location",
         "CERT_FILE": "ssl.certificate.location", "KEY_FILE": "ssl.key.location",

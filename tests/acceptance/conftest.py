@@ -1,4 +1,4 @@
-"""Runs of `shoal up` for the acceptance tests; no process or file of a run outlives its test."""
+"""Runs of `shoal up` for the acceptance tests. No process or file of a run outlives its test."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ Start = Callable[..., Run]
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """A function that starts a run in its own folder. The fixture has module scope, so that runs
-    can wait in parallel."""
+    """A function that starts a run in its own folder.
+
+    The fixture has module scope, so runs can wait in parallel.
+    """
     runs: list[Run] = []
 
     def begin(*options: str, config: str | None = None, trace_s: int = 3600) -> Run:

@@ -1,7 +1,7 @@
 """`shoal up` as users start it: a process, its output, and its remaining processes and files.
 
-Every run has its own folder for temporary files and a mark in its environment, which all of its
-processes inherit. So the tests find all remains of a run, however the run ended.
+Every run has its own folder for temporary files, and a mark in its environment that all of its
+processes inherit. So the tests find all remains of a run, however it ended.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Proc:
-    """One process of a run; argv: its command line."""
+    """One process of a run. argv: its command line."""
 
     pid: int
     argv: tuple[str, ...]
@@ -57,7 +57,9 @@ class Proc:
 
 
 class Run:
-    """One `shoal up` with a trace of one request per domain second, `trace_s` long."""
+    """One `shoal up` with a trace of one request per domain second. trace_s:
+    length of the trace.
+    """
 
     def __init__(
         self, folder: Path, *options: str, config: str = ONE_MODEL, trace_s: int = 3600
@@ -96,8 +98,9 @@ class Run:
         return found
 
     def line(self, pattern: str, wait_s: float, after: int = 0) -> re.Match[str]:
-        """The first printed line at or after index `after` that matches; the test fails after
-        `wait_s`."""
+        """The first printed line at or after index `after` that matches. The test fails after
+        `wait_s`.
+        """
 
         def matching_line() -> re.Match[str] | None:
             matches = (re.search(pattern, line) for line in self.lines[after:])
@@ -106,7 +109,7 @@ class Run:
         return self.until(matching_line, wait_s, f"a line like {pattern!r}")
 
     def until(self, happened: Callable[[], Any], wait_s: float, what: str) -> Any:
-        """The result of `happened` as soon as it is true; the test fails after `wait_s`."""
+        """The result of `happened` once it is true. The test fails after `wait_s`."""
         give_up = time.monotonic() + wait_s
         while not (value := happened()):
             said = "\n".join(self.lines[-25:])
@@ -126,8 +129,11 @@ class Run:
         return [proc for proc in found if not module or proc.module == module]
 
     def serving(self) -> list[Proc]:
-        """The two engines of the run, once each has answered some requests (the first requests may
-        be probes); an empty list before."""
+        """The two engines of the run, once each has answered some requests; before that an empty
+        list.
+
+        The first requests may be probes.
+        """
         engines = self.processes(ENGINE)
         return engines if len(engines) == 2 and min(map(served_by, engines)) >= 5 else []
 
@@ -161,8 +167,9 @@ class Run:
 def arguments(
     folder: Path, *options: str, config: str = ONE_MODEL, trace_s: int = 3600
 ) -> list[str]:
-    """The command line of `shoal` for a run with its files in `folder`; the function writes the
-    input files there."""
+    """The command line of `shoal` for a run with its files in `folder`. Writes the input files
+    there.
+    """
     config_path = folder / "shoal.yaml"
     config_path.write_text(config)
     trace = folder / "trace.csv"
@@ -173,8 +180,9 @@ def arguments(
 
 
 def served_by(engine: Proc) -> int:
-    """The number of requests that an engine answered in full, by its own metrics; 0 if it does not
-    answer."""
+    """Number of requests that an engine answered in full, by its own metrics; 0 if it does not
+    answer.
+    """
     url = f"http://127.0.0.1:{engine.option('--port')}/metrics"
     with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2.0) as answer:
         text = answer.read().decode()
@@ -184,8 +192,10 @@ def served_by(engine: Proc) -> int:
 
 
 def living(mark: str, folder: Path) -> list[Proc]:
-    """Processes with `mark` or a path in `folder` in their environment (engines lack the mark);
-    zombies do not count."""
+    """Processes with `mark` or a path in `folder` in their environment, except zombies.
+
+    Engines lack the mark.
+    """
     wanted, inside = f"{MARK}={mark}".encode(), f"={folder}/".encode()
     found = []
     for entry in Path("/proc").iterdir():

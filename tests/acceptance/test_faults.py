@@ -1,5 +1,6 @@
 """Processes killed during a run: requests continue or end with an error, and lost processes
-return."""
+restart.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +21,11 @@ from tests.acceptance.shoal_up import ENGINE, Proc, Run, served_by
 CONTROLLER = "streams.controller"
 SPEED = 20
 LOAD_S = 30  # real seconds after the fleet is ready
-ALONE_S = 30.0  # at speed 20: ten minutes
+ALONE_S = 30.0  # ten minutes at speed 20
 
 
 class Started:
-    """A run for each scenario. Most of a run is waiting time, so three runs are started in
-    parallel."""
+    """A run for each scenario. Most of a run is waiting time, so three runs start in parallel."""
 
     def __init__(self, start: Start, pool: ThreadPoolExecutor) -> None:
         def begin(scenario: Callable[[Run], None], load_s: int) -> Future[None]:
@@ -45,14 +45,16 @@ def started(start: Start) -> Iterator[Started]:
 
 
 def test_a_killed_engine(started: Started) -> None:
-    """The answers of the killed engine end with an error at once, the other engine continues, and a
-    new engine serves."""
+    """Its answers end with an error at once. The other engine continues, and a
+    new engine serves.
+    """
     started.engine.result()
 
 
 def test_a_killed_controller(started: Started) -> None:
-    """Serving continues without a controller; the next controller resumes from the topics and
-    changes nothing."""
+    """Serving continues without a controller. The next one resumes from the topics and changes
+    nothing.
+    """
     started.controller.result()
 
 
@@ -67,12 +69,12 @@ def test_a_killed_broker(started: Started) -> None:
 
 
 def test_ten_minutes_without_the_control_plane(started: Started) -> None:
-    """Controller and broker are silent for ten minutes of domain time: no request fails."""
+    """Controller and broker are silent for ten minutes of domain time, and no request fails."""
     started.alone.result()
 
 
 async def long_answer(url: str, begun: asyncio.Semaphore) -> bytes:
-    """A streamed answer that takes many real seconds; `begun` is released at the first bytes."""
+    """A streamed answer that takes many real seconds. `begun` is released at the first bytes."""
     body = {
         "model": "mini", "prompt": "a a a", "max_tokens": 8000, "ignore_eos": True, "stream": True,
     }  # fmt: skip
@@ -90,7 +92,10 @@ async def long_answer(url: str, begun: asyncio.Semaphore) -> bytes:
 
 
 async def answers_cut_by(url: str, victim: Proc) -> list[bytes]:
-    """The parts of answers that the end of `victim` cuts, of four long answers on two engines."""
+    """The parts of cut answers, of four long answers on two engines.
+
+    The end of `victim` cuts its answers.
+    """
     begun = asyncio.Semaphore(0)
     async with asyncio.timeout(20.0):
         answers = [asyncio.create_task(long_answer(url, begun)) for _ in range(4)]
@@ -119,7 +124,7 @@ def killed_engine(run: Run) -> None:
     assert run.end(60.0) == 0
     requests = run.summary["requests"]
     assert requests["sent"] == requests["served"] + requests["failed"] + requests["dropped"]
-    # Of 20 requests per real second only the current answers of the engine are lost.
+    # Of 20 requests per real second, only the present answers of the engine are lost.
     assert requests["failed"] <= 20
     assert requests["dropped"] == 0
     assert run.processes() == []
@@ -150,7 +155,7 @@ def killed_controller(run: Run) -> None:
     assert requests["served"] + requests["dropped"] == requests["sent"] > 0
     changes = {kind: count for kind, count in summary["decisions"].items() if kind != "hold"}
     assert changes == {"rebuilt": 1, "scale_out": 1}, "the new controller knew the fleet"
-    # Half a real second without telemetry is ten domain seconds here: a log line may state it.
+    # Half a real second without telemetry is ten domain seconds here, so a log line may state it.
     held = [line for line in run.lines if " hold: " in line]
     assert all("no telemetry for" in line for line in held), held
     assert run.processes() == []

@@ -1,4 +1,6 @@
-"""A model that no single node can hold, on two nodes: starts and ends of the whole instance."""
+"""A model that no single node can hold, on two nodes. The whole instance starts
+and ends together.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ models:
 
 @pytest.fixture(scope="module")
 def runs(start: Start) -> Iterator[tuple[Run, Run]]:
-    """Two runs: one with a load that is too large from the start, and one with a single gang."""
+    """Two runs: one with too much load from the start, and one with a single gang."""
     yield (
         start(config=CONFIG.format(req_per_s=60), trace_s=600),
         start(config=CONFIG.format(req_per_s=1)),
@@ -51,7 +53,7 @@ def rank(engine: Proc) -> int:
 
 
 def gangs(run: Run) -> dict[str, list[Proc]]:
-    """The engines of a run by gang, rank 0 first."""
+    """The engines of a run by gang, with rank 0 first."""
     found: dict[str, list[Proc]] = {}
     for engine in sorted(run.processes(ENGINE), key=rank):
         found.setdefault(json.loads(engine.option("--gang"))["gang"], []).append(engine)
@@ -59,7 +61,7 @@ def gangs(run: Run) -> dict[str, list[Proc]]:
 
 
 def serving(run: Run) -> dict[str, list[Proc]]:
-    """The gangs of a run, if each is complete and its rank 0 has answered some requests."""
+    """The gangs of a run, once each is complete and its rank 0 has answered some requests."""
     found = gangs(run)
     whole = all([rank(one) for one in ranks] == [0, 1] for ranks in found.values())
     return found if whole and all(served_by(ranks[0]) >= 5 for ranks in found.values()) else {}
@@ -79,7 +81,7 @@ def drained(run: Run) -> None:
 
 
 def lost(run: Run) -> None:
-    """A new controller finds the gang; if a rank dies, the gang ends and another gang starts."""
+    """A new controller finds the gang. If a rank dies, the gang ends and another one starts."""
     run.url()
     (ranks,) = run.until(lambda: serving(run), 40.0, "a gang that serves").values()
     told = len(run.lines)

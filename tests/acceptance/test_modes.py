@@ -1,6 +1,6 @@
 """Budget mode, quality mode and component models through the whole loop.
 
-The summary compares planned with served requests. The three runs are started in parallel.
+The summary compares planned with served requests. The three runs start in parallel.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ models:
 """
 
 
-# Long prompts and long answers for a fixed budget, on two kinds of GPUs.
+# Long prompts and long answers for a fixed budget, on two GPU types.
 BUDGET = """mode: act
 policy: {budget: 4.5, objective: throughput}
 regions:
@@ -52,7 +52,8 @@ models:
         read:  {share: 50%, input: 2000, output: 20}
         write: {share: 50%, input: 200, output: 200}
 """
-# The small model is better on the easiest requests: quality allows it only a fifth of them.
+# The small model is better only on the easiest requests, so the declared quality permits it a fifth
+# of them.
 QUALITY = """mode: act
 regions:
   eu: {l4: {gpu: L4, per_node: 1, max: 4, price: 0.85}}
@@ -94,8 +95,10 @@ def runs(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str,
 
 
 def ended(run: Run) -> list[dict[str, Any]]:
-    """The rows of paths and splits of a run, once the run has ended with exit code 0 and has served
-    all requests."""
+    """The rows of paths and splits of a run, after its end.
+
+    The exit code must be 0, and all requests must be served.
+    """
     assert run.end(120.0) == 0
     assert run.errors == ""
     requests = run.summary["requests"]
@@ -110,19 +113,23 @@ def of_kind(rows: list[dict[str, Any]], row: dict[str, Any]) -> int:
     return sum(other["requests"] for other in rows if other["kind"] == row["kind"])
 
 
-def test_requests_to_a_model_of_components_go_the_planned_paths(runs: Mapping[str, Run]) -> None:
-    """The shares differ from the plan by at most two points, or one request, because paths are
-    chosen in turn."""
+def test_requests_to_a_component_model_use_the_planned_paths(runs: Mapping[str, Run]) -> None:
+    """Shares differ from the plan by at most two points or one request, because paths are chosen in
+    turn.
+    """
     rows = ended(runs["components"])
     assert {row["kind"] for row in rows} == {"text", "photo"}
-    assert any("/" in row["way"] for row in rows)  # some photos go through two stages
+    assert any("/" in row["way"] for row in rows)  # Some photos go through two stages.
     for row in rows:
         assert abs(row["served"] - row["planned"]) <= max(0.02, 1.0 / of_kind(rows, row)), row
 
 
-def test_requests_for_a_budget_go_where_their_type_is_planned(runs: Mapping[str, Run]) -> None:
-    """The shares differ from the plan by at most two points, or one request; the fleet stays within
-    the budget."""
+def test_requests_in_budget_mode_use_the_combos_planned_for_their_type(
+    runs: Mapping[str, Run],
+) -> None:
+    """Shares differ from the plan by at most two points or one request. The fleet stays within the
+    budget.
+    """
     rows = ended(runs["budget"])
     assert {row["kind"] for row in rows} == {"read", "write"}
     assert len({row["way"] for row in rows}) > 1
@@ -133,8 +140,9 @@ def test_requests_for_a_budget_go_where_their_type_is_planned(runs: Mapping[str,
 def test_requests_for_a_service_are_split_by_their_scores_as_planned(
     runs: Mapping[str, Run],
 ) -> None:
-    """Scores are random: the shares differ by at most two points and the random deviation for the
-    number of requests."""
+    """Scores are random. Shares differ from the plan by at most two points plus the random
+    deviation for this number of requests.
+    """
     rows = ended(runs["quality"])
     assert {row["way"] for row in rows} == {"mini", "chat"}
     assert all(

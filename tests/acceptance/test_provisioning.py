@@ -1,7 +1,6 @@
 """A controller with a command that creates its nodes (deploy/examples/local_nodes.py).
 
-The first node serves the floor of a model; another node starts when the first gets a reclaim
-notice.
+The first node serves the minimum of a model. When it gets a reclaim notice, another node starts.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def node_file(node: str, bootstrap: str, folder: Path, base: TimeBase, hook: lis
     )  # fmt: skip
 
 
-async def test_nodes_come_by_a_command_and_are_replaced_before_they_go(tmp_path: Path) -> None:
+async def test_a_command_creates_nodes_and_replaces_a_reclaimed_one_in_time(tmp_path: Path) -> None:
     broker = subprocess.Popen([sys.executable, "-m", "streams.broker"], stdout=subprocess.PIPE)
     bootstrap = json.loads(broker.stdout.readline())["bootstrap"]
     base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())

@@ -1,4 +1,4 @@
-"""Bad input: one line with the error and its place, exit code 2, and no process starts."""
+"""Bad input gives one line with the error and its place, and exit code 2. No process starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streams.cli.main import main
 from tests.acceptance.conftest import Start
 from tests.acceptance.shoal_up import ONE_MODEL, arguments
 
-SOON_S = 15.0  # normally 1 s; the machine may be busy
+SOON_S = 15.0  # normally 1 s, but the machine may be busy
 LARGE = """mode: act
 regions:
   eu: {l4: {gpu: L4, per_node: 1, max: 3, price: 0.85}}
@@ -88,7 +88,7 @@ OPTIONS: dict[str, tuple[Sequence[str], tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """The input of `up`, and the words that its error line must contain. Traces are files."""
+    """Input of `up`, and words that its error line must contain. Traces are files."""
 
     said: Sequence[str]
     options: Sequence[str] = ()
@@ -96,7 +96,7 @@ class Case:
     trace: bytes | None = None
 
     def option_arguments(self, folder: Path) -> Sequence[str]:
-        """The options of the case, with its trace in `folder`."""
+        """The option arguments of the case, with its trace in `folder`."""
         if self.trace is None:
             return self.options
         path = folder / "other" / "trace.csv"
@@ -111,7 +111,7 @@ CASES = {
     **{name: Case(said, options) for name, (options, said) in OPTIONS.items()},
 }
 AS_PROCESSES = {"config: fits nowhere", "trace: bad row", "unknown option", "broker unreachable"}
-"""One of each way in which `up` refuses; the others differ in their message alone."""
+"""One case for each way in which `up` refuses. The other cases differ only in their message."""
 
 
 def assert_said(errors: str, said: Sequence[str]) -> None:
@@ -125,8 +125,9 @@ def assert_said(errors: str, said: Sequence[str]) -> None:
 
 
 def refused(start: Start, said: Sequence[str], *options: str, config: str | None = None) -> None:
-    """Assert that the run ends with one line that contains all of `said`, and has started no
-    process."""
+    """Assert that the run ends with one line that contains all of `said` and has started no
+    process.
+    """
     run = start(*options, config=config)
     assert run.end(SOON_S) == 2
     assert_said(run.errors, said)
@@ -137,10 +138,10 @@ def refused(start: Start, said: Sequence[str], *options: str, config: str | None
 
 
 @pytest.mark.parametrize("case", sorted(CASES.keys() - AS_PROCESSES))
-def test_what_cannot_be_is_refused(
+def test_bad_input_is_refused_before_any_process_starts(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command runs as a function and ends before it starts any process."""
+    """The command runs as a function."""
 
     def started(*argv: object, **_: object) -> None:
         raise AssertionError(f"it started {argv}")
@@ -154,7 +155,7 @@ def test_what_cannot_be_is_refused(
     argv = arguments(tmp_path, *one.option_arguments(tmp_path), config=one.config)
     try:
         code = main(argv)
-    except SystemExit as ended:  # raised by the argument parser
+    except SystemExit as ended:  # The argument parser raises this.
         code = ended.code
     assert code == 2
     printed = capsys.readouterr()
@@ -165,7 +166,7 @@ def test_what_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize("case", sorted(AS_PROCESSES))
-def test_a_refusal_is_all_there_is_of_the_process(start: Start, tmp_path: Path, case: str) -> None:
+def test_a_refused_run_starts_no_process(start: Start, tmp_path: Path, case: str) -> None:
     one = CASES[case]
     refused(start, one.said, *one.option_arguments(tmp_path), config=one.config)
 

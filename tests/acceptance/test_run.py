@@ -1,4 +1,4 @@
-"""A whole run: it serves its requests, accounts for them, and leaves no process or file."""
+"""A whole run serves its requests, accounts for them, and leaves no process or file."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ LATENCIES = ("ttft_ms", "tpot_ms")
 
 
 def assert_served(run: Run) -> dict[str, Any]:
-    """Assert that the run ended with code 0 and that its summary is complete and plausible; return
-    the summary."""
+    """Assert that the run ended with code 0 and that its summary is complete and plausible. Returns
+    the summary.
+    """
     assert run.errors == ""
     summary = run.summary
     requests = summary["requests"]
@@ -60,10 +61,10 @@ async def topics_of_runs(bootstrap: str) -> list[str]:
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_a_short_run(start: Start, broker: tuple[str, ...]) -> None:
-    """The run ends with exit code 0 within the given time, its bill fits the hours, and no process
+    """The run ends with exit code 0 in the given time, its cost fits the node hours, and no process
     is left.
 
-    The same test runs over a real Kafka if SHOAL_TEST_KAFKA=HOST:PORT names one.
+    SHOAL_TEST_KAFKA=HOST:PORT runs the same test with a real Kafka.
     """
     run = start("--for", "26", *broker)
     assert run.end(45.0) == 0

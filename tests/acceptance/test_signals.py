@@ -1,4 +1,4 @@
-"""Early ends: a run stops soon and writes a summary, at every stage."""
+"""A signal at any stage stops a run soon and with a summary."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ pytestmark = pytest.mark.usefixtures("loaded")
 
 @pytest.fixture(scope="module")
 def loaded(start: Start) -> dict[signal.Signals, Run]:
-    """A run per signal, all of them under load. They start in parallel, while other tests end runs
-    during their start."""
+    """A run per signal, all of them under load.
+
+    They start in parallel, while other tests end runs during their start.
+    """
     return {number: start() for number in LOADED}
 
 
 @pytest.mark.parametrize("said", ["starting the controller", "waiting for the first fleet"])
-def test_during_the_start(start: Start, said: str) -> None:
-    """The run ends before its first request: all processes end, the exit code is 130, and the
-    summary states that no request was sent."""
+def test_a_signal_during_the_start_ends_the_run(start: Start, said: str) -> None:
+    """The run ends before its first request. All processes end, the exit code is 130, and the
+    summary states that no request was sent.
+    """
     run = start()
     run.line(said, 60.0)
     os.kill(run.process.pid, signal.SIGINT)
@@ -37,7 +40,7 @@ def test_during_the_start(start: Start, said: str) -> None:
     assert run.errors == ""
 
 
-def test_at_once(start: Start) -> None:
+def test_a_signal_at_once_ends_the_run(start: Start) -> None:
     """The signal comes as soon as the first process exists."""
     run = start()
     run.until(lambda: run.processes("streams.broker"), 30.0, "broker")
@@ -49,9 +52,10 @@ def test_at_once(start: Start) -> None:
 
 
 @pytest.mark.parametrize("number", LOADED)
-def test_under_load(loaded: dict[signal.Signals, Run], number: signal.Signals) -> None:
-    """All processes end within ten seconds, and the summary still accounts for all sent
-    requests."""
+def test_a_signal_under_load_ends_the_run(
+    loaded: dict[signal.Signals, Run], number: signal.Signals
+) -> None:
+    """All processes end within ten seconds. The summary still accounts for all sent requests."""
     run = loaded[number]
     run.url()
     run.until(run.serving, 30.0, "engines that serve")

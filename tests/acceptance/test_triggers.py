@@ -1,6 +1,6 @@
-"""Triggers of a full plan, in real processes at speed 1: each requests a plan within two ticks.
+"""Triggers of a full plan in real processes at speed 1: each requests a plan within two ticks.
 
-One run is enough for all triggers: most of its time is the time-out for a silent node.
+One run is enough for all triggers, because most of its time is the silence time-out of a node.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ min: 2
 """
 L4 = "eu/l4/on-demand"
 SILENT_S = 45.0  # for a node without instances: three times node_silent
-SOON_S = 2.5  # two ticks, and half a second until the record was read
+SOON_S = 2.5  # two ticks, and half a second to read the record
 ASKED = re.compile(r"^(\S+)Z INFO \S+: full plan \d+ of [^:]*: (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Delays:
-    """Seconds from a record to the plan that the record triggers."""
+    """Seconds from a record to the plan that it triggers, by trigger."""
 
     price_s: float
     service_s: float
@@ -102,7 +102,7 @@ def test_a_launch_that_failed(delays: Delays) -> None:
 
 
 def test_a_lost_node(delays: Delays) -> None:
-    """The delay counts from the end of the silence time-out after the last status."""
+    """The delay counts from the end of the silence time-out."""
     assert 0.0 <= delays.node_s <= SOON_S
 
 
@@ -119,8 +119,10 @@ def service(run: Run, bootstrap: str) -> float:
 
 
 def failed_launch(run: Run, bootstrap: str) -> float:
-    """The delay of the trigger for an engine that dies at each start and is given up after the
-    third time."""
+    """The delay of the trigger for an engine that dies at each start.
+
+    It is given up after the third start.
+    """
     give_up = time.monotonic() + 45.0
     chosen: list[str] = []
 
@@ -159,13 +161,14 @@ def failed(status: Status, instance: str) -> bool:
 
 
 def after(proc: Proc, option: str) -> str:
-    """The value of an option, given as the argument after the option."""
+    """The value of an option, which is the argument after it."""
     return proc.argv[proc.argv.index(option) + 1]
 
 
 def plan_request_s(run: Run, words: str, wait_s: float = 10.0) -> float:
-    """The time (s since the epoch) of the request for a full plan with `words` among its
-    triggers."""
+    """The time (s since the epoch) of the request for a full plan with `words`
+    among its triggers.
+    """
 
     def matching_plan_s() -> float | None:
         (path,) = run.temporary.glob("shoal-up-*/controller.log")
@@ -179,8 +182,9 @@ def plan_request_s(run: Run, words: str, wait_s: float = 10.0) -> float:
 
 
 def write(bootstrap: str, record: object) -> float:
-    """Write a record, signed as by a command of this user; return the broker's time (s since the
-    epoch)."""
+    """Write a record, signed like a command of this user. Returns the broker's time (s since the
+    epoch).
+    """
     signer = Signer(operator_keys(bootstrap, PREFIX), lambda: time.time_ns() // 1_000_000)
 
     async def send() -> float:
@@ -198,7 +202,7 @@ def write(bootstrap: str, record: object) -> float:
 
 
 def statuses(bootstrap: str, enough: Callable[[list[Status]], bool]) -> list[Status]:
-    """All statuses since the beginning, as soon as `enough` accepts them."""
+    """All statuses since the beginning, once `enough` accepts them."""
 
     async def read() -> list[Status]:
         consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")

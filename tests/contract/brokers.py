@@ -1,4 +1,4 @@
-"""The value that names a broker under test, and helpers to write records to it and to read them."""
+"""A broker under test, and helpers that write records to it and read them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def new_producer(broker: Broker, **more: Any) -> AIOKafkaProducer:
 
 
 async def read_raw(broker: Broker, partitions: list[TopicPartition], count: int) -> list[Any]:
-    """The first `count` records of these partitions, as a reader without a group sees them."""
+    """The first `count` records of these partitions, read without a group."""
     consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, enable_auto_commit=False)
     await consumer.start()
     try:
@@ -78,8 +78,10 @@ async def write(producer: AIOKafkaProducer, broker: Broker, record: Any) -> None
 
 
 async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]) -> list[Any]:
-    """The committed records of a topic from its beginning, once `enough` accepts them; open and
-    aborted transactions do not count."""
+    """The committed records of a topic from its beginning, once `enough` accepts them.
+
+    Records of open and aborted transactions are left out.
+    """
     consumer = AIOKafkaConsumer(
         bootstrap_servers=broker.bootstrap,
         fetch_max_wait_ms=50,
@@ -101,7 +103,7 @@ async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]
 
 
 async def until(condition: Callable[[], bool], changed: asyncio.Event) -> None:
-    """Wait until `condition` holds; it is checked whenever `changed` is set."""
+    """Wait until `condition` holds. It is checked whenever `changed` is set."""
     async with asyncio.timeout(30):
         while not condition():
             changed.clear()

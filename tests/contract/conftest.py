@@ -1,6 +1,6 @@
-"""The brokers of the contract suites: the embedded one, and a real Kafka if one is given.
+"""Brokers of the contract suites: the embedded one, and a real Kafka if one is configured.
 
-SHOAL_TEST_KAFKA=HOST:PORT gives the real one (`make kafka` runs one). Each module gets its own
+SHOAL_TEST_KAFKA=HOST:PORT names the real one (`make kafka` runs one). Each module gets its own
 topics under its own prefix, which are removed at the end.
 """
 
@@ -49,8 +49,10 @@ def _real(bootstrap: str, prefix: str) -> Iterator[Broker]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests of features that the embedded broker lacks: they must fail on it, for the reason
-    that they name."""
+    """Mark tests of features that the embedded broker lacks.
+
+    They must fail on it, for the reason that they name.
+    """
     for item in items:
         gap = item.get_closest_marker("embedded_gap")
         if gap and item.callspec.params.get("broker") == "embedded":  # type: ignore[attr-defined]

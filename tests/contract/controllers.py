@@ -1,4 +1,4 @@
-"""Controllers as processes, as the contract tests start them."""
+"""Controller processes for contract tests."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ class Controller:
         )
 
     async def says(self) -> dict[str, Any]:
-        """The next line of the process: it prints one when it is ready, and one at each gain or
-        loss of leadership."""
+        """The next line of the process.
+
+        It prints one when it is ready, and one at each gain or loss of leadership.
+        """
         assert self.process.stdout is not None
         async with asyncio.timeout(40):
             said: dict[str, Any] = json.loads(await self.process.stdout.readline())

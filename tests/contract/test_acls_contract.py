@@ -1,6 +1,6 @@
-"""The rights of each user on a real Kafka with an authorizer equal those of deploy/kafka/acls.py.
+"""The rights of each user on a real Kafka equal those of deploy/kafka/acls.py.
 
-The broker is the one of test_secure_contract.
+The broker has an authorizer. It is the one of test_secure_contract.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MAY_READ = {
 
 @pytest.fixture
 async def permitted(secure: Secure) -> Secure:
-    """A broker with topics, on which the user with all rights has set the permissions."""
+    """A broker with topics. The user with all rights has set the permissions."""
     await ensure_topics(secure.address, PREFIX)
     for topic in TABLE:  # records for the readers
         writer = Producer(settings("shoal", secure))
@@ -67,7 +67,7 @@ def become(user: str, kafka: Secure, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(user: str, kafka: Secure) -> dict[str, str]:
-    """Settings of librdkafka, which reports a missing right at once (aiokafka does not)."""
+    """Settings of librdkafka, because it reports a missing right at once and aiokafka does not."""
     return {
         "bootstrap.servers": kafka.address,
         "security.protocol": "SASL_SSL",
@@ -83,11 +83,12 @@ def settings(user: str, kafka: Secure) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("user", MAY_WRITE)
-async def test_a_user_writes_and_reads_its_topics_and_no_others(
+async def test_a_user_can_write_and_read_only_its_own_topics(
     user: str, permitted: Secure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker refuses all others, for example `assignments` from an executor or `routes` from a
-    gateway."""
+    """The broker refuses all others, such as `assignments` from an executor or `routes` from a
+    gateway.
+    """
     written, outcomes = set(), dict[str, object]()
     writer = Producer({**settings(user, permitted), "message.timeout.ms": 20_000})
     for topic in TABLE:
@@ -111,8 +112,10 @@ async def test_a_user_writes_and_reads_its_topics_and_no_others(
 
 
 async def _reads(address: str, name: str) -> bool:
-    """Whether the record in the first partition arrives. A user who may not know that the topic
-    exists gets no answer from the broker."""
+    """Whether the record in the first partition arrives.
+
+    The broker does not answer a user who may not know that the topic exists.
+    """
     reader = consumer(address, "reader", group_id=None)
     await reader.start()
     try:
@@ -127,10 +130,10 @@ async def _reads(address: str, name: str) -> bool:
         await reader.stop()
 
 
-async def test_a_controller_makes_topics_and_leads_as_its_own_user(
+async def test_the_controllers_user_can_create_topics_and_lead(
     permitted: Secure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rights suffice for topics below the prefix, their settings, and transactions."""
+    """Its rights are enough for topics below the prefix, their settings, and transactions."""
     become("controller", permitted, monkeypatch)
     found = await ensure_topics(permitted.address, PREFIX)
     assert not found.created and not found.changed
@@ -143,11 +146,12 @@ async def test_a_controller_makes_topics_and_leads_as_its_own_user(
         await leader.close()
 
 
-async def test_an_executor_tells_its_status_as_its_own_user(
+async def test_the_executors_user_can_only_report_its_status(
     permitted: Secure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The executor uses an idempotent producer and signs its status; the broker refuses its
-    `assignments`."""
+    """The executor uses an idempotent producer and signs its status. The broker refuses its
+    `assignments`.
+    """
     become("executor", permitted, monkeypatch)
     async with KafkaClient(permitted.address, "e", PREFIX, Keys("c" * 32)) as kafka:
         async with asyncio.timeout(20):
@@ -158,9 +162,10 @@ async def test_an_executor_tells_its_status_as_its_own_user(
         assert not await kafka.publish("assignments", "n1", status)
 
 
-def test_whoever_may_write_a_topic_is_who_signs_it() -> None:
-    """ACLs and signatures protect the same topics; a controller signs records for nodes and
-    gateways, which check the signatures."""
+def test_the_writers_of_a_topic_are_its_signers() -> None:
+    """ACLs and signatures protect the same topics. A controller signs records for nodes and
+    gateways, which check them.
+    """
     roles = {
         Principal.NODE: "executor",
         Principal.GATEWAY: "gateway",

@@ -1,4 +1,4 @@
-"""`shoal apply` over both brokers: a controller reads the published declarations."""
+"""`shoal apply` with both brokers: a controller reads the published declarations."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ TINY = (
 )
 
 
-def test_a_controller_reads_what_was_applied(
+def test_a_controller_reads_applied_declarations(
     broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Services are added, changed, unchanged and withdrawn; records override a controller's own
-    file."""
+    """Services are added, changed, unchanged and withdrawn. Records override the controller's own
+    file.
+    """
     base, path = tmp_path / "base.yaml", tmp_path / "shoal.yaml"
     base.write_text(CONFIG)
     config = load_config(base)

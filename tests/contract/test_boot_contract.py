@@ -38,7 +38,7 @@ _MOST_QUEUED = 50_000
 
 @asynccontextmanager
 async def _own_topics(broker: Broker) -> AsyncIterator[Broker]:
-    """The names of new topics without records of other tests; they are removed at the end."""
+    """Names of new topics without records of other tests. They are removed at the end."""
     own = Broker(broker.kind, broker.bootstrap, f"test-{uuid.uuid4().hex[:8]}.")
     await ensure_topics(own.bootstrap, own.prefix)
     admin = AIOKafkaAdminClient(bootstrap_servers=own.bootstrap)
@@ -56,18 +56,18 @@ def _real_time() -> TimeBase:
 
 @dataclass(frozen=True)
 class _Beats:
-    """The repeated statuses of the executors that have `assignments`: all instances are ready."""
+    """Repeated statuses of the executors that have `assignments`. All instances are ready."""
 
     broker: Broker
     producer: Producer
     assignments: tuple[Assignment, ...]
 
     def say(self, times: int) -> None:
-        """Send `times` heartbeats of every node; return once the broker has them."""
+        """Send `times` heartbeats of every node. Returns once the broker has them."""
         name, words = self.broker.name(STATUS), [(a.node, _status(a)) for a in self.assignments]
         for _ in range(times):
             for node, word in words:
-                while len(self.producer) >= _MOST_QUEUED:  # wait for a busy broker
+                while len(self.producer) >= _MOST_QUEUED:  # Wait for a busy broker.
                     self.producer.poll(0.1)
                 self.producer.produce(name, word, key=node, on_delivery=_delivered)
             self.producer.poll(0)
@@ -114,8 +114,8 @@ async def test_a_standby_takes_over_within_10_s_of_an_hour_of_heartbeats(
     broker: Broker, tmp_path: Path
 ) -> None:
     """390 nodes run 8 instances each and reported them every 2 s for an hour. A new controller
-    decides within 10 s, and so does the standby after the leader is killed. Neither changes the
-    fleet."""
+    decides within 10 s. So does the standby after the leader is killed. Neither changes the fleet.
+    """
     config = tmp_path / "shoal.yaml"
     fleet = f"per_node: {GPUS}, nodes: {NODES}"
     config.write_text(
@@ -175,8 +175,7 @@ def _tokens(found: Iterable[Any]) -> set[int]:
 async def test_neither_a_boot_nor_its_end_leaves_a_consumer_group(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """This holds however a controller ends, and also for executors and gateways that follow
-    topics."""
+    """This holds however a controller ends, and for executors and gateways that follow topics."""
     config = tmp_path / "shoal.yaml"
     config.write_text(CONFIG)
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)

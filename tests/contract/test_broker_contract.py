@@ -1,6 +1,6 @@
 """The broker features that Shoal needs: one suite over the embedded broker and a real Kafka.
 
-SHOAL_TEST_KAFKA=HOST:PORT gives the real one (`make kafka` runs one). Features that the embedded
+SHOAL_TEST_KAFKA=HOST:PORT names the real one (`make kafka` runs one). Features that the embedded
 broker lacks are in `test_broker_guarantees`.
 """
 
@@ -31,7 +31,7 @@ async def test_every_topic_of_the_table_exists_with_its_partitions(broker: Broke
 
 
 async def test_ensuring_the_topics_again_creates_nothing(broker: Broker) -> None:
-    """Several processes may ensure the topics, at any time."""
+    """Several processes may do this at any time."""
     first, second = await asyncio.gather(
         ensure_topics(broker.bootstrap, broker.prefix),
         ensure_topics(broker.bootstrap, broker.prefix),
@@ -42,7 +42,7 @@ async def test_ensuring_the_topics_again_creates_nothing(broker: Broker) -> None
 
 
 async def test_keys_values_and_headers_come_back_in_order(broker: Broker) -> None:
-    """Records of a partition keep their order, and bytes are unchanged."""
+    """Records of a partition keep their order, and their bytes are unchanged."""
     partition = TopicPartition(broker.name(TELEMETRY), 3)
     start = await end_of(broker, partition)
     producer = await new_producer(broker)
@@ -68,7 +68,7 @@ async def test_keys_values_and_headers_come_back_in_order(broker: Broker) -> Non
 
 
 async def test_one_key_always_goes_to_one_partition(broker: Broker) -> None:
-    """The assignments of a node are ordered, whichever process writes them."""
+    """So the assignments of a node are ordered, whichever process writes them."""
     places = set()
     for _ in range(2):
         producer = await new_producer(broker)
@@ -84,7 +84,7 @@ async def test_one_key_always_goes_to_one_partition(broker: Broker) -> None:
 
 
 async def test_offsets_of_a_one_partition_topic_count_up_across_producers(broker: Broker) -> None:
-    """The offset of a claim orders leaders: a later claim always has a higher offset."""
+    """The offset of a claim orders leaders, so a later claim must have a higher offset."""
     claims = []
     for _ in range(3):
         producer = await new_producer(broker)
@@ -96,9 +96,10 @@ async def test_offsets_of_a_one_partition_topic_count_up_across_producers(broker
     assert claims == [claims[0], claims[0] + 1, claims[0] + 2]
 
 
-async def test_a_new_reader_starts_where_it_asks_to(broker: Broker) -> None:
-    """A reader from `earliest` gets all stored records; the end offset is one after the last
-    record."""
+async def test_a_new_reader_starts_at_the_requested_offset(broker: Broker) -> None:
+    """A reader from `earliest` gets all stored records. The end offset is one after the last
+    record.
+    """
     partition = TopicPartition(broker.name(DECISIONS), 0)
     producer = await new_producer(broker)
     try:
@@ -121,7 +122,7 @@ async def test_a_new_reader_starts_where_it_asks_to(broker: Broker) -> None:
         await consumer.stop()
 
 
-async def test_a_group_goes_on_after_what_it_committed(broker: Broker) -> None:
+async def test_a_group_continues_after_its_committed_offset(broker: Broker) -> None:
     """auto_offset_reset=earliest applies only to a group without a commit."""
     topic = broker.name(DECISIONS)
     producer = await new_producer(broker)
@@ -158,7 +159,7 @@ async def test_a_group_goes_on_after_what_it_committed(broker: Broker) -> None:
     assert await take(group + "-other", 1) == [0]
 
 
-async def test_append_times_are_of_this_machine_and_do_not_fall(broker: Broker) -> None:
+async def test_append_times_come_from_this_machine_and_never_decrease(broker: Broker) -> None:
     """Event times are calculated as `append time - age`."""
     partition = TopicPartition(broker.name(TELEMETRY), 5)
     before_ms = time.time() * 1e3

@@ -1,7 +1,8 @@
 """Guarantees of a real Kafka that the embedded broker does not give.
 
-Each gap is a strict expected failure on the embedded broker, so a closed gap or an untested
-guarantee fails the suite. Shoal may use these guarantees only if `EnsuredTopics.embedded` is false.
+Each gap is a strict expected failure on the embedded broker. So a closed gap fails the suite, as
+does an untested guarantee. Shoal may use these guarantees only if `EnsuredTopics.embedded` is
+false.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ async def _committed(broker: Broker, partition: TopicPartition, start: int) -> l
 
 @gap("its transactions fence no producer: a replaced leader could still write")
 async def test_a_second_leader_fences_the_first(broker: Broker) -> None:
-    """A cluster has one transactional id, so the broker itself refuses a stale leader."""
+    """A cluster has one transactional id, so the broker itself refuses a former leader."""
     ours = {"transactional_id": f"{broker.prefix}fencing"}
     stale = await new_producer(broker, **ours)
     try:
@@ -77,8 +78,8 @@ async def test_a_second_leader_fences_the_first(broker: Broker) -> None:
 
 
 @gap("readers of committed records see aborted ones")
-async def test_what_was_aborted_was_never_said(broker: Broker) -> None:
-    """Readers see a plan together with its assignments, or neither."""
+async def test_records_of_an_aborted_transaction_are_never_read(broker: Broker) -> None:
+    """Readers get a plan together with its assignments, or neither."""
     place = TopicPartition(broker.name(PLANS), 0)
     start = await end_of(broker, place)
     writer = await new_producer(broker, transactional_id=f"{broker.prefix}aborting")
@@ -94,9 +95,8 @@ async def test_what_was_aborted_was_never_said(broker: Broker) -> None:
 
 
 @gap("readers of committed records see aborted ones")
-async def test_what_a_leader_was_killed_over_is_shown_to_nobody(broker: Broker) -> None:
-    """If the next leader aborts an open transaction, its decision stays invisible, for the command
-    line too."""
+async def test_the_open_transaction_of_a_killed_leader_stays_invisible(broker: Broker) -> None:
+    """The next leader aborts it, so no reader sees its decision; neither does the command line."""
     known = Decision(1, 1, "*", "hold", 1000, applied=True, reason="the first life")
     killed = await new_producer(broker, transactional_id=f"{broker.prefix}killed")
     shown = command_line.Broker(broker.bootstrap, broker.prefix, 0)
@@ -134,7 +134,7 @@ async def test_topics_are_created_while_the_broker_runs(
 
 @gap("it dates records as their writers do, with whatever clock these have")
 async def test_the_broker_dates_records(broker: Broker) -> None:
-    """The clocks of executors and gateways do not count."""
+    """Clocks of executors and gateways do not count."""
     place = TopicPartition(broker.name(TELEMETRY), 6)
     ahead_ms = int(time.time() * 1e3) + 3_600_000
     producer = await new_producer(broker)
@@ -168,7 +168,7 @@ async def test_offsets_are_found_by_time(broker: Broker) -> None:
 
 
 @gap("it keeps about 5 MB per partition, whatever the retention")
-async def test_everything_is_kept_for_as_long_as_was_asked(broker: Broker) -> None:
+async def test_records_are_kept_for_the_whole_retention_time(broker: Broker) -> None:
     """A day of telemetry is still available after a busy hour."""
     place = TopicPartition(broker.name(TELEMETRY), 2)
     producer = await new_producer(broker)
@@ -196,7 +196,7 @@ async def test_members_of_a_group_share_partitions_and_take_over(broker: Broker)
     every = set(range(TELEMETRY.partitions))
 
     async def until(share: int, *members: AIOKafkaConsumer) -> None:
-        """Each of `members` has `share` partitions, and together they have all of them."""
+        """Wait until each of `members` has `share` partitions, and together they have all."""
         async with asyncio.timeout(8):
             while True:
                 shares = [{place.partition for place in one.assignment()} for one in members]
@@ -254,17 +254,19 @@ async def _rounds() -> AsyncIterator[int]:
 
 @gap("it has no clean-up policies")
 async def test_a_topic_that_would_lose_records_is_refused_by_name(broker: Broker) -> None:
-    """A compacted topic that deletes by age would lose assignments, so it is refused and not
-    corrected."""
+    """A compacted topic that also deletes by age would lose assignments. It is refused, not
+    corrected.
+    """
     wrong = Topic("plans", 1, Cleanup.DELETE, 1000, Decision, lambda _: "")
     with pytest.raises(TopicsUnusable, match=r"plans exists with cleanup\.policy=compact"):
         await ensure_topics(broker.bootstrap, broker.prefix, table=[wrong])
 
 
 @gap("it has no settings of topics")
-async def test_settings_of_a_topic_that_exists_are_put_right_once(broker: Broker) -> None:
-    """After the correction the broker's clock dates records and no record is deleted too early,
-    whichever client created the topic. Other settings of the operator stay."""
+async def test_settings_of_an_existing_topic_are_corrected_once(broker: Broker) -> None:
+    """After the correction the broker dates records, and no record is deleted too early, whichever
+    client created the topic. Other settings of the operator stay.
+    """
     declared = Topic("mine", 2, Cleanup.DELETE, 7_200_000, Decision, lambda _: "")
     name = broker.name(declared)
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
@@ -278,7 +280,7 @@ async def test_settings_of_a_topic_that_exists_are_put_right_once(broker: Broker
         async with asyncio.timeout(10):
             while (
                 name not in await admin.list_topics()
-            ):  # a busy broker lists the topic a little later
+            ):  # A busy broker lists the topic a little later.
                 await asyncio.sleep(0.05)
         first = await ensure_topics(broker.bootstrap, broker.prefix, table=[declared])
         again = await ensure_topics(broker.bootstrap, broker.prefix, table=[declared])

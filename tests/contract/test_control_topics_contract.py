@@ -1,4 +1,4 @@
-"""Control topics over both brokers: the last value of every key first, then every new record."""
+"""Control topics with both brokers: first the last value of every key, then every new record."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from topics.topic_table import (
 )
 
 
-async def test_following_goes_on_exactly_where_the_start_ended(
+async def test_following_continues_exactly_after_the_initial_read(
     broker: Broker, producer: AIOKafkaProducer
 ) -> None:
-    """No record is read twice or missed. An invalid record is reported, hides no other record and
-    stops no reader."""
+    """No record is read twice or missed. An invalid record is reported. It hides no other record
+    and stops no reader.
+    """
     for number in range(20):
         await write(producer, broker, status(f"n{number % 5}", number))
     await producer.send_and_wait(broker.name(STATUS), b"before", key=b"n1")
@@ -90,7 +91,8 @@ async def test_a_start_decodes_the_last_records_of_each_key_only(
     broker: Broker, producer: AIOKafkaProducer
 ) -> None:
     """An hour of heartbeats costs no more than the last few. A node with an old status is found if
-    it has an assignment."""
+    it has an assignment.
+    """
     old = Status("n-old", "there/l4/owned", "executor-1", 7, 1000)
     await write(producer, broker, old)
     desired = DesiredInstance("i", "m", "aggregated", "g:1", (0,))

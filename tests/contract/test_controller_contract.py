@@ -1,4 +1,4 @@
-"""The controller process over both brokers: refusals, restarts, a standby, and its end."""
+"""The controller process with both brokers: refusals, restarts, a standby, and shutdown."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ def config(tmp_path: Path) -> Iterator[Path]:
     yield path
 
 
-async def test_a_killed_controller_goes_on_from_the_topics(
+async def test_a_restarted_controller_continues_from_the_topics(
     broker: Broker, producer: AIOKafkaProducer, config: Path
 ) -> None:
-    """The second process has a higher token, continues the decision numbers, and writes one dead
-    letter per invalid record."""
+    """It has a higher token, continues the decision numbers, and writes one dead letter per invalid
+    record.
+    """
     time_base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
     first = await Controller.start(broker, config, time_base)
     try:
@@ -79,7 +80,7 @@ async def test_a_killed_controller_goes_on_from_the_topics(
         await second.process.wait()
 
 
-async def test_bad_input_is_one_line_and_exit_code_2(broker: Broker, tmp_path: Path) -> None:
+async def test_bad_input_gives_one_line_and_exit_code_2(broker: Broker, tmp_path: Path) -> None:
     """Neither a bad file nor an unreachable broker gives a traceback."""
     bad = tmp_path / "bad.yaml"
     bad.write_text(CONFIG.replace("ttft", "tfft"))
@@ -129,11 +130,12 @@ async def test_a_controller_ends_in_time_even_when_its_broker_is_gone(config: Pa
             embedded.kill()
 
 
-async def test_a_second_controller_stands_by_and_takes_over_from_a_stopped_one(
+async def test_a_second_controller_stands_by_and_takes_over_from_a_suspended_one(
     broker: Broker, producer: AIOKafkaProducer, config: Path
 ) -> None:
-    """It takes nothing from a working leader and takes over from a stopped one within 10 s. Records
-    that the old leader writes after it resumes are the latest for at most 2 s."""
+    """It takes nothing from a working leader, and takes over from a suspended one within 10 s.
+    Records that the old leader writes after it resumes are the latest for at most 2 s.
+    """
     time_base = TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns())
     first = await Controller.start(broker, config, time_base, "first")
     second = None
@@ -148,7 +150,7 @@ async def test_a_second_controller_stands_by_and_takes_over_from_a_stopped_one(
         assert took_over["leader_token"] > hello["leader_token"]
         assert time.monotonic() - stopped_s < 10.0
         os.kill(first.process.pid, signal.SIGCONT)
-        if broker.kind == "embedded":  # records that the leader was sending when it was stopped
+        if broker.kind == "embedded":  # records that the leader was sending when it was suspended
             stale = Assignment("n-stale", "here/l4/owned", 9, hello["leader_token"], 0)
             await write(producer, broker, stale)
         resumed_s = time.monotonic()

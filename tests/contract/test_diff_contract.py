@@ -1,4 +1,4 @@
-"""`shoal diff` over both brokers: it reads the running fleet from the topics of a controller."""
+"""`shoal diff` with both brokers reads the running fleet from the topics of a controller."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def assignment(number: int) -> Assignment:
     return Assignment(f"eu.l40s.on-demand.{number}", "eu/l40s/on-demand", 1, 1, now_ms, instances)
 
 
-def test_the_fleet_and_the_demand_of_a_running_controller_are_compared_with_the_plan(
+def test_the_running_fleet_and_demand_are_compared_with_the_plan(
     broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Five nodes run for 0.5 req/s: the surplus would go, and instances of undeclared models are
-    named."""
+    """Five nodes run for 0.5 req/s. The surplus would be removed, and instances of undeclared
+    models are named.
+    """
     path = tmp_path / "shoal.yaml"
     path.write_text(CONFIG)
 
@@ -74,7 +75,7 @@ def test_the_fleet_and_the_demand_of_a_running_controller_are_compared_with_the_
     assert [(c["combo"], c["now"], c["proposed"]) for c in found["changes"]] == [(COMBO, 5, 1)]
 
 
-def test_a_broker_that_does_not_answer_is_one_line(
+def test_a_broker_that_does_not_answer_gives_one_error_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "shoal.yaml"

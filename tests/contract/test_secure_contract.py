@@ -1,7 +1,7 @@
-"""Every Shoal client on a real Kafka that requires TLS, a login and a client certificate.
+"""Every Shoal client with a real Kafka that requires TLS, a login and a client certificate.
 
-The tests also check the error messages if one of them is missing. The broker is started for these
-tests alone (`make kafka ARGS="--secure FOLDER"`), on its own port.
+If one of them is missing, the error message is checked. The broker is started only for these tests
+(`make kafka ARGS="--secure FOLDER"`), on its own port.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _START_S = 40.0
 
 @dataclass(frozen=True)
 class Secure:
-    """A secure listener; address: HOST:PORT. folder: files that clients need."""
+    """A secure listener. address: HOST:PORT. folder: files that clients need."""
 
     address: str
     folder: Path
@@ -93,9 +93,10 @@ async def test_topics_are_made_by_each_mechanism(
     assert found.created and not found.embedded
 
 
-def test_the_whole_loop_runs_over_it(secure: Secure, tmp_path: Path) -> None:
-    """Controller with its transactions, executors, gateway and `shoal up` itself: all requests are
-    served."""
+def test_shoal_up_serves_all_requests_with_a_secure_broker(secure: Secure, tmp_path: Path) -> None:
+    """Controller with transactions, executors, gateway and `shoal up` itself: all requests are
+    served.
+    """
     run = Run(tmp_path, "--broker", f"kafka://{secure.address}", "--for", "25")
     try:
         assert run.end(60.0) == 0, run.errors
@@ -125,7 +126,7 @@ async def test_window_workers_get_partitions(secure: Secure) -> None:
 def test_feeds_are_published_and_the_doctor_is_content(
     secure: Secure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """This covers commands that write, and a command that only reads."""
+    """This covers commands that write, and one that only reads."""
     prices, config = tmp_path / "prices.json", tmp_path / "shoal.yaml"
     prices.write_text('{"eu/l4/owned": 0.5}')
     config.write_text(f"kafka: {secure.address}\n{ONE_MODEL}")
@@ -153,7 +154,7 @@ def refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> str:
-    """Make one setting wrong; return the expected message."""
+    """Make one setting wrong. Returns the expected message."""
     change, words = WRONG[request.param]
     (tmp_path / "password").write_text("another\n")
     for name, value in change.items():
@@ -161,10 +162,10 @@ def refused(
     return words
 
 
-def test_every_command_says_in_one_line_why_it_is_not_let_in(
+def test_every_command_states_in_one_line_why_the_broker_refuses_it(
     refused: str, listener: Secure, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command ends before it starts any process, and without log lines of the Kafka client."""
+    """It ends before it starts any process, and without log lines of the Kafka client."""
     config, prices = tmp_path / "shoal.yaml", tmp_path / "prices.json"
     config.write_text(f"kafka: {listener.address}\n{ONE_MODEL}")
     prices.write_text('{"eu/l4/owned": 0.5}')
@@ -189,11 +190,10 @@ def test_every_command_says_in_one_line_why_it_is_not_let_in(
     assert refused in ended.stderr and len(ended.stderr.splitlines()) == 1
 
 
-async def test_parts_that_run_say_it_once_and_go_on(
+async def test_running_processes_log_a_withdrawn_login_once_and_retry(
     refused: str, listener: Secure, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A running gateway or executor whose login was withdrawn tries again; a controller does not
-    start."""
+    """This holds for a gateway and an executor. A controller without a login does not start."""
     told = asyncio.Event()
 
     class Telling(logging.Handler):

@@ -1,4 +1,4 @@
-"""Telemetry over both brokers and all partitions: replayed to the end, then followed."""
+"""Telemetry with both brokers and all partitions: replayed to the end, then followed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from topics.topic_table import (
 async def test_telemetry_with_other_than_the_declared_partitions_is_read_whole(
     broker: Broker,
 ) -> None:
-    """The broker reports the number of partitions, also if partitions are added later."""
+    """The broker reports the number of partitions, even if partitions are added later."""
     prefix = f"{broker.prefix}few."
     few = Topic("telemetry", 3, Cleanup.DELETE, DAY_MS, Telemetry, lambda r: str(r.model))
     await ensure_topics(broker.bootstrap, prefix, table=[few])
@@ -86,8 +86,9 @@ async def test_telemetry_with_other_than_the_declared_partitions_is_read_whole(
 async def test_telemetry_is_replayed_to_the_end_and_followed_from_there(
     broker: Broker, producer: AIOKafkaProducer
 ) -> None:
-    """Every record is read once, with its event time, also around the end of the replay; invalid
-    records are reported."""
+    """Every record is read once, with its event time, including those around the end of the replay.
+    Invalid records are reported.
+    """
     clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
     for sequence in range(30):
         await write(producer, broker, telemetry(sequence))
@@ -120,8 +121,10 @@ async def test_telemetry_is_replayed_to_the_end_and_followed_from_there(
     assert all(clock.now_ms() - 60_000 < event <= clock.now_ms() for _, event in seen)
 
 
-async def test_what_was_not_read_yet_is_known(broker: Broker, producer: AIOKafkaProducer) -> None:
-    """The topic has thirty records: seven are read first, then the others."""
+async def test_the_number_of_unread_records_is_known(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    """The topic has thirty records. Seven are read first, then the others."""
     part = TopicPartition(broker.name(DEAD_LETTERS), 0)
     for _ in range(30):
         await producer.send_and_wait(part.topic, b"{}", partition=0)

@@ -1,5 +1,4 @@
-"""Window workers on a real Kafka: they share partitions, may be killed, and count no request
-twice."""
+"""Window workers on a real Kafka share partitions, may be killed, and count no request twice."""
 
 from __future__ import annotations
 
@@ -45,8 +44,9 @@ async def _ready(process: asyncio.subprocess.Process) -> dict[str, Any]:
 
 @pytest.mark.embedded_gap("its groups do not share partitions reliably: workers refuse it")
 async def test_a_worker_is_killed_and_nothing_is_lost_or_counted_twice(broker: Broker) -> None:
-    """Two workers share the load and one dies by SIGKILL in mid-work; every request is counted
-    once."""
+    """Two workers share the load, and one is killed during its work. Every
+    request is counted once.
+    """
     prefix = f"test-{uuid.uuid4().hex[:8]}."
     found = await ensure_topics(broker.bootstrap, prefix)
     clock = Clock(TimeBase(1.0, int(time.time() * 1000), time.monotonic_ns()))
@@ -62,7 +62,7 @@ async def test_a_worker_is_killed_and_nothing_is_lost_or_counted_twice(broker: B
     try:
         for worker in workers:
             assert (await _ready(worker))["ready"] is True
-        await asyncio.sleep(3.0)  # let the group become stable; no event signals this
+        await asyncio.sleep(3.0)  # Let the group become stable. No event signals this.
         for beat in range(8):
             for model in MODELS:
                 for gateway in ("a", "b"):

@@ -1,5 +1,6 @@
-"""All processes log in one form (time, level, logger, message), and libraries log only if
-configured."""
+"""All processes log in one format (time, level, logger, message). Libraries log
+only if configured.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|E
 
 
 def log_lines(edge: str, level: str) -> list[str]:
-    """The stderr lines of a process of this edge with --log-level `level`."""
+    """The stderr lines of a control-plane process with --log-level `level`."""
     code = (
         f"import logging; from {edge}.logs import log_to_stderr; log_to_stderr({level!r})\n"
         "for name in (%r, 'library'):\n"

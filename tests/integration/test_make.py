@@ -1,5 +1,6 @@
-"""`make`: it reports the progress of the environment, and ends on Ctrl-C without an error or a
-traceback."""
+"""`make` shows the progress of the environment and ends on Ctrl-C without an
+error or a traceback.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ sys.exit(environment.main())
 """
 
 
-def test_ctrl_c_while_the_environment_is_made_is_one_clear_line(tmp_path: Path) -> None:
+def test_ctrl_c_during_the_installation_gives_one_clear_line(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", ENDLESS, str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -43,7 +44,7 @@ def test_ctrl_c_while_the_environment_is_made_is_one_clear_line(tmp_path: Path) 
         assert process.wait(10.0) == 130
 
 
-def test_a_step_that_fails_shows_what_was_said(tmp_path: Path) -> None:
+def test_a_failed_step_shows_its_output(tmp_path: Path) -> None:
     from deploy.environment import run
 
     log = tmp_path / "log"
@@ -77,9 +78,10 @@ def test_progress_counts_packages_and_megabytes() -> None:
 @pytest.mark.parametrize(
     ("code", "ended", "said"), [(130, -signal.SIGINT, False), (1, 2, True), (0, 0, False)]
 )
-def test_make_run_ends_as_shoal_does(tmp_path: Path, code: int, ended: int, said: bool) -> None:
-    """After Ctrl-C `make` ends by the same signal and without `*** Error 130`; other errors stay
-    errors."""
+def test_make_run_ends_by_the_same_signal_as_shoal(
+    tmp_path: Path, code: int, ended: int, said: bool
+) -> None:
+    """After Ctrl-C there is no `*** Error 130`. Other errors stay errors."""
     (tmp_path / "bin").mkdir()
     shoal = tmp_path / "bin" / "shoal"
     shoal.write_text(f"#!/bin/bash\nexit {code}\n")

@@ -17,7 +17,7 @@ Engines = Callable[..., Awaitable[EngineUnderTest]]
 @pytest.fixture(scope="session")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     pool = Pool(tmp_path_factory.mktemp("engines"))
-    # No engine with gigabytes of memory may outlive interrupted tests.
+    # Engines with gigabytes of memory must not outlive interrupted tests.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         yield pool
@@ -28,8 +28,10 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 @pytest.fixture
 async def engines(pool: Pool) -> AsyncIterator[Engines]:
-    """A function: `await engines("main")` returns that engine, ready; last: the test will end the
-    engine."""
+    """A function: `await engines("main")` returns that engine when it is ready.
+
+    last: whether the test will end the engine.
+    """
     timeout = aiohttp.ClientTimeout(total=60.0)
     taken: list[EngineUnderTest] = []
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
@@ -45,5 +47,5 @@ async def engines(pool: Pool) -> AsyncIterator[Engines]:
             return engine
 
         yield get
-        for engine in taken:  # an engine that the test did not end would slow down the next test
+        for engine in taken:  # An engine that its test did not end would slow down the next test.
             engine.launched.kill()

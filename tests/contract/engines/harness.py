@@ -1,9 +1,9 @@
 """Engines under test: one harness for the simulated engine and for a real vLLM on a CPU.
 
 SHOAL_TEST_VLLM names the folder of a real environment (`make test-vllm` sets it). Without it the
-suite runs on simulated engines at 50 times real time. Both kinds are started from their launch
-lines. A real engine takes half a minute to start, so several tests share an engine; a test that
-ends an engine takes it out with `last=True`.
+suite runs on simulated engines at 50 times real time. Both kinds are started with their launch
+lines. A real engine takes half a minute to start, so several tests share an engine. A test that
+ends an engine requests it with `last=True`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ _READY_S = 240.0
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Options of an engine; shutdown_s, lease_s: seconds of engine time (a simulated engine runs
-    faster)."""
+    """Options of an engine. shutdown_s, lease_s: seconds of engine time, in which a simulated
+    engine runs faster.
+    """
 
     slots: int = 8
     shutdown_s: float = 0.0
@@ -60,11 +61,11 @@ class EngineOptions:
 
 
 def _lasts(real_s: float) -> float:
-    """The engine time in seconds that takes `real_s` real seconds."""
+    """`real_s` real seconds in engine time."""
     return real_s if REAL else real_s * _SPEED
 
 
-# In the order of the suite; the next engine starts while the previous one is in use.
+# The order of the suite. The next engine starts while the previous one is in use.
 ENGINES: Mapping[str, EngineOptions] = {
     "peer": EngineOptions(shutdown_s=_lasts(30.0), lease_s=10),
     "main": EngineOptions(slots=4, dev=True),
@@ -94,8 +95,7 @@ class Launched:
         return self.engine.child
 
     def tagged(self) -> list[int]:
-        """The living processes of the engine, found by their tag as after a restart of the
-        executor."""
+        """Living processes of the engine, found by their tag as after a restart of the executor."""
         groups = tagged_processes(self.engine.state_dir).values()
         found = [(process.pid, tag) for group in groups for process, tag in group]
         return [pid for pid, tag in found if tag is not None and tag.launch == self.engine.launch]
@@ -117,7 +117,7 @@ class Pool:
         self._tiny = tiny_model.write(folder / "tiny")
 
     def start(self, name: str) -> Launched:
-        """The engine `name`, started if necessary."""
+        """The engine `name`. It is started if necessary."""
         if name not in self._launched:
             self._launched[name] = launched = self._launch(name, ENGINES[name])
             self._all.append(launched)
@@ -125,11 +125,11 @@ class Pool:
         return self._launched[name]
 
     def take_out(self, name: str) -> None:
-        """Remove an engine that its test will end; the next `start` makes a new one."""
+        """Remove an engine that its test will end. The next `start` makes a new one."""
         del self._launched[name]
 
     def look_ahead(self, name: str) -> None:
-        """Start the engine after `name`, unless it was started before."""
+        """Start the engine after `name` unless it was started before."""
         names = list(ENGINES)
         if REAL and name in names[:-1]:
             after = names[names.index(name) + 1]
@@ -137,7 +137,7 @@ class Pool:
                 self.start(after)
 
     def start_gang(self) -> tuple[Launched, Launched]:
-        """An instance of two ranks, both just started."""
+        """An instance of two ranks. Both were just started."""
         stage = GangStage("H100-SXM", 1, 1 if REAL else 16)
         first = GangRank("gang-0", 0, (stage, stage))
         leader = self._launch("gang-0", EngineOptions(shutdown_s=_lasts(5.0)), first)
@@ -263,7 +263,7 @@ class EngineUnderTest:
             self.launched.ready = True
 
     async def health(self) -> int:
-        """The HTTP status of /health, 0 if the port is closed."""
+        """The HTTP status of /health; 0 if the port is closed."""
         try:
             async with self.client.get(self.url + "/health") as answer:
                 return answer.status
@@ -317,7 +317,7 @@ class EngineUnderTest:
         return await asyncio.to_thread(self.process.wait, within_s)
 
     def core(self) -> int:
-        """The process that generates tokens; a simulated engine has only one process."""
+        """The process that generates tokens. A simulated engine has only one process."""
         if not REAL:
             return self.process.pid
         for pid in self.launched.tagged():
@@ -329,7 +329,7 @@ class EngineUnderTest:
         raise AssertionError("no engine core")
 
     def wedge(self) -> None:
-        """Stop the core of the engine; its API server still works."""
+        """Suspend the core of the engine. Its API server still works."""
         os.kill(self.core(), signal.SIGSTOP if REAL else signal.SIGUSR1)
 
     def unwedge(self) -> None:
@@ -344,7 +344,8 @@ class EngineUnderTest:
 
 
 def prompt(tokens: int) -> str:
-    """A text of `tokens` tokens that no engine has processed before; a token is a byte or a
-    word."""
+    """A text of `tokens` tokens that no engine has processed before. A token is
+    a byte or a word.
+    """
     letters = random.choices(string.ascii_lowercase, k=tokens)
     return "".join(letters) if REAL else " ".join(letters)

@@ -1,4 +1,4 @@
-"""LoRA adapters of an engine that was started with them, alone and behind the gateway."""
+"""LoRA adapters of an engine that was started with them, without and with the gateway."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_adapters_are_served_on_every_path(engines, path: str, asked: dict
 
 
 async def test_the_gateway_finds_the_instance_with_the_adapter(front: Front, engines) -> None:
-    """An instance that was started without adapters goes on to serve the base model."""
+    """An instance that was started without adapters continues to serve the base model."""
     plain, adapted = await engines("main"), await engines("adapted")
     groups = [RouteGroup(f"g{n}", 1.0, (at(engine),)) for n, engine in enumerate((plain, adapted))]
     front.route(*groups, model="tiny", generation=next(front._generations), adapters=NAMES)

@@ -1,6 +1,7 @@
-"""Paths other than completions and chat: the Responses and Messages APIs, tokens, and absent paths.
+"""Paths other than completions and chat: the Responses and Messages APIs, tokens, and unknown
+paths.
 
-The engines alone, and behind the gateway.
+Engines are tested alone and behind the gateway.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ async def test_a_response_is_whole_or_a_stream_of_named_events(engines) -> None:
     text = await raw_stream(engine, "/v1/responses", **asked)
     found = names(text)
     assert found[:2] == ["response.created", "response.in_progress"]
-    if not REAL:  # random weights may generate nothing but parts of characters, which have no text
+    if not REAL:  # Random weights may generate only parts of characters, which have no text.
         assert "response.output_text.delta" in found
     assert found[-1] == "response.completed"
     assert "[DONE]" not in text
@@ -83,7 +84,7 @@ async def test_a_generating_engine_has_no_scores(engines, path: str) -> None:
 
 
 async def test_the_gateway_passes_responses_through(front: Front, engines) -> None:
-    """OpenAI's client reads the answers, and the usage in the last event counts as demand."""
+    """OpenAI's client reads the answers. The usage in the last event counts as demand."""
     engine = await engines("main")
     front.serve(RouteGroup("g", 1.0, (at(engine),)))
     client = openai.AsyncOpenAI(base_url=front.gateway.url + "/v1", api_key=KEY, max_retries=0)
@@ -123,8 +124,8 @@ async def test_the_gateway_passes_messages_through(front: Front, engines) -> Non
     assert 1 <= total(front.link.records, "output_tokens") <= 4
 
 
-async def test_tokens_through_the_gateway_are_no_demand(front: Front, engines) -> None:
-    """Counting tokens needs no GPU, so it must not add capacity."""
+async def test_token_counting_through_the_gateway_is_no_demand(front: Front, engines) -> None:
+    """It needs no GPU, so it must not add capacity."""
     engine = await engines("main")
     front.serve(RouteGroup("g", 1.0, (at(engine),)))
     for path, body in (
@@ -141,7 +142,7 @@ async def test_tokens_through_the_gateway_are_no_demand(front: Front, engines) -
 
 
 async def test_a_path_that_the_engine_lacks_is_an_openai_error(front: Front, engines) -> None:
-    """The client learns that the model is the reason, and the engine is not ejected."""
+    """The client learns that the model is the reason. The engine is not ejected."""
     engine = await engines("main")
     front.serve(RouteGroup("g", 1.0, (at(engine),)))
     body = {"model": "tiny", "query": "a", "documents": ["b"]}
@@ -154,7 +155,7 @@ async def test_a_path_that_the_engine_lacks_is_an_openai_error(front: Front, eng
 
 
 async def test_tools_without_a_parser_are_refused_by_the_engine(front: Front, engines) -> None:
-    """`tool_choice: auto` needs engine arguments; the engine's refusal reaches the client."""
+    """`tool_choice: auto` needs engine arguments. The engine's refusal reaches the client."""
     engine = await engines("main")
     front.serve(RouteGroup("g", 1.0, (at(engine),)))
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

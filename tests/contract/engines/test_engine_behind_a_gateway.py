@@ -46,11 +46,11 @@ class Front(Bench):
         self.outcomes: list[str] = []
 
     def serve(self, *groups: RouteGroup) -> None:
-        """Apply the given routes from now on."""
+        """Apply these routes from now on."""
         self.route(*groups, model="tiny", generation=next(self._generations))
 
     async def complete(self, tokens: int = 12) -> str:
-        """The error of a streamed answer; empty if the answer was complete."""
+        """The error of a streamed answer; "" if the answer was complete."""
         self.begun += 1
         self.in_flight += 1
         try:
@@ -74,7 +74,7 @@ class Front(Bench):
         return "" if counted == tokens else f"{counted} tokens"
 
     async def load(self, until: asyncio.Event) -> list[str]:
-        """Send requests at a steady rate until the event is set; return the error of each."""
+        """Send requests at a steady rate until the event is set. Returns the error of each."""
         jobs, due = [], time.monotonic()
         while not until.is_set():
             jobs.append(asyncio.create_task(self.complete()))
@@ -106,8 +106,7 @@ def at(engine: EngineUnderTest) -> Endpoint:
 
 
 async def test_decode_reuses_the_kv_of_prefill(front: Front, engines) -> None:
-    """For streams, whole answers and chats the prompt is computed only once, by the prefill
-    instance."""
+    """The prefill instance computes the prompt once, for streams, whole answers and chats."""
     prefill, decode = await engines("peer"), await engines("main")
     front.serve(hand_over(prefill, decode))
     hits, computed = "vllm:external_prefix_cache_hits_total", "vllm:prompt_tokens_total"
@@ -128,7 +127,7 @@ async def test_decode_reuses_the_kv_of_prefill(front: Front, engines) -> None:
 
 
 async def test_six_role_flips_under_load_fail_no_request(front: Front, engines) -> None:
-    """Prefill instances become decode instances and back, under a steady load."""
+    """Under a steady load, prefill instances become decode instances and back."""
     one, other = await engines("peer"), await engines("main")
     front.serve(hand_over(one, other))
     over = asyncio.Event()
@@ -147,9 +146,10 @@ async def test_six_role_flips_under_load_fail_no_request(front: Front, engines) 
 
 
 @pytest.mark.skipif(not REAL, reason="a simulated engine compiles no grammar")
-async def test_a_grammar_that_vllm_fails_at_is_the_clients_fault(front: Front, engines) -> None:
-    """The request is sent five times whole and five times streamed; other requests are served, and
-    no engine is ejected."""
+async def test_a_grammar_that_fails_in_vllm_is_the_clients_fault(front: Front, engines) -> None:
+    """The request is sent five times whole and five times streamed. Other requests are served, and
+    no engine is ejected.
+    """
     front.serve(RouteGroup("g", 1.0, (at(await engines("coreless")),)))
     url = front.gateway.url + "/v1/completions"
     bad = {"model": "tiny", "prompt": "a", "max_tokens": 3}
@@ -166,8 +166,9 @@ async def test_a_grammar_that_vllm_fails_at_is_the_clients_fault(front: Front, e
 
 
 async def test_the_official_client_is_served(front: Front, engines) -> None:
-    """The `openai` package works for models, completions, chats and streams, and raises its own
-    exceptions for refused requests."""
+    """The `openai` package works for models, completions, chats and streams. For refused requests
+    it raises its own exceptions.
+    """
     engine = await engines("main")
     front.serve(RouteGroup("g", 1.0, (at(engine),)))
     url = front.gateway.url + "/v1"
@@ -209,9 +210,8 @@ async def test_the_official_client_is_served(front: Front, engines) -> None:
             await client.embeddings.create(model="tiny", input="a")
 
 
-async def test_nobody_goes_around_the_gateway(front: Front, engines) -> None:
-    """An engine with a key serves the gateway, and answers only health requests of other
-    clients."""
+async def test_an_engine_with_a_key_serves_only_the_gateway(front: Front, engines) -> None:
+    """Other clients get only health answers."""
     engine = await engines("drained")
     front.serve(RouteGroup("g", 1.0, (at(engine),)))
     assert (await engine.post(prompt="a"))[0] == 401
@@ -221,8 +221,9 @@ async def test_nobody_goes_around_the_gateway(front: Front, engines) -> None:
 
 
 async def test_a_drain_under_load_loses_no_request(front: Front, engines) -> None:
-    """The engine leaves the routes, becomes idle and gets SIGTERM: every request was answered in
-    full."""
+    """The engine leaves the routes, becomes idle and gets SIGTERM. Every request is answered in
+    full.
+    """
     going, staying = await engines("drained", last=True), await engines("main")
     front.serve(RouteGroup("g", 1.0, (at(going), at(staying))))
     over = asyncio.Event()
@@ -238,9 +239,12 @@ async def test_a_drain_under_load_loses_no_request(front: Front, engines) -> Non
     assert [wrong for wrong in await asking if wrong] == []
 
 
-async def test_a_killed_prefill_instance_costs_only_what_it_held(front: Front, engines) -> None:
-    """The API server of the prefill instance dies under load. Its current requests may fail, but no
-    later requests, because the decode instance serves whole requests too."""
+async def test_a_killed_prefill_instance_loses_only_its_current_requests(
+    front: Front, engines
+) -> None:
+    """Its API server dies under load. Later requests succeed, because the decode instance serves
+    whole requests too.
+    """
     prefill, decode = await engines("headless"), await engines("main")
     front.serve(hand_over(prefill, decode), RouteGroup("h", 0.2, (at(decode),)))
     over = asyncio.Event()
@@ -248,7 +252,7 @@ async def test_a_killed_prefill_instance_costs_only_what_it_held(front: Front, e
     await prefill.until("vllm:prompt_tokens_total", 120)
     held, begun = front.in_flight, front.begun
     os.kill(prefill.process.pid, signal.SIGKILL)
-    await prefill.exit_code()  # until then it may accept connections and requests
+    await prefill.exit_code()  # Until then it may accept connections and requests.
     held += front.begun - begun
     await asyncio.sleep(_FLIP_S)
     over.set()

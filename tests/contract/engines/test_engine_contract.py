@@ -21,7 +21,7 @@ HELLO = [{"role": "user", "content": "a b"}]
 ASKED = {"do_remote_decode": True, "do_remote_prefill": False, "remote_host": None}
 
 
-async def test_connections_are_refused_until_it_is_ready(engines) -> None:
+async def test_connections_are_refused_until_the_engine_is_ready(engines) -> None:
     """Once the engine is ready, /health answers 200 with an empty body."""
     engine = await engines("main")
     assert engine.launched.refused
@@ -31,8 +31,8 @@ async def test_connections_are_refused_until_it_is_ready(engines) -> None:
         assert [card["id"] for card in (await answer.json())["data"]] == ["tiny"]
 
 
-async def test_who_it_is_can_be_told(engines) -> None:
-    """Clients can distinguish a simulated engine from a real one."""
+async def test_a_simulated_engine_can_be_distinguished_from_a_real_one(engines) -> None:
+    """Clients can see the difference."""
     engine = await engines("main")
     async with engine.client.get(engine.url + "/version") as answer:
         version = (await answer.json())["version"]
@@ -41,8 +41,7 @@ async def test_who_it_is_can_be_told(engines) -> None:
 
 
 async def test_answers_whole_and_streamed(engines) -> None:
-    """A stream has chunks, a finish reason in the last chunk, an optional usage chunk, and
-    [DONE]."""
+    """A stream has chunks, a finish reason in the last one, an optional usage chunk, and [DONE]."""
     engine = await engines("main")
     status, whole = await engine.generate(5, prompt=prompt(3))
     assert status == 200
@@ -64,7 +63,7 @@ async def test_answers_whole_and_streamed(engines) -> None:
 
 
 async def test_chats_whole_and_streamed(engines) -> None:
-    """The first chunk names the role; chunks have running usage if the request asks for it."""
+    """The first chunk names the role. Chunks have running usage if the request asks for it."""
     engine = await engines("main")
     body = {"messages": HELLO, "max_tokens": 4, "ignore_eos": True}
     status, whole = await engine.post(CHAT, **body)
@@ -127,7 +126,9 @@ REFUSED_CHATS = [
 
 
 async def test_bad_parameters_are_refused(engines) -> None:
-    """Each gets 400 in OpenAI's form, and another model gets 404; the engine continues to serve."""
+    """Each gets 400 in OpenAI's format; an unknown model gets 404. The engine
+    continues to serve.
+    """
     engine = await engines("main")
     cases = [("/v1/completions", {"prompt": "a", "max_tokens": 2, **bad}, bad) for bad in REFUSED]
     cases += [(CHAT, {"messages": HELLO, "max_tokens": 2, **bad}, bad) for bad in REFUSED_CHATS]
@@ -143,8 +144,8 @@ async def test_bad_parameters_are_refused(engines) -> None:
     assert (await engine.generate(1))[0] == 200
 
 
-async def test_what_it_takes_leniently(engines) -> None:
-    """vLLM accepts words for truth values, numbers as text, and unknown fields."""
+async def test_values_of_other_types_are_accepted_like_in_vllm(engines) -> None:
+    """These are words for truth values, numbers as text, and unknown fields."""
     engine = await engines("main")
     for body in (
         {"max_tokens": "2"}, {"temperature": "0.5"}, {"ignore_eos": "yes"}, {"unknown_thing": 1},
@@ -154,9 +155,8 @@ async def test_what_it_takes_leniently(engines) -> None:
         assert status == 200, (body, whole)
 
 
-async def test_broken_bodies_and_paths(engines) -> None:
-    """Invalid JSON and JSON that is nested too deeply get 400, unknown paths 404, wrong methods
-    405."""
+async def test_invalid_bodies_and_paths_are_refused(engines) -> None:
+    """Invalid JSON and deeply nested JSON get 400, unknown paths 404, wrong methods 405."""
     engine = await engines("main")
     deep = b'{"model":"tiny","prompt":' + b"[" * 2000 + b"]" * 2000 + b"}"
     for raw in (b'{"model":', b"[]", b"5", b"", deep, b'{"prompt":"\xff"}'):
@@ -171,7 +171,7 @@ async def test_broken_bodies_and_paths(engines) -> None:
             assert (answer.status, "detail" in await answer.json()) == (status, True)
 
 
-async def test_under_load_an_event_holds_several_tokens(engines) -> None:
+async def test_an_event_can_have_several_tokens_under_load(engines) -> None:
     """Clients must therefore count tokens by usage, never by events."""
     engine = await engines("main")
     body = {"prompt": "a", "max_tokens": 200, "stream_options": {"include_usage": True}}
@@ -180,12 +180,12 @@ async def test_under_load_an_event_holds_several_tokens(engines) -> None:
         200
     ] * 12
     events = sum(len(events) - 2 for events in streams)
-    # A real engine merges more tokens the slower its API server is than its core.
+    # A real engine merges the more tokens, the slower its API server is compared with its core.
     assert events <= 12 * 200 if REAL else events < 12 * 200
 
 
-async def test_metrics_under_vllms_names(engines) -> None:
-    """The metrics have the names that Shoal and its rules read; counters and histograms add up."""
+async def test_metrics_have_the_names_of_vllm(engines) -> None:
+    """They are the names that Shoal and its rules read. Counters and histograms add up."""
     engine = await engines("main")
     before = await engine.metrics()
     await asyncio.gather(*(engine.generate(50, prompt=prompt(30)) for _ in range(3)))
@@ -213,9 +213,10 @@ async def test_metrics_under_vllms_names(engines) -> None:
         assert name in after, name
 
 
-async def test_slots_bound_what_runs(engines) -> None:
-    """Four requests run and the others wait for capacity; the metrics show the KV use of the
-    running requests."""
+async def test_slots_limit_the_running_requests(engines) -> None:
+    """Four requests run and the others wait. The metrics show the KV use of the
+    running requests.
+    """
     engine = await engines("main")
     jobs = [
         asyncio.create_task(engine.generate(engine.long // 4, prompt=prompt(50))) for _ in range(6)
@@ -231,7 +232,7 @@ async def test_slots_bound_what_runs(engines) -> None:
 
 
 async def test_a_client_that_leaves_frees_its_slot(engines) -> None:
-    """This holds for every kind of request; vLLM does not count such an abort."""
+    """This holds for every kind of request. vLLM does not count such an abort."""
     engine = await engines("main")
     aborted = 'finished_reason="abort"'
     before = [line for line in (await engine.metrics()).splitlines() if aborted in line]
@@ -245,8 +246,9 @@ async def test_a_client_that_leaves_frees_its_slot(engines) -> None:
 
 
 async def test_prefill_hands_its_kv_to_decode(engines) -> None:
-    """The transfer parameters go unchanged from prefill to decode; the KV is kept until it is
-    fetched."""
+    """Transfer parameters go unchanged from prefill to decode. The KV is kept
+    until it is fetched.
+    """
     prefill, decode = await engines("peer"), await engines("main")
     text = prompt(240)
     before = await decode.metrics()
@@ -269,8 +271,9 @@ async def test_prefill_hands_its_kv_to_decode(engines) -> None:
 
 
 async def test_roles_may_change_with_each_request(engines) -> None:
-    """Either engine can serve as prefill, as decode and alone: a role switch is only a change of
-    routes."""
+    """Either engine can serve as prefill, as decode or alone. A role switch is only a change of
+    routes.
+    """
     one, other = await engines("peer"), await engines("main")
     for turn in range(6):
         prefill, decode = (one, other) if turn % 2 else (other, one)
@@ -283,8 +286,9 @@ async def test_roles_may_change_with_each_request(engines) -> None:
 
 
 async def test_a_hand_over_to_itself_is_refused(engines) -> None:
-    """The request gets 500, and no other request is affected. Without the parameters the same
-    prompt is served."""
+    """The request gets 500, and no other request is affected. Without the parameters the prompt is
+    served.
+    """
     engine, text = await engines("peer"), prompt(100)
     _, first = await engine.generate(1, prompt=text, kv_transfer_params=ASKED)
     params = first["kv_transfer_params"]
@@ -293,8 +297,8 @@ async def test_a_hand_over_to_itself_is_refused(engines) -> None:
     await engine.until("vllm:kv_cache_usage_perc", 0, 0)  # when the lease ends
 
 
-async def test_held_kv_is_given_up_when_its_lease_ends(engines) -> None:
-    """No engine fetched the KV: it is freed and counted."""
+async def test_unfetched_kv_is_freed_when_its_lease_ends(engines) -> None:
+    """No engine fetched the KV. It is freed and counted."""
     engine = await engines("peer")
     before = await engine.gauge("vllm:nixl_num_kv_expired_reqs_total")
     await engine.generate(1, prompt=prompt(100), kv_transfer_params=ASKED)
@@ -306,9 +310,10 @@ async def test_held_kv_is_given_up_when_its_lease_ends(engines) -> None:
 @pytest.mark.parametrize(
     ("mode", "kept"), [("wait", "length"), ("keep", "length"), ("abort", "abort")]
 )
-async def test_pausing(engines, mode: str, kept: str) -> None:
-    """New requests to a paused engine hang and are not counted. Depending on the mode, running
-    requests finish, wait or end."""
+async def test_a_paused_engine_holds_new_requests(engines, mode: str, kept: str) -> None:
+    """New requests hang and are not counted. Depending on the mode, running requests finish, wait
+    or end.
+    """
     engine = await engines("main")
     job = asyncio.create_task(engine.generate(engine.long // 4 if mode == "wait" else engine.long))
     await engine.until_running(1)
@@ -326,9 +331,8 @@ async def test_pausing(engines, mode: str, kept: str) -> None:
     assert (await late)[0] == 200
 
 
-async def test_sleeping(engines) -> None:
-    """A sleeping engine serves no request, and its metrics show the sleep; after wake-up it serves
-    again."""
+async def test_a_sleeping_engine_serves_again_after_wake_up(engines) -> None:
+    """While it sleeps, it serves no request, and its metrics show the sleep."""
     engine = await engines("main")
     awake = 'vllm:engine_sleep_state{engine="0",model_name="tiny",sleep_state="awake"}'
     await engine.dev("POST", "/sleep", level="1")
@@ -343,9 +347,10 @@ async def test_sleeping(engines) -> None:
     assert await engine.gauge(awake) == 1
 
 
-async def test_what_an_executor_asks_of_a_standby(engines) -> None:
-    """After two sleep requests the engine sleeps, and after wake-up it generates. Without dev mode
-    the sleep request fails."""
+async def test_a_standby_sleeps_and_wakes_on_request(engines) -> None:
+    """After two sleep requests the engine sleeps. After wake-up it generates. Without dev mode the
+    sleep request fails.
+    """
     api, engine = HttpApi(), await engines("main")
     contact = Contact(engine.client, engine.endpoint, "tiny")
     assert await api.sleep(contact)
@@ -366,8 +371,8 @@ async def test_without_dev_mode_there_is_no_pause(engines) -> None:
             assert answer.status == 404
 
 
-async def test_a_wedged_core_shows_only_in_what_it_does_not_generate(engines) -> None:
-    """/health and /metrics answer 200; a request hangs until the core resumes."""
+async def test_a_hanging_core_shows_only_by_missing_tokens(engines) -> None:
+    """/health and /metrics answer 200. A request hangs until the core resumes."""
     engine = await engines("main")
     engine.wedge()
     try:

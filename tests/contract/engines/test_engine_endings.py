@@ -1,5 +1,7 @@
-"""How engines end: stops, crashes, and remaining processes. This module runs last, because it ends
-the engines."""
+"""How engines end: stops, crashes, and remaining processes.
+
+This module runs last, because it ends the engines.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ HELLO = [{"role": "user", "content": "a b"}]
 ASKED = {"do_remote_decode": True, "do_remote_prefill": False, "remote_host": None}
 
 
-async def test_a_stop_with_a_time_out_lets_requests_finish_but_not_held_kv(engines) -> None:
-    """Running requests finish, new requests get 500, /health stays 200, and the exit code is 0. The
-    KV that the engine holds is lost: decode fails or computes the prompt itself, depending on its
-    policy."""
+async def test_a_stop_with_a_time_out_finishes_requests_and_loses_unfetched_kv(engines) -> None:
+    """Running requests finish, new ones get 500, /health stays 200, and the exit code is 0. After
+    the loss of KV, decode fails or computes the prompt itself, depending on its policy.
+    """
     prefill, decode, spare = (
         await engines("peer", last=True),
         await engines("main"),
@@ -52,7 +54,8 @@ async def test_a_stop_with_a_time_out_lets_requests_finish_but_not_held_kv(engin
 
 async def test_past_the_shutdown_time_out_requests_hang(engines) -> None:
     """The core is killed, the port closes, and remaining requests get no answer. The process stays
-    until its clients disconnect or it is killed."""
+    until its clients disconnect or it is killed.
+    """
     engine = await engines("spare", last=True)
     jobs = [asyncio.create_task(engine.generate(engine.long)) for _ in range(8)]
     await engine.until_running(8)
@@ -67,11 +70,14 @@ async def test_past_the_shutdown_time_out_requests_hang(engines) -> None:
     assert await engine.exit_code() == 0
 
 
-async def test_a_stop_without_a_time_out_cuts_at_once(engines) -> None:
-    """Begun answers end with the finish reason "abort" and status 200, so a client that reads only
-    the status takes half an answer for a whole one. On a busy machine they end with 500 or an error
-    event. No new connections, exit code 0. A real engine may also kill its core first and then wait
-    for clients that get no answer, as past a shutdown time-out."""
+async def test_a_stop_without_a_time_out_ends_answers_at_once(engines) -> None:
+    """Running answers end with the finish reason "abort" and status 200. So a client that reads
+    only the status takes half an answer for a whole one. On a busy machine they end with 500 or an
+    error event.
+
+    New connections are refused, and the exit code is 0. A real engine may also kill its core first,
+    then wait for clients that get no answer.
+    """
     engine = await engines("cut", last=True)
     whole = asyncio.create_task(engine.generate(engine.long))
     stream = asyncio.create_task(engine.stream(prompt="a", max_tokens=engine.long))
@@ -93,8 +99,8 @@ async def test_a_stop_without_a_time_out_cuts_at_once(engines) -> None:
         await engine.generate(1)
 
 
-async def test_a_dead_core_takes_the_api_server_along(engines) -> None:
-    """Running requests get 500 or an error event; then the port closes, and the exit code is 0."""
+async def test_the_api_server_ends_with_its_core(engines) -> None:
+    """Running requests get 500 or an error event. Then the port closes, and the exit code is 0."""
     engine = await engines("coreless", last=True)
     whole = asyncio.create_task(engine.generate(engine.long))
     stream = asyncio.create_task(engine.stream(prompt="a", max_tokens=engine.long))
@@ -107,9 +113,10 @@ async def test_a_dead_core_takes_the_api_server_along(engines) -> None:
     assert await engine.health() == 0
 
 
-async def test_a_dead_api_server_leaves_no_orphan_behind(engines) -> None:
+async def test_a_dead_api_server_leaves_no_process_behind(engines) -> None:
     """If only the leader gets SIGKILL, vLLM's core and workers survive. The executor finds them by
-    their tag and ends them before it reports the end of the engine."""
+    their tag. It ends them before it reports the end of the engine.
+    """
     engine = await engines("headless", last=True)
     if engine.process.poll() is None:
         os.kill(engine.process.pid, signal.SIGKILL)
@@ -124,8 +131,9 @@ async def test_a_dead_api_server_leaves_no_orphan_behind(engines) -> None:
 
 
 async def test_a_broken_hand_over_kills_the_engine(engines) -> None:
-    """One request whose transfer parameters lack an address ends the core and all other
-    requests."""
+    """One request whose transfer parameters lack an address ends the core and
+    all other requests.
+    """
     engine = await engines("main", last=True)
     other = asyncio.create_task(engine.generate(engine.long))
     await engine.until_running(1)

@@ -1,4 +1,4 @@
-"""One instance over two processes, as executors start its ranks on two nodes."""
+"""One instance over two processes, started like ranks on two nodes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tests.contract.engines.harness import REAL, EngineUnderTest
 pytestmark = pytest.mark.timeout(400 if REAL else 60)
 
 
-async def test_ranks_serve_together_hang_together_and_are_ended_one_by_one(pool: Pool) -> None:
+async def test_ranks_serve_together_and_end_separately(pool: Pool) -> None:
     """Only rank 0 answers, once all ranks have started. If another rank dies, requests hang while
-    /health answers 200. A stop of rank 0 ends only rank 0."""
+    /health answers 200. A stop of rank 0 ends only rank 0.
+    """
     first, other = pool.start_gang()
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120.0)) as client:
         engine = EngineUnderTest(client, first)
@@ -35,14 +36,14 @@ async def test_ranks_serve_together_hang_together_and_are_ended_one_by_one(pool:
         first.kill()
 
 
-async def test_rank_0_ends_without_the_others_which_end_when_they_are_told(pool: Pool) -> None:
+async def test_each_rank_ends_only_on_its_own_signal(pool: Pool) -> None:
     first, other = pool.start_gang()
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120.0)) as client:
         engine = EngineUnderTest(client, first)
         await engine.ready()
         tokens = (
             50 if REAL else 200
-        )  # two real ranks on two cores may generate only two tokens per second
+        )  # Two real ranks on two cores may generate only two tokens per second.
         job = asyncio.create_task(engine.generate(tokens))
         await engine.until_running(1)
         first.process.send_signal(signal.SIGTERM)

@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 
-def test_what_cannot_be_served_is_said_in_one_line() -> None:
-    """For weights that do not fit and for an unknown GPU the engine exits with code 2 and states
-    the reason."""
+def test_an_impossible_launch_is_refused_in_one_line() -> None:
+    """The weights do not fit, or the GPU is unknown. The engine exits with code 2 and states the
+    reason.
+    """
     for option, said in (("--gpu=H1OO", "H100"), ("--source=meta-llama/Llama-3.1-70B", "weights")):
         argv = [
             sys.executable, "-m", "executors.engines.simulated", "--model=m",

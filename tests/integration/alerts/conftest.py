@@ -1,4 +1,4 @@
-"""Debian's Prometheus for the tests of this folder."""
+"""Fixture with Debian's Prometheus for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ DEPLOY = Path("deploy/prometheus")
 
 @pytest.fixture(scope="session")
 def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Prometheus packages of Debian, unpacked by the project's script; SHOAL_TEST_PROMETHEUS:
-    folder that keeps them."""
+    """Prometheus packages of Debian, unpacked by the project's script.
+
+    SHOAL_TEST_PROMETHEUS: folder for them.
+    """
     kept = os.environ.get("SHOAL_TEST_PROMETHEUS")
     folder = Path(kept) if kept else tmp_path_factory.mktemp("prometheus")
     done = subprocess.run([DEPLOY / "fetch.sh", folder], capture_output=True, timeout=60)

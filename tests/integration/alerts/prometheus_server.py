@@ -16,8 +16,10 @@ from streams.tools.up.host_resources import free_port
 def running_prometheus(
     binaries: Path, folder: Path, samples: str = "", config: str = "{}\n"
 ) -> Iterator[str]:
-    """The address of a Prometheus in `folder`. samples: OpenMetrics text with times, which the
-    server holds. config: text of prometheus.yml."""
+    """The address of a running Prometheus in `folder`.
+
+    samples: OpenMetrics text with times, which the server stores. config: text of prometheus.yml.
+    """
     data = folder / "data"
     if samples:
         dump = folder / "samples.om"

@@ -1,7 +1,8 @@
-"""A trial with existing servers of a team: OpenAI-compatible servers that Shoal did not start.
+"""A trial next to a team's existing servers, which are OpenAI-compatible and not started by Shoal.
 
-They have a standard Prometheus and Alertmanager, a short shoal.yaml, and no Kafka. The controller
-plans and writes nothing, and an alert on the engines' own metrics reaches a plan within seconds.
+The team has a standard Prometheus and Alertmanager, a short shoal.yaml, and no Kafka. The
+controller plans and writes nothing. An alert on the engines' own metrics leads to a plan within
+seconds.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ models:
 
 
 class Engines:
-    """Three servers with vLLM's metrics. waiting: waiting requests that each server reports."""
+    """Three servers with vLLM's metrics. waiting: number of waiting requests that each server
+    reports.
+    """
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -106,7 +109,7 @@ def status(url: str) -> dict[str, Any]:
 
 
 async def until(check: Callable[[], Any], limit_s: float) -> float:
-    """The real seconds until `check` returns a true value."""
+    """Wait until `check` returns a true value. Returns the real seconds."""
     began = time.monotonic()
     while time.monotonic() - began < limit_s:
         if await asyncio.to_thread(check):
@@ -133,7 +136,7 @@ def configure(folder: Path, engines: Engines, prom: int, manager: int, http: int
 
 
 @pytest.mark.slow
-async def test_a_condition_reaches_a_plan_and_nothing_is_written(
+async def test_an_alert_condition_leads_to_a_plan_and_no_record_is_written(
     binaries: Path, processes: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     assert len(CONFIG.splitlines()) <= 25

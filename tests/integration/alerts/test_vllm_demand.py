@@ -1,8 +1,8 @@
-"""Demand derived from vLLM's own metrics, compared with the known true demand.
+"""Demand derived from vLLM's own metrics, compared with the true demand.
 
-Three servers with a fixed capacity are simulated and scraped as by Prometheus. A real Prometheus
-loads the samples and evaluates the query. In saturation the completions stay at the capacity and
-the queue grows.
+Three simulated servers with a fixed capacity are scraped as by Prometheus. A real Prometheus loads
+the samples and evaluates the query. In saturation, completions stay at the capacity and the queue
+grows.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from streams.ports.vllm_queries import arrivals_query
 from tests.integration.alerts.prometheus_server import running_prometheus
 
 SCRAPES_S = 15
-CAPACITY = 12.0  # requests/s of all servers: three with 16 slots of 4 s
+CAPACITY = 12.0  # capacity of all servers in requests/s: three with 16 slots of 4 s
 LOADS = (0.2, 0.6, 1.0, 1.5)
 QUIET_S, LOADED_S = 300, 600
 START_S = 1_700_000_000
 
 
 def arrivals_of(load: float, random: np.random.Generator) -> np.ndarray:
-    """Times of Poisson arrivals: first a fifth of the capacity, then ten minutes at `load` times
-    the capacity."""
+    """Times of Poisson arrivals.
+
+    The rate is a fifth of the capacity at first, then `load` times the capacity for ten minutes.
+    """
     quiet = np.cumsum(random.exponential(1.0 / (0.2 * CAPACITY), 4000))
     loaded = QUIET_S + np.cumsum(random.exponential(1.0 / (load * CAPACITY), 40_000))
     both = [quiet[quiet < QUIET_S], loaded[loaded < QUIET_S + LOADED_S]]
@@ -68,7 +70,7 @@ def truth() -> dict[str, np.ndarray]:
 def server(
     binaries: Path, truth: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """The address of a Prometheus that holds all samples."""
+    """The address of a Prometheus with all samples."""
     folder = tmp_path_factory.mktemp("tsdb")
     lines: dict[str, list[str]] = {}
     for model, times in truth.items():
@@ -91,11 +93,12 @@ def query_rate(url: str, query: str, at: float) -> float:
 
 
 @pytest.mark.parametrize(("load", "within"), [(0.2, 0.1), (0.6, 0.1), (1.0, 0.1), (1.5, 0.2)])
-def test_demand_is_reconstructed_from_what_leaves_and_what_waits(
+def test_demand_is_reconstructed_from_completions_and_queue_growth(
     server: str, truth: dict[str, np.ndarray], load: float, within: float
 ) -> None:
-    """Over ten minutes, and over each two minutes (the window of plans), the error is at most a
-    tenth; it is at most a fifth if half of the requests must wait."""
+    """The error is at most a tenth over ten minutes and over each two minutes, the window of plans.
+    It is at most a fifth if half of the requests must wait.
+    """
     model, query = f"m{load}", arrivals_query(f"m{load}")
     grid = np.arange(QUIET_S + 60, QUIET_S + LOADED_S, 5.0)
     rates = np.array([query_rate(server, query, at) for at in grid])
@@ -116,4 +119,4 @@ def test_demand_is_reconstructed_from_what_leaves_and_what_waits(
     if load > 1.0:
         completions = f'sum(rate(vllm:request_success_total{{model_name="{model}"}}[1m]))'
         served = query_rate(server, completions, QUIET_S + LOADED_S - 10)
-        assert served < 0.75 * load * CAPACITY  # completions alone underestimate the demand
+        assert served < 0.75 * load * CAPACITY  # Completions alone underestimate the demand.

@@ -1,8 +1,9 @@
-"""Queries over the series of vLLM servers, evaluated by a real Prometheus that holds them.
+"""Queries over the series of vLLM servers, evaluated by a real Prometheus.
 
-Forms: vLLM 0.6 (no label `engine`, no counter before the first finished request), the current
-version, Ray, an OpenTelemetry collector, federation, replicas of one Prometheus and two jobs that
-scrape one server. Every server finishes half a request per second unless its test says otherwise.
+The series come from vLLM 0.6 (no label `engine`, no counter before the first finished request), the
+current version, Ray, an OpenTelemetry collector, federation, replicas of one Prometheus, and two
+jobs that scrape one server. Every server finishes half a request per second unless a test says
+otherwise.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def ask(url: str) -> Callable[[str], list[dict[str, object]]]:
     ("name", "rate", "servers"),
     [
         (LLAMA, 3.0, 6),
-        ("v0.6", 0.5 + 0.01, 2),  # the queue of the second server grows by 1 in 100 s
+        ("v0.6", 0.5 + 0.01, 2),  # The queue of the second server grows by 1 in 100 s.
         ("copies", 0.5, 1),
         ("ray", 1.0, 2),
         ("otel", 0.5, 1),
@@ -139,13 +140,15 @@ def ask(url: str) -> Callable[[str], list[dict[str, object]]]:
         (ODD, 0.5, 1),
     ],
 )
-def test_demand_and_servers_are_those_of_the_name(
+def test_demand_and_servers_of_a_model_name(
     ask: Callable[[str], list[dict[str, object]]],
     name: str,
     rate: float | None,
     servers: int | None,
 ) -> None:
-    """A missing series, too few samples and zero differ, for the demand and for the servers."""
+    """A missing series, too few samples and zero give different results, for the demand and for the
+    servers.
+    """
     found = rate_of(ask(arrivals_query(name)))
     assert found == (rate if rate is None else pytest.approx(rate, rel=0.02))
     counted = servers_of(ask(servers_query(name)))
@@ -155,13 +158,14 @@ def test_demand_and_servers_are_those_of_the_name(
 def test_a_restarted_server_does_not_lower_the_demand(
     ask: Callable[[str], list[dict[str, object]]],
 ) -> None:
-    """It lost 298 requests, and the counter began again at zero. Without the restart the growth
-    alone would be -5 req/s."""
+    """It lost 298 requests, and its counter began again at zero. Without handling of restarts, the
+    growth would be -5 req/s.
+    """
     found = rate_of(ask(arrivals_query("restarted")))
     assert found is not None and 0.3 <= found <= 0.7
 
 
-def test_what_servers_hold_is_added_up_without_copies(
+def test_requests_of_servers_are_added_without_duplicates(
     ask: Callable[[str], list[dict[str, object]]],
 ) -> None:
     assert rate_of(ask(held_query(RUNNING, LLAMA))) == 24.0
@@ -173,7 +177,7 @@ def test_what_servers_hold_is_added_up_without_copies(
 def test_the_addresses_of_servers_are_those_of_their_engines(
     ask: Callable[[str], list[dict[str, object]]],
 ) -> None:
-    """Shoal tells its own engines by them, also through a federation."""
+    """Shoal recognises its own engines by these addresses, even through a federation."""
     assert dict(servers_of(ask(servers_query(LLAMA)))) == {f"10.0.0.{n}:8000": 2 for n in range(3)}
     federated = servers_of(ask(servers_query("federated")))
     assert dict(federated) == {f"10.2.0.{n}:80": 1 for n in range(3)}

@@ -1,4 +1,4 @@
-"""A console over a staged fleet of any size, served by a thread: the world of the page's tests."""
+"""A console over a staged fleet of any size, served by a thread, for tests of the page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ REGIONS = ("us-east", "eu-west", "ap-south")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The staged fleet. models: their names. samples: of each model's history."""
+    """Size of the staged fleet. models: names of the models. samples: number of samples in each
+    model's history.
+    """
 
     models: tuple[str, ...] = ("chat", "code", "mini")
     nodes: int = 26
@@ -68,7 +70,7 @@ class Stage:
 
 
 class StagedFeed(ConsoleFeed):
-    """The feed of a controller, with the stage in place of the controller's state."""
+    """A controller's feed whose facts come from the stage."""
 
     def __init__(self, facts: Facts, stage: Stage, can_write: bool) -> None:
         super().__init__(facts, can_write)
@@ -132,7 +134,7 @@ class Console:
         return float(self.do(now))
 
     def decide(self, decision: Decision) -> None:
-        """Add a decision, as if read from the topic."""
+        """Add a decision, as if it came from the topic."""
         self.do(lambda: self.latest.take(decision, 0))
 
 
@@ -140,7 +142,7 @@ class Console:
 def served(
     size: Size | None = None, read_token: str = "", port: int = 0, live: bool = False
 ) -> Iterator[Console]:
-    """A console of a staged fleet. live: an event each second without `step`."""
+    """A console of a staged fleet. live: whether an event comes each second without `step`."""
     stage = staged(size or Size())
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -231,7 +233,7 @@ def _service(name: str) -> Service:
 
 
 def staged(size: Size) -> Stage:
-    """A fleet in mid-afternoon: one model grows, one waits for approval, one node is lost."""
+    """A fleet in mid-afternoon. One model grows, one waits for approval, and one node is lost."""
     draw = random.Random(7)
     stage = Stage(size)
     prices = {"H100-SXM": 28.4, "L40S": 7.2, "L4": 0.85}
@@ -291,7 +293,7 @@ def staged(size: Size) -> Stage:
 
 
 def demand_at(k: int, at_ms: int) -> float:
-    """Demand of model k, with a slow wave, a surge and noise."""
+    """Demand of model k in requests/s, with a slow wave, a surge and noise."""
     s = at_ms / 1000.0
     wave = 1.0 + 0.45 * math.sin(s / 900.0 + k)
     surge = 1.1 / (1.0 + math.exp(-(s - NOW_MS / 1000.0 + 900.0) / 60.0)) if k % 3 == 0 else 0.0
@@ -351,7 +353,7 @@ def drift(stage: Stage) -> None:
 
 
 def staged_decisions(stage: Stage) -> list[Decision]:
-    """Decisions over the last hours, the newest one a proposal."""
+    """Decisions over the last hours. The newest one is a proposal."""
     kinds = ("scale_out", "scale_in", "replan", "scale_out", "hold", "infeasible")
     reasons = {
         "scale_out": "15.1 req/s is over 80% of 17.6 req/s; serving in ~6 min",

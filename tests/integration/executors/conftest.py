@@ -30,7 +30,7 @@ SIMULATED = "-m", "executors.node", "--log-level", "info", "--config"
 
 
 class Harness:
-    """One node: its executors, its assignments and its status."""
+    """One node with its executors, its assignments and its status."""
 
     def __init__(self, folder: Path, bootstrap: str, kafka: KafkaClient) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ class Harness:
     def spawn(
         self, config: Path | None = None, tree: str = "", leash: bool = False, **env: str
     ) -> subprocess.Popen[bytes]:
-        """Start an executor; tree: role-switch strategy of its two-process engines."""
+        """Start an executor. tree: role-switch strategy of its two-process engines."""
         path = str(config or self.config())
         argv = [sys.executable, TREE, path, tree] if tree else [sys.executable, *SIMULATED, path]
         fds: tuple[int, ...] = ()
@@ -123,7 +123,7 @@ class Harness:
             await self.until_state(instance, "ready")
 
     def engines(self, state: str = "state") -> dict[str, list[int]]:
-        """The living processes of this node's engines by launch, the leader first."""
+        """Living processes of this node's engines, by launch, with the leader first."""
         found: dict[str, list[int]] = {}
         for process in all_processes():
             tag = read_tag(process.pid, str(self.folder / state))
@@ -133,7 +133,7 @@ class Harness:
         return found
 
     def pids(self) -> dict[str, list[int]]:
-        """The living engine processes by instance; no instance may have two engines."""
+        """Living engine processes by instance. Fails if an instance has two engines."""
         found = {}
         for key, pids in self.engines().items():
             instance = key.split()[0]

@@ -1,7 +1,8 @@
-"""A fake docker for executors, with processes as containers; it supports a foreground run and rm.
+"""A fake docker for executors that runs containers as processes. It supports only a foreground run
+and rm.
 
-A container leads its own session and gets only the variables that it was given. Calls and the pids
-of leaders are stored in FAKE_DOCKER.
+A container leads its own session and gets only the variables that it was given. Calls and pids of
+leaders are stored in FAKE_DOCKER.
 """
 
 from __future__ import annotations

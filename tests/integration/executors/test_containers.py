@@ -1,5 +1,6 @@
-"""Engines in containers, on real processes: started, adopted, and ended after their client is
-killed."""
+"""Engines in containers, as real processes: started, adopted, and ended after their client is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ def boxed(name: str, *gpus: int, drain: bool = False) -> DesiredInstance:
     return DesiredInstance(name, found.model, found.phase, found.group, gpus, ENGINE, drain)
 
 
-async def test_a_container_is_one_with_its_engine(harness: Harness) -> None:
-    """The docker client is killed, and then the executor too: no part of the container remains, no
-    engine runs twice, and a drain ends the container."""
+async def test_a_container_ends_with_its_client_and_executor(harness: Harness) -> None:
+    """The docker client is killed, then the executor too. No part of the container remains, no
+    engine runs twice, and a drain ends the container.
+    """
     folder = harness.folder / "docker"
     install(folder)
     engines = {"boxed": {"kind": "simulated", "startup_s": 20.0, "image": IMAGE}}

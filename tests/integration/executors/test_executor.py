@@ -1,5 +1,4 @@
-"""A real executor process with simulated engine processes and the embedded broker, at 50 times real
-time."""
+"""A real executor process with simulated engines and the embedded broker, at 50 times real time."""
 
 from __future__ import annotations
 
@@ -14,8 +13,9 @@ from topics.fleet import DesiredInstance
 
 
 async def test_an_instance_starts_serves_drains_and_stops(harness: Harness) -> None:
-    """The instance is ready after its start-up time; a drain waits for the request in flight, and
-    no request is lost."""
+    """The instance is ready after its start-up time. A drain waits for the request in flight, and
+    no request is lost.
+    """
     executor = await harness.start(leash=True)
     await harness.until(lambda: harness.status, "told of an idle node")
     await harness.assign(1, wish("a", 0))
@@ -36,10 +36,10 @@ async def test_an_instance_starts_serves_drains_and_stops(harness: Harness) -> N
     assert stop(executor) == 0
 
 
-async def test_a_killed_engine_is_replaced_and_a_killed_executor_takes_over(
+async def test_a_killed_engine_restarts_and_engines_survive_a_killed_executor(
     harness: Harness,
 ) -> None:
-    """Restarts are counted; engines survive their executor, and the next executor adopts them."""
+    """Restarts are counted. The next executor adopts the running engines."""
     executor = await harness.start(leash=True)
     await harness.assign(1, wish("a", 0), wish("b", 1, 2))
     await harness.until_state("a", "ready")
@@ -56,7 +56,7 @@ async def test_a_killed_engine_is_replaced_and_a_killed_executor_takes_over(
     await harness.until_state("a", "ready")
     await harness.until_state("b", "ready")
     assert harness.pids() == before
-    # A generation older than the stored one changes nothing; a newer one does.
+    # An older generation than the stored one changes nothing. A newer one does.
     await harness.assign(2, wish("b", 1, 2))
     await harness.until(lambda: harness.get("a") is None, "a gone")
     await harness.assign(1, wish("a", 0))
@@ -69,11 +69,12 @@ async def test_a_killed_engine_is_replaced_and_a_killed_executor_takes_over(
     assert not any(alive(pid) for pid in pids), "supervised engines end with their executor"
 
 
-async def test_a_standby_is_woken_for_another_instance_and_survives_its_executor(
+async def test_a_sleeping_engine_serves_another_instance_and_survives_its_executor(
     harness: Harness,
 ) -> None:
-    """The same process serves much sooner than after a start. After the executor is killed, the
-    next one knows the process by its new name."""
+    """The process serves much sooner than after a start. After the executor is killed, the next one
+    knows the process under its new name.
+    """
     engines = {"default": {"kind": "simulated", "startup_s": 60.0, "sleep": True}}
     config = harness.config(engines=engines)
     executor = await harness.start(config, leash=True)
@@ -103,9 +104,10 @@ async def test_a_standby_is_woken_for_another_instance_and_survives_its_executor
     assert stop(executor) == 0
 
 
-async def test_what_cannot_be_launched_fails_with_its_reason(harness: Harness) -> None:
-    """An unknown engine is given up after a limited number of attempts; the other instance is not
-    affected."""
+async def test_an_instance_that_cannot_launch_fails_with_its_reason(harness: Harness) -> None:
+    """An unknown engine fails after a limited number of attempts. The other instance is not
+    affected.
+    """
     executor = await harness.start(leash=True)
     bad = DesiredInstance("x", "mini", "aggregated", "g:1", (3,), engine="nope")
     await harness.assign(1, wish("a", 0), bad)
@@ -115,11 +117,12 @@ async def test_what_cannot_be_launched_fails_with_its_reason(harness: Harness) -
     assert stop(executor) == 0
 
 
-async def test_a_poison_record_stops_nothing(harness: Harness) -> None:
-    """A record that cannot be decoded is ignored, and the next assignment is followed. The
-    controller writes the dead letter, so that each bad record has only one."""
+async def test_an_undecodable_record_does_not_stop_the_executor(harness: Harness) -> None:
+    """It is ignored, and the next assignment is applied. The controller writes the dead letter, so
+    each bad record has only one.
+    """
     executor = await harness.start(leash=True)
-    # The inner producer: KafkaClient itself writes only records that readers accept.
+    # The inner producer, because KafkaClient itself writes only records that readers accept.
     await harness.kafka._producer.send_and_wait(
         "shoal.assignments", b"{bad", key=harness.node.encode()
     )

@@ -1,4 +1,6 @@
-"""Executors and engines that are killed, doubled, hung and cut off: no orphan, no duplicate."""
+"""Executors and engines that are killed, started twice, hung or cut off: no process is left over or
+runs twice.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ from topics.keys import Keys
 from topics.signing import sign_record
 
 
-async def test_killed_amid_eight_launches_it_takes_over_what_it_began(harness: Harness) -> None:
-    """However many of the eight engines were started, each runs once in the end."""
+async def test_an_executor_killed_during_eight_launches_runs_each_engine_once(
+    harness: Harness,
+) -> None:
+    """The executor may have started any number of the eight engines."""
     executor = harness.spawn(tree="relaunch")
     wishes = [wish(f"i{gpu}", gpu) for gpu in range(8)]
     await harness.assign(1, *wishes)
@@ -33,9 +37,10 @@ async def test_killed_amid_eight_launches_it_takes_over_what_it_began(harness: H
     assert begun <= {pids[0] for pids in found.values()}, "what was begun is taken over"
 
 
-async def test_an_engine_ends_as_a_whole_before_it_is_started_again(harness: Harness) -> None:
+async def test_all_processes_of_an_engine_end_before_it_restarts(harness: Harness) -> None:
     """If only the API server is killed, the core ends too. If only the core is killed, the server
-    ends with code 0. If only the core is stopped, the executor detects it by the missing tokens."""
+    ends with code 0. If only the core is suspended, missing tokens show it to the executor.
+    """
     await harness.start(tree="relaunch")
     await harness.assign(1, *(wish(name, gpu) for gpu, name in enumerate("abc")))
     await harness.until_ready("a", "b", "c")
@@ -53,10 +58,10 @@ async def test_an_engine_ends_as_a_whole_before_it_is_started_again(harness: Har
     assert [len(pids) for pids in harness.pids().values()] == [2, 2, 2]
 
 
-async def test_left_workers_of_a_dead_engine_are_killed_by_the_next_executor(
+async def test_the_next_executor_kills_the_remaining_core_of_a_dead_engine(
     harness: Harness,
 ) -> None:
-    """Executor and API server both die; the remaining core occupies a GPU."""
+    """Executor and API server both die. The remaining core occupies a GPU."""
     executor = await harness.start(tree="relaunch")
     await harness.assign(1, wish("a", 0))
     await harness.until_ready("a")
@@ -73,8 +78,8 @@ async def test_left_workers_of_a_dead_engine_are_killed_by_the_next_executor(
     assert harness.metric("shoal_executor_orphans_total") == 1
 
 
-async def test_killed_in_the_middle_of_a_drain_it_finishes_the_drain(harness: Harness) -> None:
-    """The request in flight is answered; then all processes of the engine are gone."""
+async def test_a_drain_continues_after_the_executor_is_killed(harness: Harness) -> None:
+    """The request in flight is answered. Then all processes of the engine are gone."""
     executor = await harness.start(tree="relaunch")
     await harness.assign(1, wish("a", 0))
     ready = await harness.until_state("a", "ready")
@@ -97,7 +102,8 @@ async def test_killed_in_the_middle_of_a_drain_it_finishes_the_drain(harness: Ha
 
 async def test_two_executors_of_one_node_do_not_both_start_engines(harness: Harness) -> None:
     """With a common folder the second executor is refused at once. With two folders (two hosts) it
-    does not act, and names the executor that has the node."""
+    does not act, and names the executor that has the node.
+    """
     await harness.start(tree="relaunch")
     await harness.assign(1, wish("a", 0))
     await harness.until_ready("a")
@@ -114,9 +120,10 @@ async def test_two_executors_of_one_node_do_not_both_start_engines(harness: Harn
     assert f"holds {harness.node}; this executor starts nothing" in harness.log.read_text()
 
 
-async def test_tokens_that_nobody_claimed_do_not_stick(harness: Harness) -> None:
-    """A token of 10^12 is refused; the true leader is followed meanwhile, and after a restart too.
-    A lower token is refused and counted; a hundred copies start no engine."""
+async def test_unclaimed_tokens_have_no_lasting_effect(harness: Harness) -> None:
+    """A token of 10^12 is refused. The legitimate leader is followed meanwhile, and after a
+    restart. A lower token is refused and counted. A hundred copies start no engine.
+    """
     executor = await harness.start(tree="relaunch")
     await harness.assign(7, wish("x", 7), token=10**12)
     await harness.assign(1, wish("a", 0))
@@ -137,9 +144,10 @@ async def test_tokens_that_nobody_claimed_do_not_stick(harness: Harness) -> None
     assert sorted(harness.pids()) == ["a", "c"]
 
 
-async def test_without_broker_it_goes_on_with_its_last_assignment(harness: Harness) -> None:
-    """The executor is killed and started again without a broker: it adopts the running engines and
-    restarts dead ones."""
+async def test_without_a_broker_the_last_assignment_stays_in_force(harness: Harness) -> None:
+    """The executor is killed and starts again without a broker. It adopts running engines and
+    restarts dead ones.
+    """
     executor = await harness.start(tree="relaunch")
     await harness.assign(1, wish("a", 0), wish("b", 1))
     await harness.until_ready("a", "b")
@@ -155,11 +163,12 @@ async def test_without_broker_it_goes_on_with_its_last_assignment(harness: Harne
     assert not set(after["a"]) & set(before["a"])
 
 
-async def test_a_folder_that_cannot_be_written_is_told_and_serving_goes_on(
+async def test_an_unwritable_folder_is_reported_and_serving_continues(
     harness: Harness,
 ) -> None:
-    """A file has the name of the folder, or the disk is full: the status names the file, and
-    engines still start and stop. The fault ends when the folder is writable again."""
+    """A file has the name of the folder, or the disk is full. The status names the file, and
+    engines still start and stop. The fault ends when the folder is writable again.
+    """
     await harness.start(tree="relaunch")
     await harness.assign(1, wish("a", 0))
     await harness.until_ready("a")
@@ -181,7 +190,7 @@ async def test_a_folder_that_cannot_be_written_is_told_and_serving_goes_on(
 
 
 async def test_engines_get_a_closed_environment(harness: Harness) -> None:
-    """Engines get no secret of the executor, and see only their own GPUs."""
+    """Engines get no secret of the executor and see only their own GPUs."""
     await harness.start(tree="relaunch", KAFKA_PASSWORD="k", SHOAL_CLUSTER_KEY="")
     await harness.assign(1, wish("a", 2, 3))
     await harness.until_ready("a")
@@ -196,7 +205,9 @@ async def test_engines_get_a_closed_environment(harness: Harness) -> None:
 
 async def test_roles_are_switched_by_routing_by_relaunch_or_rolled_back(harness: Harness) -> None:
     """By routing the process stays; by relaunch a new process serves. If the new role does not
-    start, the old one serves again, and the status gives the reason. Each switch is timed."""
+    start, the old one serves again and the status gives the reason. The duration of each switch is
+    measured.
+    """
     for strategy, stays, phase in (
         ("routing", True, "decode"), ("relaunch", False, "decode"), ("relaunch-broken", False, ""),
     ):  # fmt: skip

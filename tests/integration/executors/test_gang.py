@@ -1,4 +1,4 @@
-"""Ranks of an instance over several nodes under a real executor (here two GPUs of one node)."""
+"""Ranks of an instance over several nodes with a real executor (here two GPUs of one node)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ async def met(harness: Harness) -> str:
     return where
 
 
-async def test_ranks_are_adopted_and_end_one_after_the_other(harness: Harness) -> None:
-    """The executor adopts them by their record or by their tag alone, with rank and rendezvous; no
-    rank runs twice."""
+async def test_ranks_are_adopted_with_rendezvous_and_drain_in_order(harness: Harness) -> None:
+    """The executor adopts them by their record or only by their tag, with rank and rendezvous. No
+    rank runs twice.
+    """
     process = await harness.start()
     where = await met(harness)
     pids = harness.pids()
@@ -69,9 +70,10 @@ async def test_ranks_are_adopted_and_end_one_after_the_other(harness: Harness) -
     await harness.until(lambda: not harness.engines(), "nothing left")
 
 
-async def test_a_dead_rank_fails_and_the_other_is_killed_when_it_is_told(harness: Harness) -> None:
-    """The executor does not restart one rank alone, and does not wait for the requests of the
-    remaining rank."""
+async def test_a_dead_rank_fails_and_the_other_is_killed_by_assignment(harness: Harness) -> None:
+    """The executor does not restart one rank alone. It does not wait for the requests of the
+    remaining rank.
+    """
     await harness.start()
     where = await met(harness)
     (pid,) = harness.pids()["mini-1-a1"][:1]

@@ -28,8 +28,9 @@ async def bootstrap() -> AsyncIterator[str]:
 
 
 async def test_a_token_is_bounded_by_the_highest_claim(bootstrap: str) -> None:
-    """While no record has a token, the end of the topic bounds it. Records of a standby have none;
-    a renewal confirms its own token."""
+    """While no record has a token, the end of the topic limits it. Records of a standby have none.
+    A renewal confirms its own token.
+    """
     changes: list[int | None] = []
     async with KafkaClient(bootstrap, "test") as kafka:
         await until(lambda: kafka.connected)

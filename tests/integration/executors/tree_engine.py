@@ -1,6 +1,6 @@
 """An engine of two processes, like vLLM: an HTTP server and a core that the server starts.
 
-`python tree_engine.py PORT START_S`. The core only sleeps. If it is stopped (SIGSTOP), generation
+`python tree_engine.py PORT START_S`. The core only sleeps. If it is suspended (SIGSTOP), generation
 hangs while /health answers 200. If it is killed, the server exits with code 0.
 """
 
@@ -27,7 +27,7 @@ def state_of(pid: int) -> str:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Counts running requests; `core` is set by `main`."""
+    """HTTP handler that counts running requests. `main` sets `core`."""
 
     core: subprocess.Popen[bytes]
     running = 0

@@ -1,4 +1,6 @@
-"""A gateway in the test's process, with engines and a broker that tests control."""
+"""Fixture with a gateway in the test's process, and engines and a broker under
+control of the test.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from topics.time_base import TimeBase
 
 @pytest.fixture
 async def bench() -> AsyncIterator[MakeBench]:
-    """A function that makes a bench from GatewaySettings fields and `speed`."""
+    """A function that makes a bench. It takes fields of GatewaySettings, and `speed`."""
     async with AsyncExitStack() as stack:
 
         async def make(

@@ -1,4 +1,4 @@
-"""Fake engines that fail in chosen ways, and a gateway in front of them."""
+"""Fake engines that fail in chosen ways, with a gateway in front of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FakeEngine:
     def __init__(self, name: str, model: str = "chat", tokens: int = 5) -> None:
         self.name, self.model, self.tokens = name, model, tokens
         self.mode = "ok"
-        self.only_for = ""  # the mode applies only to prompts that contain this text
+        self.only_for = ""  # The mode applies only to prompts that contain this text.
         self.adapters: tuple[str, ...] | None = None  # None: it serves every name
         self.healthy = True
         self.progresses = False
@@ -133,7 +133,7 @@ class FakeEngine:
 
         for index in range(self.tokens):
             if kind.endswith("-after") and index == int(number) > 0:
-                await asyncio.sleep(0.05)  # earlier events reach the client first
+                await asyncio.sleep(0.05)  # Earlier events reach the client first.
             if kind == "cut-after" and index == int(number):
                 assert request.transport is not None
                 request.transport.close()
@@ -148,7 +148,7 @@ class FakeEngine:
             await event({"choices": [], "usage": usage})
         await response.write(b"data: [DONE]\n\n")
         if kind.endswith("-at-end"):
-            await asyncio.sleep(0.05)  # the end reaches the gateway first
+            await asyncio.sleep(0.05)  # The end reaches the gateway first.
             assert request.transport is not None
             if kind.startswith("cut"):
                 request.transport.abort()
@@ -158,7 +158,7 @@ class FakeEngine:
 
 
 class FakeLink:
-    """Stores records, or refuses them while `away`."""
+    """A broker client that stores records, or refuses them while `away`."""
 
     def __init__(self) -> None:
         self.away = False

@@ -1,4 +1,4 @@
-"""The gateway in front of working engines: requests, answers, models, waiting."""
+"""The gateway in front of working engines: requests, answers, models and waiting requests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.integration.gateway.gateway_bench import MakeBench, total, until
 from topics.records import Endpoint, RouteGroup, Routes
 
 
-async def test_a_stream_passes_through_and_usage_stays_inside(bench: MakeBench) -> None:
-    """The gateway requests usage from engines; a client that did not request it does not get it."""
+async def test_a_stream_is_passed_on_without_unrequested_usage(bench: MakeBench) -> None:
+    """The gateway requests usage from engines. A client that did not request it does not get it."""
     b = await bench()
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -88,7 +88,7 @@ async def test_too_large_a_body_is_413(bench: MakeBench) -> None:
         for _ in range(20):
             yield b"x" * 100
 
-    async with b.http.post(url, data=endless()) as answer:  # the request has no Content-Length
+    async with b.http.post(url, data=endless()) as answer:  # The request has no Content-Length.
         assert answer.status == 413
 
 
@@ -174,7 +174,7 @@ async def test_models_are_found_by_any_of_their_names(bench: MakeBench) -> None:
 
 
 async def test_a_withdrawn_model_is_not_served_any_more(bench: MakeBench) -> None:
-    """Running requests finish; waiting and new ones get an error that the model does not exist."""
+    """Running requests finish. Waiting and new ones get an error that the model does not exist."""
     b = await bench()
     engine = await b.engine("e")
     engine.mode = "gate"
@@ -210,7 +210,7 @@ async def test_requests_wait_for_a_cold_start_and_refusals_have_retry_after(
 
 
 async def test_a_client_that_leaves_frees_the_engine(bench: MakeBench) -> None:
-    """The client disconnects before the TTFT limit, so the request does not count as a failure."""
+    """The client disconnects before the TTFT limit, so its request does not count as a failure."""
     b = await bench(speed=1.0)
     engine = await b.engine("e")
     engine.mode = "gate"

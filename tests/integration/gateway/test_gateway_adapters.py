@@ -1,4 +1,4 @@
-"""Requests for LoRA adapters: names, keys, instances that lack an adapter, and their counts."""
+"""Requests for LoRA adapters: names, keys, instances without the adapter, and counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = ("legal", "sql")
 
 
 async def engines(b: Bench, *adapters: tuple[str, ...]) -> list[FakeEngine]:
-    """One engine per entry, each with these adapters, and routes to all."""
+    """One engine per entry, each with these adapters, and routes to all of them."""
     made = []
     for number, names in enumerate(adapters):
         engine = await b.engine(f"e{number}")
@@ -38,7 +38,7 @@ def counted(b: Bench) -> dict[str, int]:
 
 
 async def test_the_engine_gets_the_name_of_the_adapter(bench: MakeBench) -> None:
-    """The demand counts once, for the base model; telemetry also counts it by adapter."""
+    """Demand counts once, for the base model. Telemetry also counts requests by adapter."""
     b = await bench()
     (engine,) = await engines(b, NAMES)
     for name in ("legal", "legal", "sql", "chat"):
@@ -61,8 +61,8 @@ async def test_adapters_are_listed_with_their_parent(bench: MakeBench) -> None:
         assert (await answer.json())["parent"] == "chat"
 
 
-async def test_an_instance_without_the_adapter_is_asked_once(bench: MakeBench) -> None:
-    """Another instance answers, and the first one goes on to serve the base model."""
+async def test_an_instance_without_the_adapter_is_tried_once(bench: MakeBench) -> None:
+    """Another instance answers. The first one continues to serve the base model."""
     b = await bench(attempts=1)
     old, new = await engines(b, (), NAMES)
     for _ in range(6):
@@ -76,7 +76,7 @@ async def test_an_instance_without_the_adapter_is_asked_once(bench: MakeBench) -
     assert await b.metric("adapters_not_loaded_total") <= 1
 
 
-async def test_more_instances_without_it_than_attempts_are_passed_over(bench: MakeBench) -> None:
+async def test_instances_without_the_adapter_do_not_use_up_attempts(bench: MakeBench) -> None:
     b = await bench(attempts=2)
     made = await engines(b, (), (), (), (), (), ("legal",))
     assert (await b.post(model="legal", stream=False))[0] == 200
@@ -97,7 +97,7 @@ async def test_an_adapter_that_no_instance_has_is_503_at_once(bench: MakeBench) 
 
 
 async def test_an_unknown_adapter_is_404(bench: MakeBench) -> None:
-    """Only declared names are served, also if an engine has more."""
+    """Only declared names are served, even if an engine has more."""
     b = await bench(speed=1000.0)
     await engines(b, (*NAMES, "private"))
     status, text = await b.post(model="private", stream=False)
@@ -146,7 +146,7 @@ async def test_a_key_for_a_model_or_for_an_adapter(bench: MakeBench, tmp_path: P
 
 
 async def test_a_request_that_waits_for_routes_finds_its_adapter(bench: MakeBench) -> None:
-    """An arrival for an adapter is demand for its base model, also before it has routes."""
+    """A request for an adapter is demand for its base model, even before it has routes."""
     declared = declared_names(["chat=legal", "chat=sql", "chat"])
     b = await bench(declared_models=declared)
     engine = await b.engine("e")

@@ -1,4 +1,4 @@
-"""Requests without free capacity wait in a queue at the gateway."""
+"""Requests without free capacity wait in a queue of the gateway."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ async def test_requests_beyond_the_queue_limit_are_refused_at_once(bench: MakeBe
 async def test_requests_without_capacity_wait_and_go_to_the_new_instance(
     bench: MakeBench,
 ) -> None:
-    """Engines get only as many requests as they have slots; the others follow in order of
-    arrival."""
+    """Engines get only as many requests as they have slots. The others follow in the order of
+    arrival.
+    """
     b = await bench()
     old, new = await b.engine("old"), await b.engine("new")
     old.mode = "gate"

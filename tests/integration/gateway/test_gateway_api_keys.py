@@ -1,4 +1,4 @@
-"""API keys: allowed models, rates, and a file that changes."""
+"""API keys: permitted models, rates, and changes of their file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def ask(b: Bench, secret: str, model: str = "chat") -> tuple[int, dict[str
         return answer.status, dict(answer.headers)
 
 
-async def test_keys_limit_models_and_rate_and_the_file_may_change(
+async def test_keys_limit_models_and_rate_and_follow_changes_of_the_file(
     bench: MakeBench, tmp_path: Path
 ) -> None:
     file = tmp_path / "keys.yaml"

@@ -30,12 +30,12 @@ async def raw(b: Bench, data: bytes) -> tuple[asyncio.StreamReader, asyncio.Stre
 
 
 async def answered(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """The status, and the bytes that follow until the connection ends."""
+    """The status, and the bytes until the connection ends."""
     text = await asyncio.wait_for(reader.read(), 10.0)
     return int(text.split(b" ", 2)[1]), text
 
 
-async def test_half_a_head_times_out(bench: MakeBench) -> None:
+async def test_an_incomplete_head_times_out(bench: MakeBench) -> None:
     b = await ready(bench, head_real_s=0.3)
     reader, writer = await raw(b, HEAD)
     assert (await answered(reader))[0] == 408
@@ -55,7 +55,7 @@ async def test_an_endless_head_is_431(bench: MakeBench) -> None:
     writer.close()
 
 
-async def test_half_a_body_times_out_and_releases_its_memory(bench: MakeBench) -> None:
+async def test_an_incomplete_body_times_out_and_frees_its_memory(bench: MakeBench) -> None:
     b = await ready(bench, body_real_s=0.4)
     lines = [await raw(b, HEAD + b"Content-Length: 900000\r\n\r\n" + b"a" * 500_000) for _ in "abc"]
     budget = b.gateway._server.body_memory
@@ -130,7 +130,7 @@ async def test_invalid_http_is_400(bench: MakeBench, data: bytes) -> None:
 
 
 async def test_client_errors_do_not_count_against_the_slo(bench: MakeBench) -> None:
-    """An SLO miss could cause a scale-out."""
+    """An SLO miss could lead to a scale-out."""
     b = await ready(bench)
     url = b.gateway.url + "/v1/completions"
     for body in (
@@ -163,8 +163,8 @@ async def test_heavy_bodies_are_parsed_in_another_process_without_delaying_other
 
     assert await attack() == 200
     process = b.gateway._app.parser.process
-    assert process is not None  # this process parsed the heavy bodies
-    assert (await b.post(prompt=["a"] * 30_000, n=1000))[0] == 400  # a clear error is returned
+    assert process is not None  # This process parsed the heavy bodies.
+    assert (await b.post(prompt=["a"] * 30_000, n=1000))[0] == 400  # A clear error is returned.
     process.kill()
     await process.wait()
     assert await attack() == 200  # in a new process

@@ -1,4 +1,4 @@
-"""The gateway process with the embedded broker: routes, telemetry, and a broker that dies."""
+"""The gateway process with the embedded broker: routes, telemetry, and a broker that fails."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ async def spawn() -> AsyncIterator[Spawn]:
         yield begin
 
 
-async def test_routes_in_telemetry_out_and_serving_without_the_broker(
+async def test_routes_and_telemetry_pass_the_broker_and_serving_continues_without_it(
     spawn: Spawn, tmp_path: Path
 ) -> None:
-    """Routes of a stale or forged leader change nothing. Serving continues without a broker."""
+    """Routes of a former or forged leader change nothing."""
     broker, hello = await spawn("streams.broker")
     base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
     engine, other = await FakeEngine("e").start(), await FakeEngine("other").start()
@@ -74,12 +74,12 @@ async def test_routes_in_telemetry_out_and_serving_without_the_broker(
                 return await answer.text()
 
         await route(engine, 4, 2)
-        assert "e0" in await ask()  # the request waited for the routes
+        assert "e0" in await ask()  # The request waited for the routes.
         await until(lambda: sum(record.completions for record in seen) == 1, 20.0)
         assert {record.gateway for record in seen} == {"gateway-7"}
         assert seen[-1].route_generation == 4
         await route(other, 9, 1)
-        await route(other, 1, 10**12)  # no claim has this leader token
+        await route(other, 1, 10**12)  # No claim has this leader token.
         await route(engine, 5, 2)
         await until(lambda: seen[-1].route_generation == 5, 20.0)
         assert "e0" in await ask()

@@ -1,4 +1,4 @@
-"""A request is at fault if engines that answer other requests fail at this request."""
+"""If engines that answer other requests fail at one request, that request is at fault."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ def bad_requests(engines: list[FakeEngine]) -> int:
 async def test_a_request_that_two_attempts_answer_with_500_is_at_fault(
     bench: MakeBench, count: int, mode: str
 ) -> None:
-    """The request gets two attempts each time, ejects no engine and does not count as an SLO
-    miss."""
+    """It gets two attempts each time. It ejects no engine and does not count as an SLO miss."""
     b, engines = await failing(bench, count, mode)
     for _ in range(5):
         status, text = await b.post(prompt=BAD)
@@ -49,7 +48,7 @@ async def test_a_request_that_two_attempts_answer_with_500_is_at_fault(
 
 
 async def test_engines_that_fail_at_every_request_are_at_fault(bench: MakeBench) -> None:
-    """Their health checks pass, so only a token probe shows that the request is not at fault."""
+    """Their health checks pass. Only a token probe shows that the request is not at fault."""
     b, engines = await failing(bench, 2)
     for engine in engines:
         engine.only_for = ""
@@ -68,7 +67,7 @@ async def test_one_instance_that_fails_where_another_answers_is_at_fault(bench: 
 async def test_a_4xx_error_in_the_first_event_of_a_stream_rejects_the_request(
     bench: MakeBench,
 ) -> None:
-    """The engine has already sent status 200. No other engine is tried."""
+    """The engine has already sent status 200. The gateway tries no other engine."""
     b, engines = await failing(bench, 2, "refuse-after:0")
     status, text = await b.post(prompt=BAD)
     assert (status, json.loads(text)["error"]["code"]) == (400, 400)
@@ -95,7 +94,9 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.mark.parametrize("part", ["image_url", "video_url", "audio_url"])
-async def test_urls_are_refused_unless_their_host_is_declared(bench: MakeBench, part: str) -> None:
+async def test_media_urls_are_refused_unless_their_host_is_declared(
+    bench: MakeBench, part: str
+) -> None:
     b = await bench()
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -133,5 +134,5 @@ async def test_engines_fetch_media_only_from_declared_hosts(
     heavy = [
         *showing(url),
         {"role": "user", "content": "a" * 600_000},
-    ]  # the parser process parses it
+    ]  # The parser process parses it.
     assert (await b.post(CHAT, messages=heavy))[0] == status

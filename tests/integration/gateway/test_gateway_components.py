@@ -1,4 +1,4 @@
-"""The gateway sends requests through the real stages of a model of components."""
+"""The gateway sends requests through the real stages of a component model."""
 
 from __future__ import annotations
 
@@ -68,8 +68,9 @@ def hops(*steps: tuple[str, str]) -> tuple[Hop, ...]:
 
 
 def route(bench: Bench, generation: int = 1, **stages: tuple[Here, ...]) -> None:
-    """Apply routes: text goes to `llm`; three of four photos go through `image` and `llm`, the
-    fourth to `all`."""
+    """Apply routes. Text goes to `llm`. Three of four photos go through `image` and `llm`, the
+    fourth to `all`.
+    """
     group = RouteGroup(
         "cell",
         1.0,
@@ -193,7 +194,7 @@ async def test_a_client_that_leaves_cancels_the_stage_it_is_in(bench: MakeBench)
     await until(slow.stage.idle.is_set)
 
 
-async def test_a_stage_that_does_not_run_it_refuses_in_one_line(bench: MakeBench) -> None:
+async def test_a_stage_without_the_component_refuses_in_one_line(bench: MakeBench) -> None:
     b = await bench(speed=SPEED)
     llm = await stage(b, "l-0", {"llm": 0.2})
     body = b.body(model="omni", stream=False, stage={"runs": ["talker"], "outputs": {}})

@@ -1,4 +1,4 @@
-"""The gateway in front of simulated engine processes: hand-over, kills, SIGTERM."""
+"""The gateway in front of simulated engine processes: hand-over, kills and SIGTERM."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def engine_metric(bench: Bench, endpoint: Endpoint, name: str) -> float:
 async def test_prefill_on_one_engine_decode_on_another(
     bench: MakeBench, start: StartEngine
 ) -> None:
-    """The decode engine gets the KV over the network and does not compute the prompt."""
+    """The decode engine gets the KV over the network and does not compute the prompt itself."""
     b = await bench(speed=SPEED)
     (prefill, _), (decode, _) = await asyncio.gather(
         start(b, "p", "prefill"), start(b, "d", "decode")
@@ -83,8 +83,7 @@ async def test_prefill_on_one_engine_decode_on_another(
 async def test_an_engine_killed_under_load_loses_only_started_requests(
     bench: MakeBench, start: StartEngine
 ) -> None:
-    """After SIGKILL, streams that had tokens end with an error; later requests go to the other
-    engine."""
+    """Streams that had tokens end with an error. Later requests go to the other engine."""
     b = await bench(speed=SPEED)
     (one, victim), (two, _) = await asyncio.gather(
         start(b, "one", "aggregated"), start(b, "two", "aggregated")

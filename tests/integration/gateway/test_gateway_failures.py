@@ -12,7 +12,7 @@ from topics.records import RouteGroup
 
 
 @pytest.mark.parametrize("mode", ["status:503", "status:500", "error-after:0", "status:404"])
-async def test_errors_of_an_engine_that_lives_on_are_retried(bench: MakeBench, mode: str) -> None:
+async def test_errors_of_a_living_engine_are_retried(bench: MakeBench, mode: str) -> None:
     b = await bench(verify_real_s=0.05)
     bad, good = await b.engine("bad"), await b.engine("good")
     bad.mode = mode
@@ -36,7 +36,7 @@ async def test_a_dead_engine_is_ejected_and_comes_back_by_a_probe(bench: MakeBen
     assert [status for status, _ in answers] == [200] * 4
     assert (
         await b.metric("retries_total") == 1
-    )  # only the first request was sent to the dead engine
+    )  # Only the first request was sent to the dead engine.
     await dead.start(port)
     router = b.gateway.table.routers["chat"]
     await until(lambda: not router.ejected())
@@ -45,17 +45,17 @@ async def test_a_dead_engine_is_ejected_and_comes_back_by_a_probe(bench: MakeBen
     assert await b.metric("readmissions_total") == 1
 
 
-async def test_an_unhealthy_engine_stays_out(bench: MakeBench) -> None:
+async def test_an_unhealthy_engine_stays_ejected(bench: MakeBench) -> None:
     b = await bench(speed=100.0, hold_s=10.0)
     engine = await b.engine("e")
     engine.mode, engine.healthy = "status:503", False
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
     status, _ = await b.post()
     assert status == 503
-    assert len(engine.seen) == 1  # the request waits and is not sent to that engine again
+    assert len(engine.seen) == 1  # The request waits and is not sent to that engine again.
 
 
-async def test_killed_in_the_middle_ends_visibly_and_counts(bench: MakeBench) -> None:
+async def test_a_request_of_a_killed_engine_ends_with_an_error_and_counts(bench: MakeBench) -> None:
     b = await bench()
     engine, other = await b.engine("e"), await b.engine("other")
     engine.mode = "cut-after:2"
@@ -66,7 +66,7 @@ async def test_killed_in_the_middle_ends_visibly_and_counts(bench: MakeBench) ->
     assert "e1" in text
     assert json.loads(events[-3].removeprefix("data: "))["error"]["type"] == "engine_lost"
     assert events[-2] == "data: [DONE]"
-    assert not other.seen  # another instance never continues an answer
+    assert not other.seen  # Another instance never continues an answer.
     await until(lambda: total(b.link.records, "failures") == 1)
     assert await b.metric("broken_streams_total") == 1
     assert await b.metric("ejections_total") == 1
@@ -105,7 +105,7 @@ async def test_a_request_is_not_resent_if_its_connection_broke(
 async def test_a_request_is_not_resent_if_its_engine_crashed_after_a_500(
     bench: MakeBench,
 ) -> None:
-    """vLLM's API server answers 500 when its core has crashed, and ends afterwards."""
+    """vLLM's API server answers 500 when its core has crashed, and then ends."""
     b = await bench(verify_real_s=0.05)
     dying, other = await b.engine("dying"), await b.engine("other")
     dying.mode, dying.healthy = "status:500", False
@@ -131,8 +131,10 @@ async def test_a_request_that_always_gets_500_ejects_no_engine(bench: MakeBench)
     assert not b.gateway.table.routers["chat"].ejected()
 
 
-async def test_an_engine_that_fails_what_others_answer_is_ejected(bench: MakeBench) -> None:
-    """The engine fails at three different requests in a row while its health checks pass."""
+async def test_an_engine_that_fails_requests_that_others_answer_is_ejected(
+    bench: MakeBench,
+) -> None:
+    """It fails at three different requests in a row while its health checks pass."""
     b = await bench(verify_real_s=0.02)
     bad, good = await b.engine("bad"), await b.engine("good")
     bad.mode = "status:500"
@@ -146,7 +148,7 @@ async def test_an_engine_that_fails_what_others_answer_is_ejected(bench: MakeBen
 async def test_a_request_on_an_idle_connection_that_the_engine_closed_is_resent(
     bench: MakeBench,
 ) -> None:
-    """Engines may close idle connections, which is not an engine fault."""
+    """An engine may close idle connections. That is no fault of the engine."""
     b = await bench()
     engine, other = await b.engine("e"), await b.engine("other")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -170,8 +172,9 @@ async def test_unreachable_instances_are_tried_up_to_the_limit(bench: MakeBench)
 
 
 async def test_a_hung_engine_is_ejected_and_its_requests_end(bench: MakeBench) -> None:
-    """The health checks of the engine pass, so only a token probe readmits it. Its requests may be
-    the cause and are not sent to another engine."""
+    """Its health checks pass, so only a token probe readmits it. Its requests may be the cause, so
+    no other engine gets them.
+    """
     b = await bench(speed=100.0, stall_s=1.0)
     hung, good = await b.engine("hung"), await b.engine("good")
     hung.mode = "hang"
@@ -190,7 +193,7 @@ async def test_a_hung_engine_is_ejected_and_its_requests_end(bench: MakeBench) -
 
 @pytest.mark.parametrize("sign", ["a token for a probe", "progress in its metrics"])
 async def test_long_answers_without_streaming_are_not_a_hang(bench: MakeBench, sign: str) -> None:
-    """A healthy engine sends nothing until an answer without streaming is complete."""
+    """Without streaming, a healthy engine sends nothing until its answer is complete."""
     b = await bench(speed=100.0, stall_s=1.0)
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -211,8 +214,9 @@ async def test_long_answers_without_streaming_are_not_a_hang(bench: MakeBench, s
 async def test_a_request_that_waits_long_at_a_busy_engine_is_not_cancelled(
     bench: MakeBench,
 ) -> None:
-    """Silence for one request means overload; only silence for all requests of an engine means that
-    it hangs."""
+    """Silence for one request is a sign of overload. An engine hangs only if it is silent for all
+    of its requests.
+    """
     b = await bench(speed=100.0, stall_s=1.0)
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))

@@ -1,4 +1,6 @@
-"""Prefill and decode through the gateway: KV hand-over, and prompts that are computed again."""
+"""Prefill and decode through the gateway: KV hand-over, and prompts that are computed a second
+time.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ from tests.integration.gateway.gateway_bench import MakeBench, until
 from topics.records import RouteGroup
 
 
-async def test_prefill_then_decode(bench: MakeBench) -> None:
-    """The prefill instance generates one token; its KV parameters go unchanged to the decode
-    instance."""
+async def test_a_request_is_handed_over_from_prefill_to_decode(bench: MakeBench) -> None:
+    """The prefill instance generates one token. Its KV parameters go unchanged to the decode
+    instance.
+    """
     b = await bench()
     prefill, decode = await b.engine("p"), await b.engine("d")
     b.route(RouteGroup("g", 1.0, prefill=(prefill.endpoint,), decode=(decode.endpoint,)))
@@ -42,7 +45,7 @@ async def test_prefill_then_decode(bench: MakeBench) -> None:
 async def test_a_request_that_cannot_be_handed_over_is_served_by_one_instance(
     bench: MakeBench, more: dict[str, object]
 ) -> None:
-    """kv_transfer_params describes one prompt, so a second answer would be wrong."""
+    """kv_transfer_params describe one prompt, so a second answer would be wrong."""
     b = await bench()
     prefill, decode = await b.engine("p"), await b.engine("d")
     b.route(RouteGroup("g", 1.0, prefill=(prefill.endpoint,), decode=(decode.endpoint,)))
@@ -113,8 +116,7 @@ async def test_a_stream_that_begins_with_an_error_is_computed_again(bench: MakeB
 
 
 async def test_an_instance_never_hands_its_kv_over_to_itself(bench: MakeBench) -> None:
-    """The role of the instance changed from prefill to decode, so its prefix cache has the KV
-    already."""
+    """Its role changed from prefill to decode, so its prefix cache already has the KV."""
     b = await bench()
     one, other = await b.engine("one"), await b.engine("other")
     one.mode = "gate"

@@ -1,4 +1,4 @@
-"""A model name for several models: selection by score, and scorers that fail."""
+"""One model name for several models: selection by score, and failing scorers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ HEADER = ScoreSource("X-Score", low=-1.0, high=2.0)
 async def two_models(
     b: Bench, source: ScoreSource = HEADER, **split: Any
 ) -> tuple[FakeEngine, FakeEngine]:
-    """Apply routes of `auto`: scores below 0.5 go to the small model, other and missing scores to
-    the large one."""
+    """Apply routes of `auto`.
+
+    Scores below 0.5 go to the small model. Other and missing scores go to the large one.
+    """
     small, large = await b.engine("s", model="small"), await b.engine("l", model="large")
     for engine in (small, large):
         b.route(RouteGroup(f"g-{engine.name}", 1.0, (engine.endpoint,)), model=engine.model)
@@ -65,9 +67,10 @@ async def test_the_score_chooses_the_model_and_the_engine_gets_its_name(
     assert listed == {"auto", "small", "large"}
 
 
-async def test_telemetry_has_the_classes_of_scores_and_who_answered(bench: MakeBench) -> None:
-    """Planning needs the distribution of scores. The counts of each model include the requests to
-    `auto`."""
+async def test_telemetry_has_the_score_classes_and_the_answering_model(bench: MakeBench) -> None:
+    """Planning needs the distribution of scores. The counts of each model include its requests from
+    `auto`.
+    """
     b = await bench()
     await two_models(b)
     for score in ("0.1", "0.3", "0.3", "0.9", "high", ""):
@@ -136,7 +139,7 @@ async def test_another_model_answers_for_lack_of_capacity_only_if_declared(
 async def test_a_model_without_any_instance_is_replaced_if_declared(bench: MakeBench) -> None:
     b = await bench()
     await two_models(b, fallback=True)
-    b.route(model="large", generation=2)  # no instance is ready
+    b.route(model="large", generation=2)  # No instance is ready.
     assert await ask(b, {"X-Score": "0.9"}) == "small"
 
 
@@ -164,7 +167,7 @@ async def test_the_users_scorer_is_asked_with_the_prompt(bench: MakeBench) -> No
     url = await scorer(b, answer)
     await two_models(b, ScoreSource("X-Score", (), url, 2000.0, -1.0, 2.0))
     assert await ask(b, prompt="x" * 20_000) == "small"
-    assert await ask(b, {"X-Score": "0.9"}) == "large"  # the header has priority
+    assert await ask(b, {"X-Score": "0.9"}) == "large"  # The header has priority.
     assert len(asked) == 1
     assert asked[0]["service"] == "auto"
     assert asked[0]["prompt"] == "x" * 16_000
@@ -190,7 +193,7 @@ async def test_the_users_scorer_is_asked_with_the_prompt(bench: MakeBench) -> No
     ],
 )
 async def test_an_invalid_score_is_ignored(bench: MakeBench, said: bytes | int, why: str) -> None:
-    """The request goes to the model for requests without a score, and the reason is counted."""
+    """The request goes to the model for requests without a score. The reason is counted."""
     b = await bench()
 
     async def answer(request: web.Request) -> web.Response:
@@ -205,7 +208,7 @@ async def test_an_invalid_score_is_ignored(bench: MakeBench, said: bytes | int, 
 
 
 async def test_a_slow_scorer_delays_few_requests_by_its_limit(bench: MakeBench) -> None:
-    """After several time-outs requests skip the scorer; when it answers again, it is used again."""
+    """After several time-outs, requests skip the scorer until it answers again."""
     b = await bench()
     slow = True
 
@@ -224,7 +227,7 @@ async def test_a_slow_scorer_delays_few_requests_by_its_limit(bench: MakeBench) 
     assert await b.metric("scorer_timeout") == 5
     assert await b.metric("scorer_resting") == 35
     slow = False
-    b.gateway._app.model_selector.scorer._retry_at_s = 0.0  # the pause of the scorer is over
+    b.gateway._app.model_selector.scorer._retry_at_s = 0.0  # The pause of the scorer is over.
     assert await ask(b) == "small"
     assert await ask(b) == "small"
 

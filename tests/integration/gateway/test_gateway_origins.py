@@ -41,7 +41,7 @@ async def test_a_page_of_another_site_cannot_send_requests(
     made = await bench(hold_s=0.1)
     assert await ask(made, "POST", "/v1/chat/completions", **header) == 403
     own = {"Origin": made.gateway.url, "Sec_Fetch_Site": "same-origin"}
-    assert await ask(made, "POST", "/v1/chat/completions", **own) == 503  # the model has no routes
+    assert await ask(made, "POST", "/v1/chat/completions", **own) == 503  # The model has no routes.
     assert await ask(made, "POST", "/v1/chat/completions") == 503
 
 

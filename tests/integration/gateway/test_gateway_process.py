@@ -1,4 +1,6 @@
-"""The gateway as a process: without a broker, restarts, shutdown, supervision."""
+"""The gateway as a process: without a broker, after restarts, at shutdown, and
+under supervision.
+"""
 
 from __future__ import annotations
 
@@ -78,10 +80,10 @@ async def ask(url: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def test_serves_by_the_last_routes_without_a_broker(
+async def test_the_last_routes_are_served_without_a_broker(
     start: Start, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    """This holds also after SIGKILL and a restart of the gateway."""
+    """This holds after SIGKILL and a restart of the gateway, too."""
     (tmp_path / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
     for _ in range(2):
         process, ready = await start()
@@ -96,7 +98,7 @@ async def test_serves_by_the_last_routes_without_a_broker(
 
 
 async def hold_one(start: Start, engine: FakeEngine, folder: Path, *more: str) -> Any:
-    """A gateway whose engine is processing one request: (process, its url, the request)."""
+    """A gateway whose engine processes one request: (process, its url, the request)."""
     (folder / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
     process, ready = await start(*more)
     engine.mode = "gate"
@@ -108,7 +110,7 @@ async def hold_one(start: Start, engine: FakeEngine, folder: Path, *more: str) -
 
 
 async def test_sigterm_loses_no_request(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
-    """The gateway accepts no more requests, finishes the current ones, and ends."""
+    """The gateway accepts no more requests, finishes the present ones, and ends."""
     process, url, asking = await hold_one(start, engine, tmp_path)
     process.send_signal(signal.SIGTERM)
     await asyncio.sleep(1.0)
@@ -141,7 +143,7 @@ async def test_a_drain_ends_at_its_deadline_or_at_a_second_signal(
     await asyncio.gather(asking, return_exceptions=True)
 
 
-async def test_it_serves_without_a_state_folder(start: Start) -> None:
+async def test_a_gateway_serves_without_a_state_folder(start: Start) -> None:
     process, ready = await start(state=False)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(process.wait(), 1.0)
@@ -172,7 +174,7 @@ async def test_saving_routes_is_retried_until_it_succeeds(tmp_path: Path) -> Non
     await asyncio.gather(keeping, return_exceptions=True)
 
 
-async def test_it_ends_when_its_supervisor_is_gone(start: Start) -> None:
+async def test_the_gateway_ends_with_its_supervisor(start: Start) -> None:
     read, write = os.pipe()
     environment = {**os.environ, "SHOAL_SUPERVISION_FD": str(read)}
     process, _ = await start(pass_fds=(read,), env=environment)
@@ -209,7 +211,9 @@ async def test_an_unusable_state_folder_is_reported_and_serving_continues(
         (("--keys-file", "/nowhere/keys"), "/nowhere/keys"),
     ],
 )
-async def test_bad_options_are_one_line(start: Start, options: tuple[str, str], said: str) -> None:
+async def test_a_bad_option_gives_one_error_line(
+    start: Start, options: tuple[str, str], said: str
+) -> None:
     process, _ = await start(*options)
     _, error = await process.communicate()
     assert process.returncode == 2
@@ -217,7 +221,7 @@ async def test_bad_options_are_one_line(start: Start, options: tuple[str, str], 
     assert len(error.decode().strip().splitlines()) == 1
 
 
-async def test_a_port_in_use_is_one_line(start: Start, engine: FakeEngine) -> None:
+async def test_a_port_in_use_gives_one_error_line(start: Start, engine: FakeEngine) -> None:
     process, _ = await start("--port", str(engine.port))
     _, error = await process.communicate()
     assert process.returncode == 2
@@ -228,7 +232,7 @@ async def test_a_port_in_use_is_one_line(start: Start, engine: FakeEngine) -> No
 async def test_workers_share_a_port_and_a_dead_one_restarts(
     start: Start, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    """Each worker has its own metrics; SIGTERM ends all of them."""
+    """Each worker has its own metrics. SIGTERM ends all of them."""
     for worker in ("w1", "w2"):
         (tmp_path / worker).mkdir()
         (tmp_path / worker / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")

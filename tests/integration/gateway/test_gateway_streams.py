@@ -1,4 +1,4 @@
-"""Streams without tokens, errors after their end, and clients that read slowly."""
+"""Streams without tokens, errors after the end of a stream, and clients that read slowly."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.integration.gateway.gateway_bench import MakeBench, until
 from topics.records import Endpoint, RouteGroup
 
 
-async def test_a_stream_without_a_token_ends_as_one(bench: MakeBench) -> None:
-    """A stream without tokens is a valid answer."""
+async def test_a_stream_without_a_token_is_a_valid_answer(bench: MakeBench) -> None:
+    """It ends as a stream and counts as completed."""
     b = await bench()
     engine = await b.engine("e", tokens=0)
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -22,8 +22,9 @@ async def test_a_stream_without_a_token_ends_as_one(bench: MakeBench) -> None:
 
 @pytest.mark.parametrize("mode", ["cut-at-end", "hang-at-end"])
 async def test_an_error_after_the_end_of_a_stream_is_ignored(bench: MakeBench, mode: str) -> None:
-    """The client has the whole answer: the request counts as completed, its slot is released and no
-    engine is ejected."""
+    """The client has the whole answer. The request counts as completed, its slot is free, and no
+    engine is ejected.
+    """
     b = await bench()
     engine = await b.engine("e")
     engine.mode = mode
@@ -38,8 +39,9 @@ async def test_an_error_after_the_end_of_a_stream_is_ignored(bench: MakeBench, m
 
 
 async def test_a_client_that_reads_slowly_is_not_an_engine_hang(bench: MakeBench) -> None:
-    """While the gateway waits for the client it does not read from the engine and buffers
-    nothing."""
+    """While the gateway waits for the client, it does not read from the engine
+    and buffers nothing.
+    """
     b = await bench(speed=0.1)  # too slow for a periodic check
     detector = b.gateway.proxy.hang_detector = HangDetector(0.0)
     engine = await b.engine("e", tokens=200_000)
@@ -57,9 +59,10 @@ async def test_a_client_that_reads_slowly_is_not_an_engine_hang(bench: MakeBench
     assert text.endswith("data: [DONE]\n\n")
 
 
-async def test_a_client_that_does_not_read_is_cut_off(bench: MakeBench) -> None:
-    """After the configured time the request's slot at the engine is released. The request does not
-    count as a failure."""
+async def test_a_client_that_does_not_read_is_disconnected(bench: MakeBench) -> None:
+    """After the configured time, the request's slot at the engine is free. The request does not
+    count as a failure.
+    """
     b = await bench(speed=1.0, write_real_s=0.5)
     engine = await b.engine("e", tokens=200_000)
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -71,7 +74,7 @@ async def test_a_client_that_does_not_read_is_cut_off(bench: MakeBench) -> None:
 
 
 async def test_silence_counts_again_once_the_engine_is_read_again() -> None:
-    """Only the time without reading is excluded from the silence of the engine."""
+    """Only the time in which the gateway does not read is excluded from the engine's silence."""
     engine, stalls = Endpoint("e", "h:1"), HangDetector(0.0)
     async with stalls.attempt(engine) as scope:
         stalls.pause_attempt(engine, scope)

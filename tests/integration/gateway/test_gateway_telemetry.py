@@ -16,8 +16,9 @@ from topics.records import RouteGroup, Routes
 
 
 async def test_telemetry_states_zero_and_adds_up(bench: MakeBench) -> None:
-    """Every model has a record each second, and its arrivals equal its ended requests plus those in
-    flight."""
+    """Every model has a record each second. Its arrivals equal its ended requests plus those in
+    flight.
+    """
     b = await bench(speed=50.0)
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)), generation=7)
@@ -48,7 +49,7 @@ async def test_telemetry_states_zero_and_adds_up(bench: MakeBench) -> None:
 
 
 async def test_telemetry_is_kept_while_the_broker_is_away(bench: MakeBench) -> None:
-    """The records arrive complete and in order, with ages that give the right times."""
+    """The records arrive complete and in order. Their ages give the right times."""
     b = await bench(speed=50.0)
     engine = await b.engine("e")
     b.route(RouteGroup("g", 1.0, (engine.endpoint,)))
@@ -62,7 +63,7 @@ async def test_telemetry_is_kept_while_the_broker_is_away(bench: MakeBench) -> N
     sequences = [record.sequence for record in b.link.records]
     assert sequences == list(range(1, len(sequences) + 1))
     assert total(b.link.records, "arrivals") == total(b.link.records, "completions") == 1
-    # The first record is sent alone, to check whether the broker is back; then all others.
+    # The first record is sent alone to check whether the broker is back. Then all others follow.
     second, last = b.link.records[1], b.link.records[19]
     assert second.age_ms - last.age_ms == last.end_ms - second.end_ms
 
@@ -70,7 +71,7 @@ async def test_telemetry_is_kept_while_the_broker_is_away(bench: MakeBench) -> N
 async def test_telemetry_survives_a_broker_that_is_away_and_a_restart(
     bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The restarted gateway sends the records on disk, with the boot id of the previous process."""
+    """The restarted gateway sends the records on disk with the boot id of the previous process."""
     monkeypatch.setattr(telemetry_reporter, "_SPOOL_THRESHOLD", 10)
     b = await bench(speed=100.0, state_dir=tmp_path)
     b.route()
@@ -105,8 +106,7 @@ def test_the_spool_has_a_size_limit_and_drops_the_oldest(tmp_path: Path) -> None
 
 
 def test_an_incomplete_record_in_the_spool_is_skipped(tmp_path: Path) -> None:
-    """A killed gateway or a full disk can leave an incomplete record. Later records are
-    complete."""
+    """A killed gateway or a full disk can leave such a record. Later records are complete."""
     spool = TelemetrySpool(tmp_path)
     spool.append([ModelMeter().report("chat", "g", "boot", 1, 1000, 1000, 1)])
     with (tmp_path / "telemetry-000000001.jsonl").open("ab") as file:
@@ -119,7 +119,7 @@ def test_an_incomplete_record_in_the_spool_is_skipped(tmp_path: Path) -> None:
 
 
 async def test_a_clean_shutdown_signs_off_for_every_model(bench: MakeBench) -> None:
-    """The last record of each model is marked as leaving, and no earlier one."""
+    """Only the last record of each model is marked as leaving."""
     b = await bench(speed=50.0)
     b.route()
     b.route(model="mini", generation=3)
@@ -131,7 +131,7 @@ async def test_a_clean_shutdown_signs_off_for_every_model(bench: MakeBench) -> N
 
 
 async def test_a_gateway_that_dies_of_an_error_does_not_sign_off(bench: MakeBench) -> None:
-    """The gateway will restart, and its silence until then is a loss of telemetry."""
+    """The gateway will restart. Until then its silence is a loss of telemetry."""
     b = await bench(speed=50.0)
     b.route()
     await until(lambda: len(b.link.records) >= 2)
@@ -170,7 +170,7 @@ async def test_overhead_is_measured(bench: MakeBench) -> None:
 
 
 async def test_no_record_comes_from_the_future(bench: MakeBench) -> None:
-    """An event loop that wakes up slightly early still ends the current second."""
+    """An event loop that wakes up slightly early still ends the present second."""
     b = await bench(speed=1.0)
     b.route()
     telemetry_reporter = b.gateway.reporter
@@ -179,11 +179,12 @@ async def test_no_record_comes_from_the_future(bench: MakeBench) -> None:
     assert b.link.records[-1].age_ms == 0
 
 
-async def test_arrivals_before_there_are_routes_count_in_the_second_they_come(
+async def test_arrivals_before_the_first_routes_count_in_their_own_second(
     bench: MakeBench,
 ) -> None:
-    """Plans are made from arrivals. Without these arrivals no instance would start; counted later
-    they would look like one burst. Only declared names are reported, for any alias."""
+    """Without these arrivals no instance would start. If they counted later, they would look like
+    one burst. Only declared names are reported, for any alias.
+    """
     b = await bench(
         speed=20.0, hold_s=600.0, declared_models={"chat": "chat", "org/chat-8b": "chat"}
     )
@@ -216,8 +217,9 @@ async def test_arrivals_before_there_are_routes_count_in_the_second_they_come(
 async def test_a_model_without_routes_is_reported_from_its_first_request_on(
     bench: MakeBench,
 ) -> None:
-    """Without records a recommendation would never be withdrawn. A model without requests at this
-    gateway is not reported, because another gateway may serve it."""
+    """Without records a recommendation would never be withdrawn. A model without requests is not
+    reported, because another gateway may serve it.
+    """
     declared = {"chat": "chat", "mini": "mini"}
     b = await bench(speed=200.0, recommend_only=frozenset(declared), declared_models=declared)
     assert (await b.post())[0] == 503
@@ -225,5 +227,5 @@ async def test_a_model_without_routes_is_reported_from_its_first_request_on(
     await until(lambda: total(records, "refused") == 1)
     await until(lambda: records[-1].end_ms - records[0].end_ms >= 90_000)
     assert {record.model for record in records} == {"chat"}
-    for before, after in itertools.pairwise(records):  # spans adjoin each other
+    for before, after in itertools.pairwise(records):  # Spans are adjacent.
         assert after.end_ms - after.span_ms == before.end_ms

@@ -1,4 +1,4 @@
-"""Load feed: the publisher of an executor and the subscriber of a gateway over real sockets."""
+"""The load feed between an executor's publisher and a gateway's subscriber, over real sockets."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_gateway_receives_loads_and_forgets_old_ones() -> None:
             assert router.pick() is not None
             assert (
                 router.pick() is None
-            )  # 3 requests of another gateway and 1 of ours take all 4 slots
+            )  # 3 requests of another gateway and 1 of ours take all 4 slots.
             engines.running = 0
             assert await until(router.has_room)
             engines.running = 9
@@ -147,7 +147,7 @@ def test_starting_engines_are_not_queried() -> None:
     fed(scenario, InstanceState.STARTING)
 
 
-def test_messages_round_trip_and_others_are_refused() -> None:
+def test_messages_are_equal_after_a_round_trip_and_others_are_refused() -> None:
     loads = [EngineLoad(AT, 1, 2, 3)]
     assert decode(encode(loads)) == loads
     for broken in (
@@ -159,7 +159,7 @@ def test_messages_round_trip_and_others_are_refused() -> None:
 
 
 @pytest.mark.parametrize("host", ["10.0.0.3", "node-7.internal", "fd00::3"])
-def test_a_feed_address_round_trips(host: str) -> None:
+def test_a_feed_address_is_equal_after_a_round_trip(host: str) -> None:
     public, _ = zmq.curve_keypair()
     shown = f"[{host}]" if ":" in host else host
     assert parse_feed(feed_text(host, 5711, public)) == Feed(f"tcp://{shown}:5711", public)

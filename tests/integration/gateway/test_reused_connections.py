@@ -15,7 +15,7 @@ BODY = b'{"model":"chat"}'
 
 
 async def answer_one(listener: socket.socket) -> socket.socket:
-    """Accept a connection, answer one request on it and return it."""
+    """Accept a connection, answer one request on it and return the connection."""
     loop = asyncio.get_running_loop()
     taken, _ = await loop.sock_accept(listener)
     taken.setblocking(False)
@@ -28,9 +28,10 @@ async def answer_one(listener: socket.socket) -> socket.socket:
 
 @pytest.mark.parametrize("lives", [False, True])
 async def test_a_request_is_not_sent_on_a_closed_connection(lives: bool) -> None:
-    """The engine closed the connection, but the event loop has not noticed yet. If the request were
-    sent on it, the request could seem to have crashed the engine. Instead the gateway opens a new
-    connection; if that fails, another engine may get the request."""
+    """The event loop has not noticed that the engine closed the connection. A request sent on it
+    could seem to have crashed the engine. So the gateway opens a new connection. If that fails,
+    another engine may get the request.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         endpoint = Endpoint("one", f"127.0.0.1:{listener.getsockname()[1]}")

@@ -1,4 +1,6 @@
-"""An operator at a running controller, through a broker: pause, resume, approve, feed, replay."""
+"""Operator commands to a running controller through a broker: pause, resume,
+approve, feed, replay.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ models:
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """A controller with its own embedded broker; its decision log is in tmp_path/log."""
+    """A controller with its own embedded broker. Its decision log is in tmp_path/log."""
     (tmp_path / "shoal.yaml").write_text(CONFIG.replace("FLOOR", "1"))
     (tmp_path / "more.yaml").write_text(CONFIG.replace("FLOOR", "3"))
     port = free_port()
@@ -72,12 +74,12 @@ def model(url: str, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_what_an_operator_says_holds_from_the_next_tick_on(
+def test_operator_commands_take_effect_in_the_next_tick(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     until(lambda: model(url, "acts")["wanted"] == 1, "the floor")
 
-    # A pause delays the scale-out for a higher floor until the operator resumes.
+    # A pause delays the scale-out for a higher minimum until the operator resumes.
     assert main(["pause", "--all", "--why", "a drill", "--who", "ann", "--url", url]) == 0
     until(lambda: "*/pause" in controller_status(url)["held"], "the pause", 5.0)
     writes = controller_status(url)["writes"]
@@ -89,7 +91,7 @@ def test_what_an_operator_says_holds_from_the_next_tick_on(
     assert main(["resume", "--all", "--url", url]) == 0
     until(lambda: model(url, "acts")["wanted"] == 3, "the higher floor", 15.0)
 
-    # A proposal waits, is applied once approved, and cannot be approved again.
+    # A proposal waits, is applied once it is approved, and cannot be approved again.
     number = str(model(url, "asks")["proposal"])
     assert int(number) > 0 and model(url, "asks")["wanted"] == 0
     assert main(["approve", number, "--why", "fine", "--url", url]) == 0
@@ -99,7 +101,7 @@ def test_what_an_operator_says_holds_from_the_next_tick_on(
     assert main(["reject", number, "--why", "late", "--url", url]) == 2
     assert f"#{number}: approved already by" in capsys.readouterr().err
 
-    # An undeclared name is refused; an undeclared pool of a feed is reported.
+    # An undeclared name is refused. An undeclared pool of a feed is reported.
     assert main(["pause", "akts", "--why", "a drill", "--url", url]) == 2
     assert "akts: no model of this name; did you mean acts?" in capsys.readouterr().err
 

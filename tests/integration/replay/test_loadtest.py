@@ -1,4 +1,4 @@
-"""`make loadtest` as a process: Locust sends a trace to a server that speaks SSE."""
+"""`make loadtest` as a process: Locust sends a trace to a server that streams events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 async def complete(request: web.Request) -> web.StreamResponse:
-    """Answer with two tokens and the usage; refuse prompts of four tokens."""
+    """Answer with two tokens and the usage. Refuse prompts of four tokens."""
     body = orjson.loads(await request.read())
     request.app[GOT].append((body["prompt"], body["max_tokens"]))
     if len(body["prompt"].split()) == 4:
@@ -30,8 +30,8 @@ async def complete(request: web.Request) -> web.StreamResponse:
     return answer
 
 
-async def test_a_trace_is_replayed_and_ends_in_locusts_statistics(tmp_path: Path) -> None:
-    """Each request is sent as recorded; the statistics have TTFT, TPOT and attainment per model."""
+async def test_a_replayed_trace_appears_in_the_statistics_of_locust(tmp_path: Path) -> None:
+    """Each request is sent as recorded. The statistics have TTFT, TPOT and attainment per model."""
     trace = tmp_path / "trace.csv"
     rows = [f"{40 * i},{4 if i == 3 else 3},2" for i in range(12)]
     trace.write_text("timestamp_ms,input_tokens,output_tokens\n" + "\n".join(rows) + "\n")
@@ -66,8 +66,8 @@ async def test_a_trace_is_replayed_and_ends_in_locusts_statistics(tmp_path: Path
     assert (tmp_path / "out.html").exists()
 
 
-async def test_bad_input_is_one_line(tmp_path: Path) -> None:
-    """Without a trace no test is run."""
+async def test_bad_input_gives_one_error_line(tmp_path: Path) -> None:
+    """Without a trace no request is sent."""
     process = await asyncio.create_subprocess_exec(
         str(Path(sys.executable).parent / "locust"),
         "-f", "loadtests/replay/locustfile.py", "--headless", "--host", "http://127.0.0.1:9",

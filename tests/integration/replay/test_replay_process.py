@@ -1,4 +1,4 @@
-"""The replayer, with a server that answers, fails, or never ends an answer."""
+"""The replayer with a server that answers, fails, or never ends an answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from topics.time_base import TimeBase
 
 
 class Front:
-    """An OpenAI-compatible server. modes by model: ok, refuse, error (mid-stream), hang."""
+    """An OpenAI-compatible server. Its modes by model are: ok, refuse, error
+    (in mid-stream), hang.
+    """
 
     def __init__(self) -> None:
         self.modes: dict[str, str] = {}
@@ -68,8 +70,9 @@ async def front() -> AsyncIterator[Front]:
 async def start(
     front: Front, folder: Path, rows: str, *more: str, speed: float = 10.0
 ) -> tuple[Process, TimeBase, int]:
-    """A replayer over `rows` whose first line has been read. It starts to send 0.7 real s after
-    now."""
+    """A replayer over `rows` whose first line has been read. It begins to send 0.7 real s after
+    now.
+    """
     (folder / "trace.csv").write_text("timestamp_ms,input_tokens,output_tokens\n" + rows)
     base = TimeBase(speed, 1_700_000_000_000, time.monotonic_ns())
     start_ms = base.now_ms(time.monotonic_ns()) + int(700 * speed)
@@ -83,7 +86,7 @@ async def start(
 
 
 async def ended(process: Process, folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The output lines and the report of a replayer, once it has ended."""
+    """The output lines and the report of a replayer after its end."""
     out, error = await asyncio.wait_for(process.communicate(), 20.0)
     assert process.returncode == 0, error
     return [json.loads(line) for line in out.splitlines()], json.loads(
@@ -91,8 +94,10 @@ async def ended(process: Process, folder: Path) -> tuple[list[dict[str, Any]], d
     )
 
 
-async def test_open_loop_at_recorded_times(front: Front, tmp_path: Path) -> None:
-    """Every request is sent at its time although no request is ever answered."""
+async def test_requests_are_sent_at_recorded_times_without_waiting_for_answers(
+    front: Front, tmp_path: Path
+) -> None:
+    """No request is ever answered."""
     front.modes["chat"] = "hang"
     rows = "".join(f"{n * 500},{n + 1},3\n" for n in range(20))
     process, base, start_ms = await start(front, tmp_path, rows, "--models", "chat=1")
@@ -113,7 +118,7 @@ async def test_open_loop_at_recorded_times(front: Front, tmp_path: Path) -> None
     assert report["replay_late_ms"]["p50"] < 100.0
 
 
-async def test_requests_are_what_the_trace_says_and_the_report_adds_up(
+async def test_requests_follow_the_trace_and_the_report_adds_up(
     front: Front, tmp_path: Path
 ) -> None:
     rows = "".join(f"{n * 10},{n % 7 + 1},{n % 5 + 1}\n" for n in range(90))
@@ -149,14 +154,14 @@ async def test_requests_are_what_the_trace_says_and_the_report_adds_up(
     assert report["models"]["bad"]["slo_attainment"] is None
 
 
-async def test_very_long_prompts_arrive_whole(front: Front, tmp_path: Path) -> None:
+async def test_very_long_prompts_arrive_complete(front: Front, tmp_path: Path) -> None:
     process, _, _ = await start(front, tmp_path, "0,190000,2\n1,1,1\n", "--models", "chat=1")
     _, report = await ended(process, tmp_path)
     assert report["requests"]["served"] == 2
     assert report["models"]["chat"]["input_tokens"] == 190_001
 
 
-async def test_a_server_that_is_not_there_is_counted(front: Front, tmp_path: Path) -> None:
+async def test_requests_to_an_unreachable_server_are_counted(front: Front, tmp_path: Path) -> None:
     front.url = "http://127.0.0.1:9"
     process, _, _ = await start(front, tmp_path, "0,1,1\n5,1,1\n", "--models", "chat=1")
     _, report = await ended(process, tmp_path)
@@ -173,7 +178,7 @@ async def test_a_server_that_is_not_there_is_counted(front: Front, tmp_path: Pat
         (("--models", "chat=1", "--trace", "/nowhere"), "/nowhere"),
     ],
 )
-async def test_bad_input_is_one_line(
+async def test_bad_input_gives_one_error_line(
     front: Front, tmp_path: Path, more: tuple[str, ...], said: str
 ) -> None:
     process, _, _ = await start(front, tmp_path, "0,1,1\n", *more)

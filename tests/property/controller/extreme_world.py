@@ -1,4 +1,4 @@
-"""Controllers over an in-memory log, without a broker: the parts that read, decide and display.
+"""Controllers over an in-memory log instead of a broker: the parts that read, decide and display.
 
 No call waits: the log is a list, a tick is a call, and a plan is made when it is requested.
 """
@@ -67,7 +67,7 @@ _CONTROL = frozenset(topic.name for topic in FOLLOWED)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record of the log; append_ms: time by the broker's clock."""
+    """A record of the log. append_ms: append time by the broker's clock."""
 
     topic: str
     key: bytes | None
@@ -78,7 +78,10 @@ class Entry:
 
 @dataclass(slots=True)
 class Fleet:
-    """A log, the time, and executors that follow their assignments. raised: errors of planning."""
+    """A log, the time, and executors that follow their assignments.
+
+    raised: errors that planning raised.
+    """
 
     config: Config
     now_ms: int = NOW_MS
@@ -158,7 +161,7 @@ class Fleet:
 
 
 class _Solver:
-    """A planner that answers at once; the answer is available in the next tick."""
+    """A planner that answers at once. The next tick gets the answer."""
 
     killed = 0
 
@@ -170,7 +173,7 @@ class _Solver:
     def ask(self, request: PlanRequest, cluster: Cluster) -> None:
         try:
             self._answers.append(plan_here(*decode_request(encode_request(request, cluster))))
-        except Exception as error:  # as in the solver: any failure is an answer
+        except Exception as error:  # As in the solver, any failure is an answer.
             named = f"{type(error).__name__}: {error}"
             self._fleet.raised.append(named)
             why = Reason(ReasonCode.SOLVER_ERROR, quoted=named)
@@ -287,8 +290,9 @@ class Controller:
 
 
 def drawn(fleet: Fleet) -> None:
-    """Pass all records of the log through the live view of `shoal up`, a gateway and an
-    executor."""
+    """Pass all records of the log through the live view of `shoal up`, a
+    gateway and an executor.
+    """
     picture, view = Picture(fleet.config.cluster), View(Console(width=100, file=io.StringIO()))
     table = RouteTable(GatewayMetrics(), None, 0.0)
     table.set_highest_token(10**6)

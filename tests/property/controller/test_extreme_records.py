@@ -1,5 +1,8 @@
-"""No record ends a controller. Whatever the topics contain, the controller starts, follows and
-decides, another one takes over, and all displays still work."""
+"""No record ends a controller.
+
+Whatever the topics contain, the controller starts, follows and decides. Another one can take over,
+and all displays still work.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +81,8 @@ def survived(fleet: Fleet, seconds: Sequence[int], merged: bool = False) -> Cont
     return controller
 
 
-def test_every_topic_has_its_extremes() -> None:
-    """An unchanged record of each topic is valid, so that only the changed values are tested."""
+def test_every_topic_has_a_valid_record_to_change() -> None:
+    """An unchanged record of each topic is valid, so only changed values are tested."""
     fleet = copy()
     names = fleet.names(TEXTS)
     for topic in TABLE:
@@ -93,9 +96,10 @@ def test_every_topic_has_its_extremes() -> None:
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-def test_whatever_stands_on_the_topics_no_controller_ends(data: st.DataObject) -> None:
-    """Records, forged tokens included, come before the start of a controller and while it runs, in
-    any order."""
+def test_no_content_of_the_topics_ends_a_controller(data: st.DataObject) -> None:
+    """Records come before the start of a controller and while it runs, in any order. Some have
+    forged tokens.
+    """
     fleet, pick = copy(), picking(data)
     names = dataclasses.replace(fleet.names(TEXTS), token=pick((1, 2, 3, 10**6)))
     for _ in range(pick((1, 2, 5, 12))):
@@ -122,8 +126,8 @@ def test_whatever_stands_on_the_topics_no_controller_ends(data: st.DataObject) -
         ("rates", {"hour": 10_000_000}),
     ],
 )
-def test_a_count_at_its_bound_is_gone_on_from(topic: str, changes: dict[str, Any]) -> None:
-    """A leader adds to the recorded count, and its own records stay within the bounds too."""
+def test_a_leader_continues_a_count_at_its_maximum(topic: str, changes: dict[str, Any]) -> None:
+    """A leader adds to the recorded count. Its own records stay within the limits."""
     fleet = copy()
     made = plain(lambda several: several[-1], fleet.names(TEXTS), topic)
     fleet.write(dataclasses.replace(made, **changes))

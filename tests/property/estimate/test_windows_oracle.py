@@ -17,7 +17,7 @@ T0 = T0_S * 1000
 
 
 def record(gateway: str, sequence: int, **counts: object) -> Telemetry:
-    """A record of gateway `gateway`; every field without an argument is zero."""
+    """A record of `gateway`. Every field without an argument is zero."""
     blank = Telemetry("chat", gateway, "b", sequence, T0, 1000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     return replace(blank, **counts)  # type: ignore[arg-type]
 
@@ -72,8 +72,9 @@ def brute_force(
 def test_sliding_sums_equal_a_recount(
     history: list[tuple[Telemetry, int]], window_s: int, data: st.DataObject
 ) -> None:
-    """After any mix of records, repeats and ticks every window equals a new count of all
-    records."""
+    """After any mix of records, duplicates and ticks, every window equals a
+    recount of all records.
+    """
     windows = TelemetryWindows(1800)
     seen: list[tuple[Telemetry, int]] = []
     now_s = T0_S
@@ -105,8 +106,9 @@ def test_sliding_sums_equal_a_recount(
 def test_spans_blocks_and_lengths_equal_a_recount(
     history: list[tuple[Telemetry, int]], window_s: int, data: st.DataObject
 ) -> None:
-    """Cumulative sums stay correct with records out of order, repeats, gaps and ticks in
-    between."""
+    """Cumulative sums stay correct with disordered records, duplicates, gaps
+    and ticks in between.
+    """
     windows = TelemetryWindows(600)
     seen: list[tuple[Telemetry, int]] = []
     now_s = T0_S
@@ -133,8 +135,8 @@ def test_spans_blocks_and_lengths_equal_a_recount(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 300), max_size=200), st.sampled_from([1, 97, 400]))
-def test_bits_know_what_a_set_knows(sequences: list[int], stride: int) -> None:
-    """Within the memory of the producer each sequence is new only once, in any order."""
+def test_sequence_bits_agree_with_a_set(sequences: list[int], stride: int) -> None:
+    """Within the memory of a producer each sequence number is new only once, in any order."""
     producer = AppliedSequences()
     known: set[int] = set()
     for sequence in sequences:
@@ -153,8 +155,12 @@ def test_bits_know_what_a_set_knows(sequences: list[int], stride: int) -> None:
     st.lists(st.tuples(st.integers(1, 4000), st.integers(0, 50)), min_size=1, max_size=30),
     st.integers(0, 999),
 )
-def test_spans_of_any_length_lose_no_request(spans: list[tuple[int, int]], phase: int) -> None:
-    """Spans start at any time and last up to 4 s: sums are exact, covered seconds plausible."""
+def test_no_request_is_lost_with_spans_of_any_length(
+    spans: list[tuple[int, int]], phase: int
+) -> None:
+    """Spans start at any time and last up to 4 s. Sums are exact, and covered seconds are
+    plausible.
+    """
     windows = TelemetryWindows(1800)
     at = T0 + phase
     total = 0
@@ -176,9 +182,8 @@ def test_spans_of_any_length_lose_no_request(spans: list[tuple[int, int]], phase
         max_size=20,
     )
 )
-def test_absurd_times_change_nothing_and_are_counted(shifts: list[int]) -> None:
-    """Event times that are wrong by half an hour or a year are counted but not applied, and windows
-    stay unchanged."""
+def test_implausible_times_are_counted_and_change_nothing(shifts: list[int]) -> None:
+    """Event times are wrong by half an hour or a year. Windows stay unchanged."""
     windows = TelemetryWindows(1800)
     for second in range(1, 31):
         windows.add(record("good", second, arrivals=5), T0 + second * 1000)

@@ -1,5 +1,6 @@
-"""The reconciliation of a node over generated histories: messages in any order, processes that
-die."""
+"""Reconciliation of a node over generated histories: assignments in any order, and processes that
+die.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def run(state: NodeState, world: World, now_ms: int, steps: int = 1) -> tuple[No
 
 @st.composite
 def assignments(draw: st.DrawFn) -> list[Assignment]:
-    """A history: each generation has some of eight instances on a node of four GPUs."""
+    """A history of assignments. Each generation has some of eight instances on
+    a node of four GPUs.
+    """
     history = []
     for generation in range(1, draw(st.integers(1, 6)) + 1):
         free = [0, 1, 2, 3]
@@ -77,11 +80,10 @@ def assignments(draw: st.DrawFn) -> list[Assignment]:
 
 @settings(max_examples=150, deadline=None)
 @given(assignments(), st.data())
-def test_copies_late_and_disordered_messages_end_as_the_newest_alone(
+def test_the_newest_assignment_wins_over_late_and_duplicate_ones(
     history: list[Assignment], data: st.DataObject
 ) -> None:
-    """The newest assignment is in force in the end, and older ones are refused, whatever comes
-    between."""
+    """Older assignments are refused, whatever comes between."""
     shuffled = data.draw(st.permutations([*history, *history, history[-1]]))
     state, world, now_ms = NODE, World(), 1_000_000
     highest = (0, 0)
@@ -102,10 +104,10 @@ def test_copies_late_and_disordered_messages_end_as_the_newest_alone(
 
 @settings(max_examples=150, deadline=None)
 @given(assignments(), st.data())
-def test_a_step_with_nothing_new_orders_nothing(
+def test_a_step_without_a_change_gives_no_command(
     history: list[Assignment], data: st.DataObject
 ) -> None:
-    """In a stable state further copies and further steps give no command and no change."""
+    """In a stable state, duplicates and further steps give no command and no change."""
     state, world, now_ms = NODE, World(), 1_000_000
     for message in history:
         state, now_ms = run(accept(state, message), world, now_ms, data.draw(st.integers(0, 3)))
@@ -120,22 +122,22 @@ def test_a_step_with_nothing_new_orders_nothing(
 
 @settings(max_examples=150, deadline=None)
 @given(assignments(), st.lists(st.sampled_from("abcdefgh"), max_size=30))
-def test_dying_processes_never_share_a_gpu_and_never_run_away(
+def test_dying_processes_share_no_gpu_and_restarts_are_limited(
     history: list[Assignment], deaths: list[str]
 ) -> None:
-    """Engines that die at any time are restarted at most `max_attempts` times in a row."""
+    """Engines die at any time. They are restarted at most `max_attempts` times in a row."""
     state, world, now_ms = NODE, World(), 1_000_000
     for message in history:
         state, now_ms = run(accept(state, message), world, now_ms)
         for name in deaths:
             world.alive.pop(name, None)
             state, now_ms = run(state, world, now_ms)
-            observed_instances(state)  # every state can be reported
+            observed_instances(state)  # Every state can be reported.
     state, now_ms = run(state, world, now_ms, 200)
     for item in state.instances:
         assert item.failures <= RULES.max_attempts
         given_up = item.failures == RULES.max_attempts
-        # An instance that was given up and is no longer desired is stopped and not restarted.
+        # A failed instance that is no longer assigned is stopped and not restarted.
         over = item.state in (InstanceState.FAILED, InstanceState.STOPPED)
         assert over if given_up else item.state is not InstanceState.FAILED
         assert item.has_process == (item.instance in world.alive)

@@ -1,4 +1,4 @@
-"""Clients get the same bytes, and counts agree, however a stream is divided into blocks."""
+"""However a stream is divided into blocks, clients get the same bytes and counts agree."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def columns(
 
 
 def every_allocation(problem: AllocationProblem) -> list[tuple[float, float]]:
-    """The pair (cost, smallest served fraction, at most 1) of every allocation that fits."""
+    """(cost, smallest served fraction, at most 1) of every allocation that fits."""
     n = problem.columns
     ranges = [range(int(min(u, MOST)) + 1) for u in problem.upper]
     counts = np.array(list(itertools.product(*ranges)), dtype=np.float64)
@@ -62,7 +62,7 @@ def every_allocation(problem: AllocationProblem) -> list[tuple[float, float]]:
 
 
 def expect(problem: AllocationProblem) -> tuple[float, float]:
-    """The largest value of the smallest served fraction, and the least cost at that value."""
+    """The largest of the smallest served fractions, and the least cost at that value."""
     tried = every_allocation(problem)
     fraction = max(s for _, s in tried)
     if fraction >= 1.0 - 1e-9:
@@ -75,8 +75,9 @@ quarter = st.integers(1, 40).map(lambda x: x / 4)
 
 @st.composite
 def fleets(draw: st.DrawFn) -> AllocationProblem:
-    """Two models on sliced nodes of two pools; columns keep, start, switch and perhaps rent
-    nodes."""
+    """Two models on sliced nodes of two pools. Columns keep, start and switch instances, and may
+    rent nodes.
+    """
     demand = [draw(quarter), draw(quarter)]
     # Resources: GPUs of pools 0 and 1, then for each running kind its kept and switched instances.
     capacity = [float(draw(st.integers(0, 4))), float(draw(st.integers(0, 2)))]
@@ -112,9 +113,9 @@ def test_transitions_slices_and_rented_nodes_match_brute_force(problem: Allocati
     got = solve(bounded, EXACT)
     if fraction <= 0:
         assert got.status is Status.BEST_EFFORT
-        assert got.served_target.min() == 0.0  # other rows still get their share
+        assert got.served_target.min() == 0.0  # Other rows still get their share.
         return
-    # A fraction is reached if it is within the proven precision of the search (0.1%).
+    # A fraction counts as reached within the proven precision of the search (0.1%).
     assert float(got.served_fraction.min()) >= fraction * (1 - 1.1e-3)
     assert float(got.served_fraction_bound.min()) >= fraction - 1e-7
     if fraction == 1.0:
@@ -127,7 +128,7 @@ def test_transitions_slices_and_rented_nodes_match_brute_force(problem: Allocati
 
 @st.composite
 def instances(draw: st.DrawFn) -> TemplateProblem:
-    """Problems of two groups, two regions, two configurations, and up to three templates each."""
+    """Problems with two groups, two regions, two configurations, and up to three templates each."""
     nodes, rates = [], []
     for _ in range(2):
         count = draw(st.integers(1, 3))
@@ -151,7 +152,7 @@ def instances(draw: st.DrawFn) -> TemplateProblem:
 
 
 def as_columns(instance: TemplateProblem) -> AllocationProblem:
-    """The same problem with a column for every template and region."""
+    """The same problem, with one column for every template and region."""
     regions, configs = instance.price_usd_per_h.shape
     entries = []
     for k, nodes in enumerate(instance.nodes):
@@ -168,7 +169,7 @@ def as_columns(instance: TemplateProblem) -> AllocationProblem:
 @settings(max_examples=60, deadline=None)
 @given(instances())
 def test_template_instances_match_brute_force(instance: TemplateProblem) -> None:
-    """In the form of the paper the availability is at most 3, so no count above 3 is possible."""
+    """In the paper's format the availability is at most 3, so no count above 3 is possible."""
     flat = as_columns(instance)
     used = [j for j in range(flat.columns) if _fits_alone(flat, j)]
     fraction, cost = _best(flat, used)
@@ -195,8 +196,10 @@ def _fits_alone(problem: AllocationProblem, j: int) -> bool:
 
 
 def _best(problem: AllocationProblem, used: list[int]) -> tuple[float, float]:
-    """The largest smallest served fraction and its least cost, by a depth-first search over all
-    allocations that fit."""
+    """The largest smallest served fraction and its least cost.
+
+    A depth-first search over all allocations that fit.
+    """
     best = (0.0, 0.0)
     demand = problem.demand_req_per_s
 
@@ -214,7 +217,7 @@ def _best(problem: AllocationProblem, used: list[int]) -> tuple[float, float]:
         while (left >= -1e-9).all():
             visit(position + 1, left, served, cost)
             if served[problem.serve_row[serves]] >= demand[problem.serve_row[serves]]:
-                break  # a further instance serves no demand
+                break  # Another instance serves no demand.
             left, served = left.copy(), served.copy()
             left[problem.use_resource[uses]] -= problem.use_amount[uses]
             served[problem.serve_row[serves]] += problem.serve_rate[serves]
@@ -224,8 +227,8 @@ def _best(problem: AllocationProblem, used: list[int]) -> tuple[float, float]:
     return best
 
 
-def test_a_warm_start_changes_nothing_of_the_optimum() -> None:
-    """A search that starts from the optimal plan finds the same cost."""
+def test_a_warm_start_finds_the_same_optimum() -> None:
+    """The search starts from the optimal plan and finds the same cost."""
     problem = columns(
         [(1.0, 3.0, {0: 1.0}, {0: 1.0}), (1.5, 3.0, {0: 2.0}, {0: 1.0})], [3.0], [4.0]
     )

@@ -1,4 +1,4 @@
-"""Random small problems of every row kind, by each method, compared with a brute force."""
+"""Small random problems with every kind of row, solved by each method and by brute force."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autoscaler.optimizer.result import AllocationResult, SolveOptions, Status
 from autoscaler.optimizer.solve import solve
 
 _PRECISION = 1.2e-3
-"""A fraction counts as reached within the precision that the search proves."""
+"""A fraction counts as reached within this precision, which the search proves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,10 @@ def problem_of(
 
 
 def drawn(seed: int, cover_form: bool) -> AllocationProblem:
-    """A problem of up to three rows in two classes and six columns. If `cover_form` is false,
-    columns may serve two rows, and there are rented nodes and a budget."""
+    """A problem of up to three rows in two classes and six columns.
+
+    Without `cover_form`, columns may serve two rows, and there are rented nodes and a budget.
+    """
     rng = random.Random(seed)
     rows, resources = rng.randint(1, 3), rng.randint(1, 3)
 
@@ -99,8 +101,10 @@ def every_allocation(problem: AllocationProblem) -> tuple[Floats, Floats]:
 
 
 def assert_best(problem: AllocationProblem, got: AllocationResult) -> None:
-    """Assert that class by class the smallest served fraction is as large as possible, and that no
-    cheaper allocation serves as much."""
+    """Assert that the smallest served fraction is as large as possible, class by class.
+
+    No cheaper allocation may serve as much.
+    """
     assert got.status is not Status.FAILED
     fractions, cost = every_allocation(problem)
     left = np.ones(len(cost), dtype=np.bool_)

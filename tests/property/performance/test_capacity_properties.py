@@ -76,7 +76,8 @@ def test_longer_prompts_never_have_a_higher_capacity(
     model, node, phase, slo, means, percentile, longer
 ) -> None:
     """This holds within the random error of the sample. Longer answers may have a higher capacity,
-    because a pause changes their mean TPOT less."""
+    because a pause has less effect on their mean TPOT.
+    """
     more = (means[0] * longer, *means[1:])
     had = rate(model, node, phase, slo, means, percentile)
     slack = 0.01 * saturation(model, node, phase, means)
@@ -90,8 +91,9 @@ def test_longer_prompts_never_have_a_higher_capacity(
 def test_capacity_is_smooth_in_the_lengths(
     model, node, phase, slo, means, percentile, which
 ) -> None:
-    """Lengths that are 1% longer cause no jump in capacity, also at the border of two length
-    buckets."""
+    """Lengths that are 1% longer cause no jump in capacity, even at the border of two length
+    buckets.
+    """
     more = list(means)
     more[which] *= 1.01
     had = rate(model, node, phase, slo, means, percentile)

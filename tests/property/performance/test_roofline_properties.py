@@ -1,4 +1,4 @@
-"""Invariants of the performance model at any size: order, bounds, and agreement of its parts."""
+"""Invariants of the performance model at any size: order, bounds, and consistent parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autoscaler.performance.step_times import step_times
 from autoscaler.performance.throughput import instance_throughput, stage_table
 
 PROFILE = default_profile()
-# Models without a measured table: only a table may state that a larger input is faster.
+# Models without a measured table, because a table may state that a larger input is faster.
 MODELS = st.sampled_from(
     [
         catalog.model(name)
@@ -49,7 +49,7 @@ def test_more_work_never_takes_less_time(model, node, length, longer, batch, mor
 
 
 @given(MODELS, NODES, TOKENS, TOKENS, st.integers(1, 256))
-def test_an_iteration_with_both_costs_no_less_than_either(
+def test_a_mixed_iteration_takes_at_least_as_long_as_each_part(
     model, node, prompt, context, decodes
 ) -> None:
     times = step_times(model, node, Phase.AGGREGATED, PROFILE)
@@ -66,8 +66,9 @@ def test_an_iteration_with_both_costs_no_less_than_either(
     st.floats(5.0, 20_000.0), BUCKETS, st.integers(1, 6),
 )  # fmt: skip
 def test_stage_tables_are_ordered(model, nodes, phase, slo_ms, lengths, stages) -> None:
-    """The rate never rises with more layers, nor with the smaller budget of more stages, and is
-    never NaN."""
+    """The rate never rises with more layers, nor with the smaller budget of more stages. It is
+    never NaN.
+    """
     table = stage_table(model, nodes, phase, slo_ms, lengths, stages, PROFILE)
     assert table.shape == (stages, len(nodes), model.layers)
     assert np.isfinite(table).all()
@@ -97,7 +98,7 @@ def test_an_instance_keeps_its_slo_and_its_memory(model, node, phase, slo, lengt
 
 @settings(max_examples=60, deadline=None)
 @given(MODELS, NODES, BUCKETS, st.integers(1, 256), st.sampled_from(["vllm", "sglang", "trtllm"]))
-def test_no_estimate_is_beyond_the_data_sheet(model, node, lengths, load, engine) -> None:
+def test_no_estimate_exceeds_the_data_sheet(model, node, lengths, load, engine) -> None:
     """The calibrated model never exceeds the peak above which a measurement is refused."""
     times = step_times(model, node, Phase.AGGREGATED, PROFILE)
     if times.kv_capacity_tokens < load * (lengths.input_tokens + lengths.output_tokens):

@@ -1,5 +1,4 @@
-"""For any declaration and demand a plan keeps its constraints, or names the constraints that it
-breaks."""
+"""For any declaration and demand, a plan keeps its constraints or names those that it breaks."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ def problems(draw: st.DrawFn) -> PlanningProblem:
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(problems(), st.sampled_from(sorted(STRATEGIES)))
-def test_a_plan_keeps_the_rules(problem: PlanningProblem, name: str) -> None:
+def test_a_plan_keeps_or_names_its_constraints(problem: PlanningProblem, name: str) -> None:
     made = STRATEGIES[name].solve(problem)
     assert made.status is not PlanStatus.FAILED
     _check_pools(problem, made)

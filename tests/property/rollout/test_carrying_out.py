@@ -1,5 +1,7 @@
-"""The rollout of any answer on any small fleet: no GPU is given twice, no capacity is lost without
-need, and a repetition changes nothing."""
+"""The rollout of any planner answer on any small fleet.
+
+No GPU is assigned twice, no capacity is lost without need, and a repetition changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -163,8 +165,8 @@ def of(
 
 @settings(max_examples=600, deadline=None)
 @given(cases())
-def test_no_gpu_is_given_twice_and_nodes_exist(case: Case) -> None:
-    """A start uses only free GPUs: draining instances still occupy theirs."""
+def test_no_gpu_is_assigned_twice_and_all_nodes_exist(case: Case) -> None:
+    """Draining instances still occupy their GPUs, so a start uses only free ones."""
     after = case.carry(case.groups, case.pending)
     held = [(p.node, gpu) for g in after.groups for p in g.placed for gpu in p.gpus]
     assert len(held) == len(set(held))
@@ -175,9 +177,10 @@ def test_no_gpu_is_given_twice_and_nodes_exist(case: Case) -> None:
 
 @settings(max_examples=600, deadline=None)
 @given(cases())
-def test_nothing_retires_that_the_target_needs_unless_the_plan_says_so(case: Case) -> None:
-    """An urgent answer retires no group. A full answer retires only groups that it omits, and never
-    goes below the target, except if it states a shortfall or must make room first."""
+def test_no_needed_group_retires_unless_the_plan_states_it(case: Case) -> None:
+    """An urgent answer retires no group. A full answer retires only groups that it omits. It stays
+    above the target, unless it states a shortfall or must free nodes first.
+    """
     after = case.carry(case.groups, case.pending)
     wanted = Counter(dict(case.answer.counts))
     shortfall = dict(case.answer.shortfall_req_per_s)
@@ -201,9 +204,10 @@ def test_nothing_retires_that_the_target_needs_unless_the_plan_says_so(case: Cas
 
 @settings(max_examples=600, deadline=None)
 @given(cases())
-def test_carried_out_again_it_changes_nothing(case: Case) -> None:
-    """The same plan is requested for the resulting fleet: if the first one was applied in full, no
-    group starts or retires."""
+def test_the_same_plan_applied_again_changes_nothing(case: Case) -> None:
+    """The same plan is requested for the resulting fleet. If the first one was applied in full, no
+    group starts or retires.
+    """
     first = case.carry(case.groups, case.pending)
     fleet = Counter(g.combo_id for g in first.groups if g.counts)
     if first.replan or fleet != +Counter(dict(case.answer.counts)):

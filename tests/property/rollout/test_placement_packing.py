@@ -1,5 +1,4 @@
-"""Placement: slices are aligned and exclusive, and a placement is found whenever the free blocks
-allow one."""
+"""Placement: slices are aligned and exclusive, and a placement is found if one exists."""
 
 from __future__ import annotations
 
@@ -31,8 +30,11 @@ def free_blocks(per_node: int, used: frozenset[int]) -> list[int]:
 
 
 def fits(wanted: list[int], blocks: list[int]) -> bool:
-    """Whether aligned slices of these sizes fit into these blocks: for every size, the slices of at
-    least that size need no more GPUs than the blocks of at least that size have."""
+    """Whether aligned slices of these sizes fit into these blocks.
+
+    For every size, slices of at least that size must need no more GPUs than blocks of at least that
+    size have.
+    """
     return all(
         sum(w for w in wanted if w >= size) <= sum(b for b in blocks if b >= size)
         for size in SLICE_SIZES
@@ -40,8 +42,10 @@ def fits(wanted: list[int], blocks: list[int]) -> bool:
 
 
 def combo(pools: list[Pool], wanted: list[tuple[int, int, int]]) -> Combo:
-    """A combo with members from (pool index, GPUs, count), alternately decode and prefill
-    instances."""
+    """A combo with members from (pool index, GPUs, count).
+
+    Members are decode and prefill instances in turn.
+    """
     members = tuple(
         ComboMember(Phase.PREFILL if k % 2 else Phase.DECODE, pools[p].id, gpus, count, 1.0)
         for k, (p, gpus, count) in enumerate(wanted)
@@ -73,10 +77,10 @@ def scenes(draw: st.DrawFn) -> tuple[Cluster, Combo, dict[str, frozenset[int]]]:
 
 @settings(max_examples=300, deadline=None)
 @given(scenes())
-def test_what_is_placed_is_aligned_exclusive_and_all_there(
+def test_placed_slices_are_aligned_exclusive_and_complete(
     scene: tuple[Cluster, Combo, dict[str, frozenset[int]]],
 ) -> None:
-    """Every member is placed on aligned blocks of its size, on GPUs that were free."""
+    """Every member gets aligned blocks of its size, on GPUs that were free."""
     cluster, wanted, used = scene
     found = place(wanted, 7, cluster, used, {})
     if found is None:
@@ -98,11 +102,10 @@ def test_what_is_placed_is_aligned_exclusive_and_all_there(
 
 @settings(max_examples=300, deadline=None)
 @given(scenes())
-def test_it_fits_exactly_where_aligned_blocks_say_so(
+def test_a_placement_is_found_exactly_if_free_blocks_allow_one(
     scene: tuple[Cluster, Combo, dict[str, frozenset[int]]],
 ) -> None:
-    """`place` succeeds if and only if the free blocks have room for all slices, largest slices
-    first."""
+    """The free blocks must have room for all slices, largest slices first."""
     cluster, wanted, used = scene
     possible = True
     for pool in cluster.pools:
@@ -116,8 +119,8 @@ def test_it_fits_exactly_where_aligned_blocks_say_so(
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 3), st.integers(1, 6))
-def test_no_more_new_nodes_than_can_be_had(obtainable: int, count: int) -> None:
-    """No more nodes are used than the supply feed reports as obtainable."""
+def test_no_more_nodes_than_the_feed_offers_are_used(obtainable: int, count: int) -> None:
+    """The supply feed reports the number of available nodes."""
     pool = Pool("us", "b", GPU, 4, 10, Market.ON_DEMAND, 1.0)
     cluster = Cluster((pool,), ())
     found = place(combo([pool], [(0, 4, count)]), 1, cluster, {}, {pool.id: obtainable})

@@ -1,5 +1,6 @@
-"""The Batcher over generated requests: none is lost, none is overtaken, and KV stays within
-bounds."""
+"""The Batcher over generated requests: none is lost, none is overtaken, and KV stays within its
+limits.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from autoscaler.serving.engine_requests import (
 
 
 class Linear:
-    """Step times that are linear in tokens and context, like a roofline between its kinks."""
+    """Step times that are linear in tokens and context, like a roofline within one regime."""
 
     def prefill_ms(self, tokens: float, context: float = 0.0) -> float:
         return 3.0 + 0.5 * tokens + 0.001 * tokens * max(context, 0.0)
@@ -89,8 +90,10 @@ LIMITS = st.builds(
 
 
 def play(limits: Limits, work: list[tuple[float, Work]], extra: list[float]) -> Outcome:
-    """Submit all requests, stop also at the `extra` times, and run until all requests have
-    ended."""
+    """Submit all requests and run until all have ended.
+
+    The run also pauses at the `extra` times.
+    """
     machine, outcome = Batcher(Linear(), limits), Outcome()
     points = sorted([(at, 0, item) for at, item in work] + [(at, 1, None) for at in extra],
                     key=lambda point: point[:2])  # fmt: skip
@@ -120,11 +123,10 @@ def check_bounds(machine: Batcher, limits: Limits) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(LIMITS, arrivals(), st.lists(st.floats(0, 2000), max_size=20))
-def test_every_request_makes_its_tokens_once_and_kv_stays_in_bounds(
+def test_every_request_gets_its_tokens_once_and_kv_stays_within_its_limits(
     limits: Limits, work: list[tuple[float, Work]], extra: list[float]
 ) -> None:
-    """Every request gets the requested number of tokens, times never decrease, and all leases
-    end."""
+    """Times never decrease, and all leases end."""
     outcome = play(limits, work, extra)
     for at_ms, item in work:
         assert outcome.tokens[item.id] == item.output_tokens
@@ -134,10 +136,10 @@ def test_every_request_makes_its_tokens_once_and_kv_stays_in_bounds(
 
 @settings(max_examples=100, deadline=None)
 @given(LIMITS, arrivals(), st.lists(st.floats(0, 2000), max_size=20))
-def test_stopping_in_between_changes_nothing(
+def test_pauses_do_not_change_the_times(
     limits: Limits, work: list[tuple[float, Work]], extra: list[float]
 ) -> None:
-    """A jump over k iterations gives the same times as k single iterations with pauses."""
+    """A jump over k iterations gives the times of k single iterations with pauses."""
     direct, paused = play(limits, work, []), play(limits, work, extra)
     assert direct.tokens == paused.tokens
     for number, first_ms in direct.first_ms.items():
@@ -151,7 +153,7 @@ def test_stopping_in_between_changes_nothing(
     st.integers(1, 4),
 )
 def test_first_come_first_served(gaps: list[tuple[float, int]], max_seqs: int) -> None:
-    """If there is room, whole requests get their first token in the order of their arrival."""
+    """Unless capacity is missing, whole requests get their first token in the order of arrival."""
     limits = Limits(max_seqs, kv_tokens=100_000, batched_tokens=64)
     at_ms, work = 0.0, []
     for number, (gap, prompt) in enumerate(gaps):
@@ -162,9 +164,10 @@ def test_first_come_first_served(gaps: list[tuple[float, int]], max_seqs: int) -
     assert order == sorted(order)
 
 
-def test_a_lone_request_takes_prefill_plus_its_decode_steps() -> None:
-    """The TTFT is the prefill pass; each further token takes one step, with a context that is one
-    token longer."""
+def test_a_single_request_takes_its_prefill_and_decode_iterations() -> None:
+    """TTFT is the prefill iteration. Each further token takes one iteration with one more token of
+    context.
+    """
     machine, timings = Batcher(Linear(), Limits(4, 1000, 500)), Linear()
     machine.submit(Work(1, 100, 4))
     outcome = Outcome()
@@ -175,8 +178,8 @@ def test_a_lone_request_takes_prefill_plus_its_decode_steps() -> None:
     assert outcome.finished_ms[1] == pytest.approx(first_ms + sum(steps))
 
 
-def test_a_prompt_is_computed_in_chunks_beside_running_decodes() -> None:
-    """With 12 tokens per iteration, 20 prompt tokens and one running decode take two iterations."""
+def test_a_prompt_is_computed_in_chunks_next_to_running_decodes() -> None:
+    """With 12 tokens per iteration, 20 prompt tokens next to one decode take two iterations."""
     machine = Batcher(Linear(), Limits(4, 1000, 12))
     machine.submit(Work(1, 5, 50))
     started = Outcome()
@@ -186,11 +189,11 @@ def test_a_prompt_is_computed_in_chunks_beside_running_decodes() -> None:
     outcome.tokens[1] = 0
     while 2 not in outcome.first_ms:
         outcome.take(machine.advance(machine.next_event_ms()))
-    assert outcome.tokens[1] in (2, 3)  # one token per chunk, and the one in progress
+    assert outcome.tokens[1] in (2, 3)  # One token per chunk, and the token in progress
 
 
 def test_when_kv_runs_out_the_latest_is_preempted_and_still_finishes() -> None:
-    """Two requests together exceed the cache, but both generate all of their tokens."""
+    """Two requests together exceed the cache, but both get all of their tokens."""
     machine, outcome = Batcher(Linear(), Limits(2, 60, 50)), Outcome()
     machine.submit(Work(1, 20, 30))
     machine.submit(Work(2, 20, 30))
@@ -200,8 +203,8 @@ def test_when_kv_runs_out_the_latest_is_preempted_and_still_finishes() -> None:
     assert outcome.finished_ms[1] < outcome.finished_ms[2]
 
 
-def test_held_kv_keeps_a_request_waiting_until_it_is_released() -> None:
-    """A lease occupies cache; its release lets the next request in."""
+def test_a_request_waits_for_leased_kv_until_its_release() -> None:
+    """A lease occupies cache. Its release admits the next request."""
     machine = Batcher(Linear(), Limits(2, 100, 200, lease_ms=1e6))
     machine.submit(Work(1, 80, 1, Part.PREFILL))
     machine.advance(100.0)
@@ -216,8 +219,8 @@ def test_held_kv_keeps_a_request_waiting_until_it_is_released() -> None:
     assert outcome.first_ms[2] == pytest.approx(500.0 + Linear().prefill_ms(30))
 
 
-def test_an_aborted_request_gives_its_kv_back_wherever_it_is() -> None:
-    """Waiting, running and loading requests can be aborted; a finished request cannot."""
+def test_an_aborted_request_frees_its_kv_in_any_state() -> None:
+    """Waiting, running and loading requests can be aborted, but not a finished one."""
     machine = Batcher(Linear(), Limits(2, 100, 50))
     for number, part in enumerate([Part.WHOLE, Part.DECODE, Part.WHOLE]):
         machine.submit(Work(number, 20, 10, part, 1e6 if part is Part.DECODE else 0.0))
@@ -229,7 +232,7 @@ def test_an_aborted_request_gives_its_kv_back_wherever_it_is() -> None:
     assert machine.advance(1e4) == []
 
 
-def test_what_can_never_fit_and_time_that_runs_back_are_refused() -> None:
+def test_oversized_requests_and_decreasing_times_are_refused() -> None:
     """The error names the value, and the state stays unchanged."""
     machine = Batcher(Linear(), Limits(2, 100, 50))
     with pytest.raises(InvalidValue, match="KV cache"):

@@ -1,5 +1,4 @@
-"""The compiled batching, compared with the Batcher as the reference: same requests, same wake-ups,
-same times."""
+"""Compiled batching, with the Batcher as reference: same requests, same wake-ups, same times."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def grid() -> TimingGrid:
 
 
 class GridTimings:
-    """The step times of the compiled kernel, so that both implementations use the same times."""
+    """Step times of the compiled kernel. Both implementations use them."""
 
     def prefill_ms(self, tokens: float, context: float = 0.0) -> float:
         return self.mixed_ms(tokens, context, 0.0, 0.0)
@@ -57,8 +56,10 @@ Machine = Batcher | CompiledBatcher
 def lived(
     machine: Machine, works: list[tuple[float, Work]], wakes: list[float], held_ms: float
 ) -> list[tuple[float, int, str]]:
-    """All outputs of `machine`. The KV of a prefill is fetched after `held_ms`, or expires if
-    `held_ms` is negative."""
+    """All outputs of `machine`.
+
+    KV of a prefill is fetched after `held_ms`, or its lease expires if `held_ms` is negative.
+    """
     out: list[tuple[float, int, str]] = []
     todo = sorted(works, key=lambda item: item[0])
     releases: list[tuple[float, int]] = []
@@ -89,7 +90,7 @@ def lived(
             extra.pop(0)
         while todo and todo[0][0] <= now:
             machine.submit(todo.pop(0)[1])
-        # A simulated engine continues after KV is freed, and when a submitted request can begin.
+        # A simulated engine continues when KV is freed, and when a submitted request can begin.
         if freed or isinstance(machine, Batcher) or machine.next_event_ms() <= now:
             machine.advance(now)
     raise AssertionError("it does not end")
@@ -116,15 +117,16 @@ works = st.lists(
     held_ms=st.floats(-1.0, 300.0),
 )
 @settings(max_examples=120, deadline=None)
-def test_the_compiled_machine_does_what_the_batcher_does(
+def test_compiled_batching_equals_the_batcher(
     works: list[tuple[float, int, int, Part, float]],
     wakes: list[float],
     seqs: int,
     kv: int,
     held_ms: float,
 ) -> None:
-    """The cases include chunked prompts, full KV caches, preemption, leases, KV in transfer, and
-    wake-ups in between."""
+    """Cases include chunked prompts, full KV caches, preemption, leases, KV in transfer, and
+    wake-ups in between.
+    """
     limits = Limits(seqs, kv, BATCHED, lease_ms=200.0)
     asked = [
         (at, Work(i, prompt, 1 if part is Part.PREFILL else output, part,
@@ -137,9 +139,10 @@ def test_the_compiled_machine_does_what_the_batcher_does(
     assert (fast.preemptions, fast.held_leases) == (slow.preemptions, slow.held_leases)
 
 
-def test_a_full_cache_preempts_in_both() -> None:
-    """Ten prompts of 100 tokens fill the KV cache of 1000 tokens, so the first decode steps have no
-    room."""
+def test_a_full_cache_causes_preemption_in_both() -> None:
+    """Ten prompts of 100 tokens fill the KV cache of 1000 tokens, so the first decode iterations
+    have no room.
+    """
     limits = Limits(20, 1000, BATCHED)
     asked = [(0.0, Work(i, 100, 60)) for i in range(12)]
     slow, fast = Batcher(GridTimings(), limits), CompiledBatcher(grid(), limits)

@@ -1,4 +1,4 @@
-"""Long-run shares follow the weights; ejected endpoints get no requests."""
+"""Long-run traffic shares follow the weights. Ejected endpoints get no requests."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ def made(shape: list[tuple[float, int, bool]]) -> Router:
 
 
 @given(sizes, st.integers(50, 400))
-def test_shares_match_weights(shape: list[tuple[float, int, bool]], rounds: int) -> None:
-    """The difference from the exact share of a group is never more requests than there are
-    groups."""
+def test_shares_follow_the_weights(shape: list[tuple[float, int, bool]], rounds: int) -> None:
+    """A group differs from its exact share by at most as many requests as there are groups."""
     router = made(shape)
     seen: Counter[str] = Counter()
     per_instance: Counter[str] = Counter()
@@ -53,7 +52,7 @@ def test_shares_match_weights(shape: list[tuple[float, int, bool]], rounds: int)
 
 
 @given(sizes, st.data())
-def test_ejected_instances_get_nothing_and_the_rest_keep_their_shares(
+def test_ejected_instances_get_no_requests_and_others_keep_their_shares(
     shape: list[tuple[float, int, bool]], data: st.DataObject
 ) -> None:
     router = made(shape)

@@ -15,12 +15,14 @@ from topics.records import Endpoint, RouteGroup, Routes
 HOLD_MS, QUEUE_MS, TTFT_MS = 3_000, 10_000, 2_000
 ENDS = [Endpoint(name, f"h:{name}") for name in "abcd"]
 
-# instance -> slots; two instances form a group; the groups have weights 1 and 3
+# slots by instance; two instances form a group; the groups have weights 1 and 3
 fleets = st.dictionaries(st.integers(0, 3), st.integers(0, 4), max_size=4)
 
 
 class TheLine(RuleBasedStateMachine):
-    """A state machine in which each rule is an event at a gateway and the gateway's reaction."""
+    """A Hypothesis state machine. Each rule is an event at a gateway, with the
+    gateway's reaction.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +122,7 @@ class TheLine(RuleBasedStateMachine):
     @rule(end=st.sampled_from(ENDS))
     def eject(self, end: Endpoint) -> None:
         self._eject(end)
-        self._settle()  # its waiting requests may return to instances that were tried already
+        self._settle()  # Its waiting requests may return to instances that already failed for them.
 
     @rule(end=st.sampled_from(ENDS))
     def readmit(self, end: Endpoint) -> None:

@@ -39,8 +39,9 @@ def test_every_request_ends_once_and_in_order_of_its_events(
     counts: dict[str, int],
     gateways: int,
 ) -> None:
-    """No request is lost or duplicated; in the windows arrivals equal completions + failures +
-    refusals."""
+    """No request is lost or counted twice. In the windows, arrivals equal completions + failures +
+    refusals.
+    """
     found = [Arrival(at, "mini", read, made) for at, read, made in sorted(drawn)]
     one = simulator(counts, found, 120.0, 100.0, tuple(script), gateways=gateways)
     ends: list[int] = []

@@ -1,4 +1,6 @@
-"""Slow, simple solutions that check the compiled placement search and share no code with it."""
+"""Slow, simple solutions for checks of the compiled placement search. They
+share no code with it.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ Floats = npt.NDArray[np.float64]
 
 
 def assignments(nodes: Sequence[int], stages: int) -> Iterator[list[list[int]]]:
-    """Every partition of labelled nodes into `stages` non-empty stages; the order of stages does
-    not count."""
+    """Every partition of labelled nodes into `stages` non-empty stages, regardless of the order of
+    stages.
+    """
 
     def place(rest: list[int], parts: list[list[int]]) -> Iterator[list[list[int]]]:
         if not rest:
@@ -34,7 +37,7 @@ def assignments(nodes: Sequence[int], stages: int) -> Iterator[list[list[int]]]:
 
 
 def best_by_layers(table: Floats, parts: list[list[int]]) -> float:
-    """The best rate of the slowest of the given stages, by a recursion over layer counts."""
+    """The best rate of the slowest of these stages, by a recursion over layer counts."""
     total = table.shape[2]
     curves = [
         [sum(float(table[len(parts) - 1, c, j]) for c in part) for j in range(total)]
@@ -67,12 +70,15 @@ def best_placement_by_dp(table: Floats, nodes: Sequence[int], chains: bool = Fal
 
 
 def best_placement_by_ilp(table: Floats, nodes: Sequence[int]) -> float:
-    """The optimum by the ILP of Coral sec. 4.2, one per stage count, solved by HiGHS."""
+    """The optimum by the ILP of Coral sec. 4.2. HiGHS solves one ILP per stage count."""
     return max(_ilp(table, nodes, stages) for stages in range(1, len(nodes) + 1))
 
 
 def _ilp(table: Floats, nodes: Sequence[int], stages: int) -> float:
-    """Maximise T; x[s, j]: stage s has j layers; y[s, k]: node k is in stage s; z = x y."""
+    """Maximise T.
+
+    x[s, j]: stage s has j layers. y[s, k]: node k is in stage s. z = x y.
+    """
     total = table.shape[2]
     if stages > min(total, table.shape[0]):
         return 0.0

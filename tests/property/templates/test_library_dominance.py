@@ -26,7 +26,7 @@ Multiset = tuple[int, ...]
 def make_request(
     layers: int, memories_gb: list[float], gpus: list[int], engine: EngineCapabilities, nodes: int
 ) -> LibraryRequest:
-    """A request for a 10 GB model, with the given memory and GPU count of each configuration."""
+    """A request for a 10 GB model, with this memory and GPU count of each configuration."""
     model = ModelSpec("m", layers, 64, 8, 8, 8, 128, 100, 1e9, 1e9, 10e9, 1e3)
     configs = tuple(
         NodeSlice(GpuSpec(f"g{i}", 1.0, 0.0, 1.0, memory / n, 1.0, 1.0), n)
@@ -38,8 +38,10 @@ def make_request(
 
 
 def brute_force(request: LibraryRequest, table: Floats) -> dict[Multiset, float]:
-    """The throughput of every template that no set of other templates on at most the same nodes
-    reaches."""
+    """The throughput of every undominated template.
+
+    No set of other templates on at most the same nodes reaches its throughput.
+    """
     configs = len(request.configs)
     engine = request.engine
     most = 1 if engine.single_node else request.max_nodes
@@ -81,8 +83,9 @@ def splits(nodes: Multiset) -> Iterator[tuple[Multiset, Multiset]]:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[LibraryRequest, Floats]:
-    """Problems of up to three configurations, five nodes and six layers; throughputs are whole
-    numbers."""
+    """Problems of up to three configurations, five nodes and six layers. Throughputs are whole
+    numbers.
+    """
     configs = draw(st.integers(1, 3))
     layers = draw(st.integers(1, 6))
     nodes = draw(st.integers(1, 5))
@@ -99,10 +102,10 @@ def problems(draw: st.DrawFn) -> tuple[LibraryRequest, Floats]:
 
 @settings(max_examples=120, deadline=None)
 @given(problems())
-def test_library_keeps_exactly_what_no_split_dominates(
+def test_a_library_keeps_exactly_the_templates_that_no_split_dominates(
     problem: tuple[LibraryRequest, Floats],
 ) -> None:
-    """The comparison covers enumeration, memory limits, engine filter, placement and dominance."""
+    """This covers enumeration, memory limits, engine filter, placement and dominance."""
     request, table = problem
     library = build_library(request, table)
     found = {
@@ -114,11 +117,12 @@ def test_library_keeps_exactly_what_no_split_dominates(
 
 @settings(max_examples=60, deadline=None)
 @given(problems())
-def test_every_template_carries_a_placement_that_gives_its_throughput(
+def test_the_placement_of_every_template_gives_its_throughput(
     problem: tuple[LibraryRequest, Floats],
 ) -> None:
     """Stages use the template's nodes, their layers add up to the model's, and the engine's limits
-    hold."""
+    are kept.
+    """
     request, table = problem
     engine = request.engine
     for template in build_library(request, table).templates():
@@ -138,9 +142,10 @@ def test_every_template_carries_a_placement_that_gives_its_throughput(
             assert len(nodes) == 1
 
 
-def test_an_equal_rate_is_dominated_and_a_gain_is_kept() -> None:
-    """Two separate nodes serve the sum of both rates: an equal rate is no template, a pipeline with
-    a higher rate is one."""
+def test_a_pipeline_is_kept_only_if_it_is_faster_than_its_parts() -> None:
+    """Two separate nodes serve the sum of both rates. A pipeline with an equal rate is dropped; one
+    with a higher rate is kept.
+    """
     request = make_request(2, [10.0], [1], CORAL, 2)
     alone = np.array([[[9.0, 5.0]], [[9.0, 1.0]]])
     assert [t.node_counts for t in build_library(request, alone).templates()] == [(1,)]
@@ -151,7 +156,9 @@ def test_an_equal_rate_is_dominated_and_a_gain_is_kept() -> None:
 
 @pytest.mark.parametrize(("ratio", "expected"), [(3.9, [1, 2, 3]), (4.0, [1, 2, 3, 4])])
 def test_memory_ratio_bounds_the_multisets(ratio: float, expected: list[int]) -> None:
-    """The maximum is rho times the memory of the model; each node here holds exactly one model."""
+    """The maximum is rho times the memory of the model. Here each node has room for exactly one
+    model.
+    """
     base = make_request(12, [10.0], [1], CORAL, 6)
     request = LibraryRequest(
         base.model, base.phase, base.slo, base.bucket, base.configs, CORAL, "", 6, ratio

@@ -18,7 +18,7 @@ from tests.property.templates.placement_oracle import (
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Floats, list[int]]:
-    """A table of whole numbers (so that sums are exact) and the nodes of one case."""
+    """The nodes of one case, and a table of whole numbers, so that sums are exact."""
     configs = draw(st.integers(1, 4))
     layers = draw(st.integers(1, 9))
     stages = draw(st.integers(1, 6))
@@ -30,8 +30,10 @@ def cases(draw: st.DrawFn) -> tuple[Floats, list[int]]:
 
 
 def assert_is_placement(found: Placement, table: Floats, nodes: list[int]) -> None:
-    """Assert that the stages split the nodes, the layers add up to the model's, and the rate is
-    that of the placement."""
+    """Assert that this is a placement with the stated rate.
+
+    The stages split the nodes, and their layers add up to the model's.
+    """
     if not found.stages:
         assert found.req_per_s == 0.0
         return
@@ -63,7 +65,7 @@ def test_a_table_that_rises_in_layers_is_refused() -> None:
 @settings(max_examples=150, deadline=None)
 @given(cases())
 def test_chains_put_one_node_in_each_stage(case: tuple[Floats, list[int]]) -> None:
-    """An engine without data parallelism inside a stage can run these placements."""
+    """An engine without data parallelism inside a stage can run such placements."""
     table, nodes = case
     found = PlacementSearch(table).best(nodes, only_chains=True)
     assert found.req_per_s == best_placement_by_dp(table, nodes, chains=True)
@@ -71,8 +73,9 @@ def test_chains_put_one_node_in_each_stage(case: tuple[Floats, list[int]]) -> No
 
 
 def roofline_like(seed: int, configs: int, stages: int, layers: int) -> Floats:
-    """Realistic tables: speed / layers, up to the limit of memory or of the stage's latency
-    budget."""
+    """Realistic tables: speed / layers, up to the limit of memory or of the
+    stage's latency budget.
+    """
     rng = np.random.default_rng(seed)
     speed = rng.uniform(5.0, 500.0, configs)
     fits = rng.integers(1, layers + 1, configs)
@@ -88,7 +91,7 @@ def roofline_like(seed: int, configs: int, stages: int, layers: int) -> Floats:
 
 @pytest.mark.parametrize("seed", range(18))
 def test_search_equals_the_ilp_of_the_paper(seed: int) -> None:
-    """The ILP is that of Coral, linearised and solved by HiGHS for every stage count."""
+    """The ILP is that of Coral, linearised. HiGHS solves it for every stage count."""
     rng = np.random.default_rng(1000 + seed)
     size = 1 + seed % 6
     layers = int(rng.integers(max(2, size), 9))
@@ -101,7 +104,7 @@ def test_search_equals_the_ilp_of_the_paper(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_search_is_exact_at_the_depth_of_real_models(seed: int) -> None:
-    """Up to 94 layers and six nodes are compared with the dynamic program."""
+    """Cases of up to 94 layers and six nodes are compared with the dynamic program."""
     rng = np.random.default_rng(seed)
     layers = int(rng.choice([24, 36, 64, 80, 94]))
     table = roofline_like(seed, 4, 6, layers)
