@@ -196,7 +196,8 @@ def _model(model: Mapping[str, Any]) -> Finding:
             False,
             name,
             f"{said}; it is planned by its declared workload, and not scaled in",
-            "send its requests through the gateway, or name a `demand` query in shoal.yaml",
+            "send its requests through the gateway, or name a `demand` query in shoal.yaml (shoal "
+            "doctor --config FILE shows the answers to it)",
         )
     if model["proposal"]:
         number = model["proposal"]

@@ -6,7 +6,7 @@ finding shows query and reply, and tells a missing series from zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import PurePosixPath
@@ -79,7 +79,7 @@ def _finding(
     )
     failed = any(reply.value is None and not reply.empty for reply in replies.values())
     if values:
-        total = f"{sum(values):g} req/s" if what == "demand" else _count(sum(values))
+        total = f"{_rate(sum(values))}" if what == "demand" else _count(sum(values))
         mend = "see the reply that is no number" if failed else ""
         return Finding(not failed, title, f"{total} ({words})", mend)
     if failed:
@@ -98,7 +98,7 @@ def _missing(
 ) -> Finding:
     """Finding about a model without a series in Prometheus, with the names that Prometheus has."""
     present = sorted({name for ask in asks.values() for name in _present(ask)} - set(names))
-    near = _near(names, present)
+    near = _near({*names, service.model, service.hugging_face_name} - {""}, present)
     key = f"models.{service.model}.served_as"
     if near:
         hint = f"set {key}: {near[0]} in {config.path} if this is the model"
@@ -123,12 +123,12 @@ def _demand(ask: Ask, name: str) -> _Reply:
     except Exception as error:
         return _error(error)
     if samples is None or samples <= 0.0:
-        return _Reply(rate, rate is None, "no such series" if rate is None else f"{rate:g} req/s")
+        return _Reply(rate, rate is None, "no such series" if rate is None else _rate(rate))
     every_s = _SPAN_S / samples
     if rate is None:
         return _Reply(None, False, "series with fewer than two samples in five minutes")
     often = f", about {every_s:.0f} s between scrapes, so the demand is a mean over five minutes"
-    return _Reply(rate, False, f"{rate:g} req/s{often if every_s > _OFTEN_S else ''}")
+    return _Reply(rate, False, _rate(rate) + (often if every_s > _OFTEN_S else ""))
 
 
 def _servers(ask: Ask, name: str) -> _Reply:
@@ -151,13 +151,13 @@ def _custom_demand(config: Config, service: Service, asks: Mapping[str, Ask]) ->
             answer = ask(query)
             rate = rate_of(answer)
             words = "empty" if not answer else "a value that is no rate"
-            replies[server] = _Reply(rate, not answer, words if rate is None else f"{rate:g} req/s")
+            replies[server] = _Reply(rate, not answer, words if rate is None else _rate(rate))
         except Exception as error:
             replies[server] = _error(error)
     words = "; ".join(f"{server}: {reply.words}" for server, reply in replies.items())
     values = [reply.value for reply in replies.values() if reply.value is not None]
     failed = any(reply.value is None and not reply.empty for reply in replies.values())
-    said = f"{f'{sum(values):g} req/s' if values else 'unknown, not 0'} ({words}) for {query}"
+    said = f"{_rate(sum(values)) if values else 'unknown, not 0'} ({words}) for {query}"
     key = f"models.{service.model}.demand in {config.path}"
     mend = "" if values and not failed else f"mend {key}: it must return requests/s"
     return Finding(not mend, title, said, mend)
@@ -181,15 +181,21 @@ def _present(ask: Ask) -> list[str]:
         return []
 
 
-def _near(names: Sequence[str], present: Sequence[str]) -> list[str]:
+def _near(names: Collection[str], present: Sequence[str]) -> list[str]:
     """Items of `present` that probably mean the same model.
 
     Names with the same last part of a path come first, then similar names.
     """
     ends = {PurePosixPath(name).name.lower() for name in names}
     same = [name for name in present if PurePosixPath(name).name.lower() in ends]
-    similar = [near for name in names for near in get_close_matches(name, present, n=3, cutoff=0.6)]
+    similar = [
+        near for name in sorted(names) for near in get_close_matches(name, present, n=3, cutoff=0.6)
+    ]
     return list(dict.fromkeys((*same, *similar)))[:_SHOWN]
+
+
+def _rate(req_per_s: float) -> str:
+    return f"{req_per_s:.3g} req/s"
 
 
 def _count(count: float) -> str:

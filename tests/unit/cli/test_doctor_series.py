@@ -75,6 +75,8 @@ def test_a_similar_name_is_proposed(tmp_path: Path) -> None:
     (found,) = findings(tmp_path, {"main": prometheus({mirror: 1.0, "qwen": 1.0})})
     assert f'there are: "{mirror}" and 1 more' in found.said
     assert found.mend.startswith(f"set models.mini.served_as: {mirror} in ")
+    (own,) = findings(tmp_path, {"main": prometheus({LLAMA: 1.0})}, "demand: vllm, served_as: x")
+    assert own.mend.startswith(f"set models.mini.served_as: {LLAMA} in ")
     (far,) = findings(tmp_path, {"main": prometheus({"qwen": 1.0})})
     assert 'there are: "qwen"' in far.said
     assert far.mend.endswith("to the name that vLLM serves")
