@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def headers() -> list[dict[str, str]]:
-    """HTTP headers of the requests that `address` received."""
+    """HTTP headers and path of the requests that `address` received."""
     return []
 
 
@@ -55,7 +55,7 @@ def address(folder: Path, headers: list[dict[str, str]]) -> Iterator[str]:
         def do_GET(self) -> None:
             good = self.headers.get("Authorization") == f"Bearer {(folder / 'good').read_text()}"
             found = {"data": {"result": [{"metric": {}, "value": [0, "2.5"]}]}}
-            headers.append(dict(self.headers))
+            headers.append({**self.headers, "path": self.path})
             self.send_response(200 if good else 401)
             self.end_headers()
             self.wfile.write(json.dumps(found).encode())
@@ -96,13 +96,16 @@ def test_the_token_is_read_for_each_query_and_the_authority_is_trusted(
         ask("up")
 
 
-def test_the_tenant_is_sent_as_a_header(
+def test_the_tenant_is_sent_and_a_partial_answer_refused(
     folder: Path, address: str, headers: list[dict[str, str]]
 ) -> None:
+    """Thanos and VictoriaMetrics answer without a store that is away, unless the query forbids
+    it."""
     said = f"{{url: '{address}', ca_file: ca.pem, token_file: good, headers: {{X-Scope-OrgID: 7}}}}"
     (folder / "good").write_text("t")
     assert rate_of(prometheus(declared(folder, said))("up")) == 2.5
     assert headers[-1]["X-Scope-OrgID"] == "7"
+    assert "partial_response=false&deny_partial_response=1" in headers[-1]["path"]
 
 
 def test_a_wrong_token_is_not_printed_and_an_unknown_authority_is_not_trusted(
