@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoscaler.simulation.hindsight.hindsight_cost import BOUND_NAME
 from autoscaler.simulation.policies.registry import POLICIES, VARIANTS
 from loadtests.experiments.page import standalone
 from streams.tools.backtest.backtest_report import WITHIN
@@ -124,9 +125,11 @@ def _table(report: Report) -> list[str]:
         "| knob |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for policy in sorted(report["policies"], key=lambda p: p["cost_usd"]):
+    known = [policy for policy in report["policies"] if policy["cost_usd"] is not None]
+    for policy in sorted(known, key=lambda p: p["cost_usd"]):
         if not policy["simulated"]:
-            lines.append(f"| {policy['name']} | (bound) | {policy['cost_usd']:.2f} |" + " |" * 6)
+            what = "bound" if policy["name"] == BOUND_NAME else "planned"
+            lines.append(f"| {policy['name']} | ({what}) | {policy['cost_usd']:.2f} |" + " |" * 6)
             continue
         over = policy["regret_to_oracle"]
         knob = policy["knob"]["value"]

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from autoscaler.domain.validation import InvalidValue, finite, whole
-from autoscaler.simulation.policies import oracle
+from autoscaler.simulation.hindsight import hindsight_cost
 from autoscaler.simulation.policies.policy import Policy
 from autoscaler.simulation.policies.registry import DEFAULT, POLICIES, VARIANTS, policies_by_name
 from streams.cli.interrupts import sigterm_unwinds, workers_spared
@@ -48,9 +48,10 @@ _FLUID = tuple(name for name in DEFAULT if name != "fixed-best")
 _ALL_CORES = -1
 _LEAST_SCALE, _MOST_SCALE = 1e-4, 1e4
 _WIDTH = 110  # characters of the table; narrower terminals wrap it
-_EPILOG = """policies: {names}; "variants" is ours without each part; "oracle", the lower bound, is
-always there. A trace is a file of any form in docs/reference/formats.md, a CSV, JSON or Parquet
-file with columns for time, input and output tokens, or ServeGen's windows."""
+_EPILOG = """policies: {names}; "variants" is ours without each part. "hindsight", the cheapest
+plan for a demand that is known beforehand, and "oracle", a lower bound, are always there. A trace
+is a file of any form in docs/reference/formats.md, a CSV, JSON or Parquet file with columns for
+time, input and output tokens, or ServeGen's windows."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -227,7 +228,7 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
         Run(one, name, knob, seed, _timeline(args, name, seed, policies[0].name, one is demand))
         for one in judged  # This is the outer loop, because a worker keeps few workloads.
         for seed in seeds
-        for name, knob in (*knobs.items(), (oracle.NAME, 0.0))
+        for name, knob in (*knobs.items(), (hindsight_cost.NAME, 0.0))
     ]
     outcomes = _run("simulating", main, args)
     curves: dict[str, tuple[Row, ...]] = {}
@@ -248,7 +249,7 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
             name: tuple(_row(name, value, found) for value in values)
             for name, values in swept.items()
         }
-    bounds = [outcome.bound for outcome in outcomes if outcome.bound is not None]
+    plans = [outcome.hindsight for outcome in outcomes if outcome.hindsight is not None]
     return Backtest(
         demand.traces,
         tuple(args.also),
@@ -256,8 +257,7 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
         seeds,
         tuple(_row(name, knob, outcomes) for name, knob in knobs.items()),
         curves,
-        sum(bound.cost_usd for bound in bounds) / len(bounds),
-        sum(bound.attainment for bound in bounds) / len(bounds),
+        hindsight_cost.mean_of(plans),
         tuned,
     )
 

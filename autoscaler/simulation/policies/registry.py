@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoscaler.domain.validation import InvalidValue
+from autoscaler.simulation.hindsight.hindsight_cost import BOUND_NAME, NAME
 from autoscaler.simulation.policies import (
     cauchy,
     fixed_fleets,
     hpa,
     knative,
-    oracle,
     shoal_policy,
     skyserve,
 )
@@ -43,16 +43,16 @@ DEFAULT = tuple(name for name in POLICIES if name not in VARIANTS)
 def policies_by_name(names: Sequence[str]) -> tuple[Policy, ...]:
     """The policies called `names`, in this order.
 
-    "variants" means all variants of Shoal that lack one part. The oracle is skipped, because it is
-    always computed. Raises InvalidValue for an unknown name.
+    "variants" means all variants of Shoal that lack one part. The hindsight plan and its
+    bound are skipped, because they are always computed. Raises InvalidValue for an unknown name.
     """
     found: list[Policy] = []
     for name in names:
         for one in VARIANTS if name == "variants" else (name,):
-            if one == oracle.NAME:
+            if one in (NAME, BOUND_NAME):
                 continue
             if one not in POLICIES:
-                allowed = ", ".join((*POLICIES, "variants", oracle.NAME))
+                allowed = ", ".join((*POLICIES, "variants", NAME, BOUND_NAME))
                 raise InvalidValue("--policies", one, f"one of {allowed}")
             if POLICIES[one] not in found:
                 found.append(POLICIES[one])

@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 
 from autoscaler.domain.cluster import Service
-from autoscaler.simulation.policies import oracle
+from autoscaler.simulation.hindsight import hindsight_cost
+from autoscaler.simulation.hindsight.hindsight_cost import Hindsight
 from autoscaler.simulation.policies.registry import POLICIES
 from autoscaler.simulation.policy_score import Score
 from streams.tools.backtest.backtest_demand import Workload
@@ -54,8 +55,8 @@ class Backtest:
     """The whole result. also: further traces, each simulated separately. workloads: of all traces.
 
     rows: one per policy, in the order of the options. curves: for each policy, one row per setting
-    of its knob, on the same traces as `rows`. oracle_usd, oracle_attainment: means of the oracle's
-    bound over traces and seeds. tuned: by policy, the setting chosen by a sweep on another trace.
+    of its knob, on the same traces as `rows`. hindsight: mean over traces and seeds. tuned: by
+    policy, the setting chosen by a sweep on another trace.
     """
 
     traces: tuple[str, ...]
@@ -64,8 +65,7 @@ class Backtest:
     seeds: tuple[int, ...]
     rows: tuple[Row, ...]
     curves: Mapping[str, tuple[Row, ...]]
-    oracle_usd: float
-    oracle_attainment: float
+    hindsight: Hindsight
     tuned: Mapping[str, float]
 
     @property
@@ -112,9 +112,9 @@ class Backtest:
         )
 
 
-def regret(cost_usd: float, oracle_usd: float) -> float | None:
-    """The cost above the oracle's bound, as a fraction of the bound; None if the bound is 0."""
-    return cost_usd / oracle_usd - 1.0 if oracle_usd > 0.0 else None
+def regret(cost_usd: float, least_usd: float | None) -> float | None:
+    """The cost above `least_usd`, as a fraction of it; None if it is unknown or 0."""
+    return cost_usd / least_usd - 1.0 if least_usd else None
 
 
 def as_json(found: Backtest) -> bytes:
@@ -129,7 +129,7 @@ def as_json(found: Backtest) -> bytes:
         "seeds": list(found.seeds),
         "notes": list(found.notes),
         "models": {s.model: _model(found, s) for s in scenario.cluster.services},
-        "policies": [*(_policy(found, row) for row in found.rows), _oracle(found)],
+        "policies": [*(_policy(found, row) for row in found.rows), *_hindsight(found)],
         "curves": {
             name: [
                 {
@@ -173,7 +173,8 @@ def _policy(found: Backtest, row: Row) -> dict[str, Any]:
         "simulated": True,
         "knob": {"name": policy.knob, "value": row.knob, "tuned": row.policy in found.tuned},
         **{figure: row.mean(figure) for figure in FIGURES},
-        "regret_to_oracle": regret(row.mean("cost_usd"), found.oracle_usd),
+        "regret_to_hindsight": regret(row.mean("cost_usd"), found.hindsight.plan_usd),
+        "regret_to_oracle": regret(row.mean("cost_usd"), found.hindsight.bound_usd),
         "undercut_by": list(found.undercut_by(row)),
         "intervals": _intervals(row, _SHOWN_WITH_INTERVAL),
         "models": {
@@ -194,29 +195,48 @@ def _intervals(row: Row, figures: Sequence[str]) -> dict[str, tuple[float, float
     }
 
 
-def _oracle(found: Backtest) -> dict[str, Any]:
-    nothing: dict[str, Any] = dict.fromkeys(FIGURES)
-    return {
-        "name": oracle.NAME,
-        "about": oracle.ABOUT,
-        "source": "autoscaler/simulation/policies/oracle.py",
-        "simulated": False,
+def _hindsight(found: Backtest) -> list[dict[str, Any]]:
+    """The plan and the bound, as rows of policies that were not simulated."""
+    known = found.hindsight
+    nothing: dict[str, Any] = {**dict.fromkeys(FIGURES), "simulated": False}
+    source = "autoscaler/simulation/hindsight/hindsight_cost.py"
+    plan = {
+        "name": hindsight_cost.NAME,
+        "about": hindsight_cost.ABOUT,
+        "source": source,
         **nothing,
-        "cost_usd": found.oracle_usd,
-        "slo_attainment": found.oracle_attainment,
+        "cost_usd": known.plan_usd,
+        "lower_bound_usd": known.plan_bound_usd,
+        "gap": known.gap,
+        "served_fraction": known.served,
+        "slo_attainment": known.attainment * known.served,
+        "regret_to_hindsight": None if known.plan_usd is None else 0.0,
+        "regret_to_oracle": None
+        if known.plan_usd is None
+        else regret(known.plan_usd, known.bound_usd),
+    }
+    bound = {
+        "name": hindsight_cost.BOUND_NAME,
+        "about": hindsight_cost.BOUND_ABOUT,
+        "source": source,
+        **nothing,
+        "cost_usd": known.bound_usd,
+        "slo_attainment": known.attainment,
+        "regret_to_hindsight": regret(known.bound_usd, known.plan_usd),
         "regret_to_oracle": 0.0,
     }
+    return [plan, bound]
 
 
 def table(found: Backtest) -> Sequence[tuple[str, ...]]:
     """Rows for display: a header, then one line per policy, cheapest first."""
     header = (
         "policy", "SLO met", "USD", "GPU h", "tokens/s", "unserved", "reaction", "reversals/h",
-        "starts", "over oracle",
+        "starts", "over hindsight",
     )  # fmt: skip
     lines = [header]
     for row in sorted(found.rows, key=lambda row: (row.mean("cost_usd"), row.policy)):
-        over = regret(row.mean("cost_usd"), found.oracle_usd)
+        over = regret(row.mean("cost_usd"), found.hindsight.plan_usd)
         lines.append(
             (
                 row.policy,
@@ -231,8 +251,13 @@ def table(found: Backtest) -> Sequence[tuple[str, ...]]:
                 "-" if over is None else f"{100 * over:+.0f}%",
             )
         )
-    lines.append(
-        (oracle.NAME, f"({100 * found.oracle_attainment:.0f}%)", f"{found.oracle_usd:.2f}",
-         *("-",) * 6, "+0%")
-    )  # fmt: skip
+    known = found.hindsight
+    for name, usd, met in (
+        (hindsight_cost.NAME, known.plan_usd, known.attainment * known.served),
+        (hindsight_cost.BOUND_NAME, known.bound_usd, known.attainment),
+    ):
+        over = None if usd is None else regret(usd, known.plan_usd)
+        cells = ("-" if usd is None else f"{usd:.2f}", *("-",) * 6)
+        last = "-" if over is None else f"{100 * over:+.0f}%"
+        lines.append((name, f"({100 * met:.0f}%)", *cells, last))
     return lines

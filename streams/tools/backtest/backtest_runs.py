@@ -17,7 +17,7 @@ from pathlib import Path
 import joblib
 import orjson
 
-from autoscaler.simulation.policies import oracle
+from autoscaler.simulation.hindsight import hindsight_cost
 from autoscaler.simulation.policies.policy import PolicyContext, policy_context
 from autoscaler.simulation.policies.registry import POLICIES
 from autoscaler.simulation.policy_score import Score, score
@@ -33,8 +33,8 @@ BACKENDS = ("local", "dask", "ray")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulation. policy: a name in the table of policies, or the oracle. timeline: the output
-    file."""
+    """One simulation. policy: a name in the table of policies, or the hindsight plan. timeline: the
+    output file."""
 
     demand: Demand
     policy: str
@@ -45,11 +45,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a run: a score, or the oracle's bound."""
+    """The result of a run: a score, or the plan in hindsight."""
 
     run: Run
     score: Score | None = None
-    bound: oracle.Bound | None = None
+    hindsight: hindsight_cost.Hindsight | None = None
 
 
 @lru_cache(maxsize=2)
@@ -65,8 +65,8 @@ def run(one: Run) -> Outcome:
     """Simulate `one`, and judge the result by the declared SLOs. UserError: the timeline cannot be
     written."""
     workload, setting = prepared(one.demand, one.seed)
-    if one.policy == oracle.NAME:
-        return Outcome(one, bound=oracle.bound(setting))
+    if one.policy == hindsight_cost.NAME:
+        return Outcome(one, hindsight=hindsight_cost.hindsight(setting))
     policy = POLICIES[one.policy]
     trial = policy.build(setting, one.knob)
     if one.demand.fluid:

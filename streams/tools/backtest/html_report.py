@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoscaler.simulation.policies import oracle
+from autoscaler.simulation.hindsight import hindsight_cost
 from autoscaler.simulation.policies.registry import POLICIES
 from streams.html_text import escaped
 from streams.tools.backtest.backtest_report import Backtest, Row, table
@@ -154,7 +154,10 @@ def _about(found: Backtest) -> str:
             f"<li><b>{escaped(row.policy)}</b>: {escaped(policy.about)}; {escaped(policy.knob)} "
             f"{value} ({how}). Rule: {escaped(policy.source)}.</li>"
         )
-    items.append(f"<li><b>{oracle.NAME}</b>: {escaped(oracle.ABOUT)}.</li>")
+    gap = found.hindsight.gap
+    proof = "no plan was found" if gap is None else f"within {100 * gap:.1f}% of the best one"
+    items.append(f"<li><b>{hindsight_cost.NAME}</b>: {hindsight_cost.ABOUT}; {proof}.</li>")
+    items.append(f"<li><b>{hindsight_cost.BOUND_NAME}</b>: {hindsight_cost.BOUND_ABOUT}.</li>")
     return f"<ul>{''.join(items)}</ul>"
 
 

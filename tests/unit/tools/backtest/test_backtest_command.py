@@ -19,7 +19,8 @@ from streams.tools.backtest.backtest_runs import prepared
 CONFIG = Path(__file__).parents[2] / "simulation" / "mini.yaml"
 KEYS = {
     "name", "cost_usd", "gpu_hours", "slo_attainment", "goodput_tokens_per_s", "unserved_fraction",
-    "reaction_s", "reversals_per_h", "starts", "switches", "regret_to_oracle",
+    "reaction_s", "reversals_per_h", "starts", "switches", "regret_to_hindsight",
+    "regret_to_oracle",
 }  # fmt: skip
 
 
@@ -51,7 +52,8 @@ def report_folder(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_the_report_names_every_figure_of_every_policy(report_folder: Path) -> None:
     report = json.loads((report_folder / "a.json").read_bytes())
     names = [policy["name"] for policy in report["policies"]]
-    assert names == ["shoal", "knative", "cauchy", "fixed-peak", "shoal-no-surge", "oracle"]
+    assert names[-2:] == ["hindsight", "oracle"]
+    assert names[:-2] == ["shoal", "knative", "cauchy", "fixed-peak", "shoal-no-surge"]
     assert all(policy.keys() >= KEYS for policy in report["policies"])
     assert report["models"]["mini"]["requests"] == 2640
     page = (report_folder / "a.html").read_text()
@@ -61,12 +63,19 @@ def test_the_report_names_every_figure_of_every_policy(report_folder: Path) -> N
     assert "its knob was not swept" in page
 
 
-def test_the_oracle_costs_less_than_every_other_policy(report_folder: Path) -> None:
-    policies = json.loads((report_folder / "a.json").read_bytes())["policies"]
-    oracle = policies[-1]["cost_usd"]
-    assert 0.0 < oracle < min(policy["cost_usd"] for policy in policies[:-1])
-    for policy in policies[:-1]:
-        assert policy["regret_to_oracle"] == pytest.approx(policy["cost_usd"] / oracle - 1.0)
+def test_the_bound_costs_less_than_everyone_and_the_plan_lies_above_it(
+    report_folder: Path,
+) -> None:
+    *policies, plan, bound = json.loads((report_folder / "a.json").read_bytes())["policies"]
+    oracle, hindsight = bound["cost_usd"], plan["cost_usd"]
+    assert 0.0 < oracle <= plan["lower_bound_usd"] <= hindsight
+    assert oracle < min(policy["cost_usd"] for policy in policies)
+    for policy in (*policies, plan):
+        usd = policy["cost_usd"]
+        assert policy["regret_to_oracle"] == pytest.approx(usd / oracle - 1.0)
+        assert policy["regret_to_hindsight"] == pytest.approx(usd / hindsight - 1.0)
+    page = (report_folder / "a.html").read_text()
+    assert "<td>hindsight</td>" in page and "<td>oracle</td>" in page
 
 
 @pytest.mark.parametrize("name", ["shoal", "knative", "cauchy", "fixed-peak"])
@@ -222,7 +231,7 @@ def test_rates_run_policies_that_have_a_period_of_their_own(trace: Path, tmp_pat
     ])  # fmt: skip
     assert code == 0
     found = {p["name"]: p for p in json.loads(report.read_bytes())["policies"]}
-    assert len(found) == 6
+    assert len(found) == 7
     assert found["fixed-best"]["slo_attainment"] >= 0.95
     # The rate steps up, and these rules follow it.
     assert all(found[one]["starts"] > 3 for one in ("knative", "hpa-queue", "hpa-utilization"))
@@ -277,7 +286,7 @@ def test_a_refused_huge_request_changes_no_other_figure(
     assert code == 0
     assert "1 request is longer than its model's max_len" in capsys.readouterr().out
     for policy in json.loads((tmp_path / "out.json").read_bytes())["policies"]:
-        if policy["name"] != "oracle":
+        if policy["simulated"]:
             assert policy["slo_attainment"] == pytest.approx(30 / 31)
 
 
