@@ -1,4 +1,4 @@
-"""Alert records of an alerting system.
+"""Records of alerts from an alerting system.
 
 Points in time (fields `..._ms`) are ms of domain time since the epoch (`topics.time_base`).
 """
@@ -15,8 +15,8 @@ STATES = ("firing", "resolved")
 @dataclass(frozen=True, slots=True)
 class Alert:
     """One alert. name: free text of 1 to 200 printable characters. models: the affected models,
-    empty = all. A "resolved" alert permits no change, because an exporter that stops also resolves
-    its alerts."""
+    empty = all. A "resolved" alert is no evidence that a problem is over, because an exporter that
+    stops also resolves its alerts."""
 
     fingerprint: str
     name: str

@@ -1,7 +1,7 @@
 """The broker's clock, estimated from the append times of records that a process itself sent. Pure.
 
-Wall clocks are not trusted, not even the broker's: only differences between the broker's append
-times count.
+Wall clocks are not trusted, not even the broker's: callers use only differences between the
+broker's append times.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ class BrokerClock:
 
     mono_ns: reads the monotonic clock. fallback_ms: the time before the first sample.
 
-    A record sent at s and acknowledged at a (monotonic ms) was appended in between, so the broker's
-    clock is ahead of the monotonic clock by a value between append - a and append - s. The estimate
-    uses the narrowest such range among the last 8 samples that agrees with the newest range.
-    Samples that disagree with the newest sample are dropped, because the broker's clock was set in
-    between.
+    A record sent at s and acknowledged at a (monotonic ms) was appended in between, so the offset
+    of the broker's clock to the monotonic clock is between append - a and append - s. Of the last 8
+    samples that agree with the newest one, the estimate uses the narrowest range. Samples that
+    disagree with the newest sample are dropped, because the broker's clock was set in between.
     """
 
     mono_ns: Callable[[], int]
@@ -32,8 +31,8 @@ class BrokerClock:
     _ahead_ms: float | None = None
 
     def add_sample(self, append_ms: int, sent_ns: int) -> None:
-        """Add a record that has just been acknowledged. append_ms: its append time. sent_ns: the
-        monotonic reading when it was sent."""
+        """Add a sample: a record that has just been acknowledged. append_ms: its append time.
+        sent_ns: monotonic time at which it was sent."""
         newest = append_ms - self.mono_ns() / 1e6, append_ms + 1 - sent_ns / 1e6
         self._ranges.append(newest)
         agreeing = [r for r in self._ranges if r[0] <= newest[1] and newest[0] <= r[1]]

@@ -14,12 +14,12 @@ _COMBO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+>&-]{0,999}\Z")
 MAX_COUNT = 10**12
 MAX_MS = 4_102_444_800_000  # 2100-01-01, so that a time in microseconds is refused
 MAX_RESTORED_COUNT = MAX_COUNT // 2
-"""Upper bound of a count that the next leader continues (decisions, plans, groups, generations).
-The range up to MAX_COUNT is left for that leader's own increments."""
+"""Upper bound of a serial number that the next leader continues (of decisions, plans, groups,
+generations). That leader's increments use the range up to MAX_COUNT."""
 SCHEMA_VERSION = 1
 
 MOST_REQ_PER_S = 1e9
-"""Upper bound of every rate of one model, in requests/s, in records and in the core."""
+"""Upper bound of any rate of one model in requests/s, in records and in calculations."""
 MOST_USD_PER_H = 1e9
 """Upper bound of the cost of a fleet, in USD per hour."""
 
@@ -52,8 +52,9 @@ def is_name(value: str) -> bool:
 
 
 def combo(field: str, value: object) -> None:
-    """Check the name of a combo or of its group. The name lists the combo's parts, so it may be
-    longer than other names; > and & separate the nodes of an instance."""
+    """Check the name of a combo or of its group. It may be longer than other names and may contain
+    > and &, because it lists the combo's parts and separates the nodes of an instance by these
+    characters."""
     if not isinstance(value, str) or not _COMBO.match(value):
         raise InvalidRecord(field, value, "1 to 1000 letters, digits or ._:/@+->&")
 
@@ -71,7 +72,7 @@ def text(field: str, value: object, limit: int = 2000) -> None:
 
 
 def machine_text(field: str, value: object, limit: int) -> None:
-    """Check text that programs read: at most `limit` printable characters."""
+    """Check text that programs parse: at most `limit` printable characters."""
     text(field, value, limit)
     if not str(value).isprintable():
         raise InvalidRecord(field, value, f"at most {limit} printable characters")
@@ -80,7 +81,7 @@ def machine_text(field: str, value: object, limit: int) -> None:
 def free_text(record: object, field: str, limit: int = 2000) -> None:
     """Check a field of a frozen record that holds free text, or a tuple of free texts.
 
-    Unprintable characters in the field are replaced (`topics.printable`), not refused.
+    Unprintable characters are not refused but replaced in the record (`topics.printable`).
     """
     value = getattr(record, field)
     if isinstance(value, tuple):

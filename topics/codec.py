@@ -36,7 +36,7 @@ Reader = Callable[[str, Any], Any]
 
 
 def encode(record: Any) -> bytes:
-    """The wire form of a record (a dataclass with at least one field)."""
+    """The wire form (JSON) of a record, which is a dataclass with at least one field."""
     packed = getattr(record, "packed_fields", ())
     if packed:
         cells = sketches_to_text(getattr(record, name) for name in packed)
@@ -76,17 +76,16 @@ def read_value(kind: Any, value: Any) -> Any:
     """A value of dataclass `kind` from parsed JSON, as strict as `decode` but without a schema
     version.
 
-    For pipes between processes of one version, and for files that a process wrote itself. In
-    addition to the types of records, `read_value` accepts mappings with any key, sets, and unions
-    of dataclasses and None; the dataclasses of a union are distinguished by their field names.
-    Raises InvalidRecord as `decode` does.
+    It is meant for pipes between processes of one version, and for files that a process wrote
+    itself. In addition to the types of records, `read_value` accepts mappings with any key, sets,
+    and unions of dataclasses and None; the dataclasses of a union are distinguished by their field
+    names. Raises InvalidRecord as `decode` does.
     """
     return _reader(kind)("", value)
 
 
 def write_value(value: Any) -> bytes:
-    """Convert `value` to JSON from which `read_value` makes an equal value; sets are written
-    sorted."""
+    """`value` as JSON, from which `read_value` makes an equal value. Sets are written sorted."""
     return orjson.dumps(value, default=_write_collection, option=_VALUES)
 
 
@@ -102,7 +101,7 @@ def _reader(kind: Any) -> Reader:
     """A function (path, JSON value) -> value of type `kind`, built once per type."""
     known = _READERS.get(kind)
     if known is None:
-        # Look up the inner reader at the call, so that a type may contain itself.
+        # Look up the inner reader only when it is called, so that a type may contain itself.
         _READERS[kind] = lambda path, value: _READERS[kind](path, value)
         known = _READERS[kind] = _make_reader(kind)
     return known
@@ -232,7 +231,7 @@ def _dict_reader(key: Reader, item: Reader) -> Reader:
         if type(value) is not dict:
             raise InvalidRecord(path, value, "a JSON object")
         found = {key(path, name): item(f"{path}[{name[:40]}]", v) for name, v in value.items()}
-        if len(found) != len(value):  # "7" and "07" are the same number
+        if len(found) != len(value):  # two keys are the same number, such as "7" and "07"
             raise InvalidRecord(path, value, "each key once")
         return found
 
@@ -240,7 +239,7 @@ def _dict_reader(key: Reader, item: Reader) -> Reader:
 
 
 def _integer_key(path: str, value: str) -> int:
-    # int() alone would also accept "1_0", " 1" and digits of other scripts.
+    # Stricter than int(), which also accepts "1_0", " 1" and digits of other scripts.
     digits = value[1:] if value.startswith("-") else value
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
         raise InvalidRecord(path, value, "whole numbers as keys")

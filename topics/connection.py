@@ -1,7 +1,7 @@
 """Kafka connection settings (TLS and SASL), used by every client of every process.
 
-The settings come from the environment, which child processes inherit and no command line shows.
-Passwords come from files.
+The settings come from environment variables, because child processes inherit them and they do not
+appear in command lines. Passwords come from files.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class KafkaSecurity:
         return cls(**found)
 
     def explain_failure(self, error: BaseException, waited_s: float) -> str:
-        """Why a connection with these settings failed, and which settings to check.
+        """Text that explains why a connection with these settings failed, and which settings to
+        check.
 
         error: the exception of the connection, TLS or the Kafka client. Its type is recognised by
         name, because this module imports no client. waited_s: real seconds until a time-out.
@@ -103,8 +104,8 @@ class KafkaSecurity:
     ) -> dict[str, Any]:
         """The settings as keyword arguments of aiokafka's clients.
 
-        read: returns a file's text. ssl_context: aiokafka's `create_ssl_context`. Their errors pass
-        through if a file is unreadable.
+        read: returns a file's text. ssl_context: aiokafka's `create_ssl_context`. Errors of these
+        two functions, for example about an unreadable file, pass through.
         """
         found: dict[str, Any] = {"security_protocol": self.protocol}
         if self.tls:

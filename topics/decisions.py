@@ -25,12 +25,12 @@ class Decision:
     """One decision of the controller, with its reason. model: name of a model, or "*" for all
     models.
 
-    number: counts the decisions of a leader. applied: whether the decision was applied (mode act)
-    or only recommended. change: combos added (+) or removed (-) as (combo, count).
-    cost_delta_usd_per_h: change of the cost of billed nodes. over_since_ms: first second above the
-    threshold, 0 = none. expires_ms: end of the time in which a proposal can be approved, 0 = no
-    proposal. reason: a sentence; codes: the reason codes of that sentence, see
-    `topics.reason_codes` (a later version may write unknown codes).
+    number: serial number among the decisions of a leader. applied: whether the decision was applied
+    (mode act) or only recommended. change: combos added (+) or removed (-) as (combo, count).
+    cost_delta_usd_per_h: change of the cost of billed nodes. over_since_ms: first second of demand
+    above the threshold, 0 = none. expires_ms: time until which the proposal can be approved, 0 = no
+    proposal. reason: a sentence for people; codes: its reason codes, see `topics.reason_codes` (a
+    later version may write unknown codes).
     """
 
     number: int
@@ -91,8 +91,8 @@ class PlannedCombo:
 class PlanRecord:
     """The planned target of the whole fleet.
 
-    gap: proven optimality gap as a fraction, -1 if none was proven. next_serial: number of the next
-    group, so that a later leader reuses no group name.
+    gap: proven optimality gap as a fraction, -1 if none was proven. next_serial: serial number of
+    the next group, so that a later leader does not use a group name again.
     """
 
     number: int

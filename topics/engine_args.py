@@ -1,14 +1,13 @@
-"""Arguments of vLLM that typed fields decide, and arguments that other components must know.
-
-Planner and executor each read an engine's arguments from their own configuration, and both use
-these rules. The facts are for vLLM 0.32 and 0.33.
+"""Rules for the operator's vLLM arguments: which of them typed fields set, so that operators may
+not, and which of them other components must know. Planner and executor each read an engine's
+arguments from their own configuration and use the same rules. The facts are for vLLM 0.32 and 0.33.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# vLLM accepts abbreviated options, so prefixes of these options are reserved too.
+# Prefixes of these options are reserved too, because vLLM accepts abbreviated options.
 _RESERVED = (
     "--host", "--port", "--uds", "--api-key", "--model", "--config", "--headless",
     "--served-model-name", "--max-model-len", "--shutdown-timeout", "--kv-transfer-config",
@@ -20,8 +19,8 @@ _RESERVED_FAMILIES = ("--data-parallel", "--ssl")
 
 
 def reserved_argument(args: Sequence[str]) -> str | None:
-    """The first argument in `args` that a typed field decides, so that operators may not set it;
-    None if all arguments are allowed."""
+    """The first argument in `args` that operators may not set, because a typed field sets it; None
+    if all arguments are allowed."""
     for arg in args:
         name = arg.partition("=")[0].replace("_", "-")
         if not name.startswith("-"):
@@ -34,7 +33,7 @@ def reserved_argument(args: Sequence[str]) -> str | None:
 
 def media_domains(args: Sequence[str]) -> frozenset[str]:
     """The hosts of --allowed-media-domains, from which an engine fetches media. Empty if the
-    argument is absent: requests may then refer to no host."""
+    argument is absent; then requests must not refer to any host."""
     found: list[str] = []
     collecting = False
     for arg in args:

@@ -1,8 +1,7 @@
-"""The wire name of an engine profile: its name and a hash, never its content.
-
-The operator owns the content of a profile (arguments, container image). Planner and executor each
-read the profile from their own configuration. If the two profiles differ, their wire names differ,
-and the executor refuses the assignment.
+"""The wire name of an engine profile: its name and a hash of its content (arguments, container
+image). The content itself is never on the wire: planner and executor each read it from their own
+configuration. If the two contents differ, the wire names differ, and the executor refuses the
+assignment.
 """
 
 from __future__ import annotations

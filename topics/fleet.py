@@ -13,7 +13,7 @@ from topics.instance_ranks import GangRank
 
 
 class InstanceState(StrEnum):
-    """The state of an instance. Table of transitions: `autoscaler.serving.lifecycle`."""
+    """The state of an instance. The transitions are in `autoscaler.serving.lifecycle`."""
 
     STARTING = "starting"
     READY = "ready"
@@ -34,11 +34,11 @@ _MOST_ADDRESSES = 64
 class DesiredInstance:
     """One instance that a node should run.
 
-    phase: if it differs from the instance's phase, the instance switches roles. group: its combo
-    (affinity group of routes). gpus: GPU indices on the node. engine: name of an engine in the
-    operator's configuration. drain: the instance finishes its requests and then stops; it stays in
-    the assignment until it is gone. gang: its rank in a multi-node instance, None for an instance
-    on one node.
+    phase: desired phase; if it differs from the instance's phase, the instance switches roles.
+    group: name of the placed combo that the instance belongs to, which is a group of the routes.
+    gpus: GPU indices on the node. engine: name of an engine in the operator's configuration. drain:
+    the instance finishes its requests and then stops; it stays in the assignment until it is gone.
+    gang: its rank in a multi-node instance, None for an instance on one node.
     """
 
     instance: str
@@ -69,10 +69,10 @@ class Assignment:
 
     generation counts changes of this node, and leader_token orders leaders: an executor refuses an
     assignment whose (leader_token, generation) is lower than that of its current assignment.
-    said_ms: time of the last publication, by the leader's clock; a later copy extends the validity.
-    valid_ms: validity from the broker's append time, 0 = unlimited; after an assignment expires,
-    the executor starts nothing new and stops nothing. drain_timeout_ms: longest wait of a drain for
-    requests and KV leases, 0 = the executor's own limit. signature: see `topics.signing`.
+    said_ms: time of the last publication, by the leader's clock; each publication extends the
+    validity. valid_ms: validity from the broker's append time, 0 = unlimited; after an assignment
+    expires, the executor starts nothing new and stops nothing. drain_timeout_ms: longest wait of a
+    drain for requests and KV leases, 0 = the executor's own limit. signature: see `topics.signing`.
     """
 
     node: str
@@ -106,12 +106,12 @@ class ObservedInstance:
     """One instance as its executor observes it.
 
     endpoint: "host:port" for gateways, empty before the instance listens and for ranks that serve
-    no requests. phase: the phase that the instance serves now, even if another is desired. gang:
-    its rank in a multi-node instance; the gang of rank 0 holds the rendezvous.
+    no requests. phase: the phase that the instance serves now, even if another phase is desired.
+    gang: its rank in a multi-node instance; the gang of rank 0 holds the rendezvous.
 
-    since_ms: when the instance entered its state. launched_ms: start of its process. restarts:
-    number of restarts. in_flight: number of requests in the instance. held_kv: number of prefill KV
-    leases.
+    since_ms: time at which the instance entered its state. launched_ms: start of its process.
+    restarts: number of restarts. in_flight: number of requests in the instance. held_kv: number of
+    prefill KV leases.
     """
 
     instance: str
@@ -150,13 +150,13 @@ class ObservedInstance:
 class Status:
     """One node as its executor observes it.
 
-    observed_generation, observed_token: generation and leader token of the assignment in force.
-    boot: id of the executor's process. place: its machine and state folder. boot and place reveal
-    that two executors serve one node. refused: number of refused assignments. reclaim_ms: when the
-    node is reclaimed (spot), 0 = no notice. faults: text of faults of the node that do not stop
-    serving. load_feed: address at which the executor publishes the load of its engines, "" = none.
-    address: host of all endpoints of the node, "" from an older executor, whose endpoints share one
-    host too. addresses: further hosts of endpoints, if each instance has its own (pods).
+    observed_generation, observed_token: generation and leader token of the current assignment.
+    boot: id of the executor's process. place: its machine and state folder; boot and place reveal
+    if two executors serve one node. refused: number of refused assignments. reclaim_ms: time at
+    which the node is reclaimed (spot), 0 = no notice. faults: text of faults of the node that do
+    not stop serving. load_feed: address at which the executor publishes the load of its engines, ""
+    = none. address: host of all endpoints of the node; "" from an older executor, whose endpoints
+    are on one host too. addresses: further hosts of endpoints, if each instance has its own (pods).
     """
 
     node: str
@@ -221,6 +221,6 @@ class Status:
 
 
 def host_of(place: str, with_port: bool = True) -> str:
-    """The host in `place`, an IPv6 address without its brackets. with_port: `place` is "host:port",
-    otherwise "host"."""
+    """The host in `place`; an IPv6 address is returned without its brackets. with_port: whether
+    `place` is "host:port" instead of "host"."""
     return (place.rpartition(":")[0] if with_port else place).strip("[]")

@@ -1,7 +1,6 @@
-"""Hourly records of a model: arrivals per minute, and measured start times and capacity.
-
-Forecasts and the next leader continue from these records. The key is the model and the hour of the
-last three days, so a compacted topic holds only three days. Hours are in domain time
+"""Hourly records of a model: arrivals per minute, and measured start times and capacity. After a
+change of leader, forecasts continue from these records. Keys repeat after three days (model, hour
+modulo 72), so a compacted topic holds only three days. Hours are in domain time
 (`topics.time_base`).
 """
 
@@ -22,10 +21,11 @@ _MOST_HOURS = 10_000_000
 class PredictionDrift:
     """How far a model's start times and capacity differ from their predictions.
 
-    start_s: median seconds from launch to ready of the serving instances, or the prediction if the
-    median is close to it or too few starts were measured. predicted_s: the prediction for these
-    instances, which belong to `combos`. off: start time or capacity is far from its prediction.
-    worse_since_ms: since when starts are far slower, or capacity is far lower, than predicted.
+    start_s: median seconds from launch to ready of the serving instances; equal to the prediction
+    if the median is close to it or if too few starts were measured. predicted_s: the prediction for
+    these instances, which belong to `combos`. off: whether start time or capacity is far from its
+    prediction. worse_since_ms: time since which starts are much slower, or capacity is much lower,
+    than predicted.
     """
 
     start_s: float = 0.0
@@ -49,8 +49,9 @@ class RateHour:
     """One hour of one model.
 
     hour: hours since the epoch. arrivals: arrivals in each minute, UNKNOWN if the minute was not
-    observed. derate: measured over predicted capacity. learnt: further measurements. basis: hash of
-    the predictions' inputs; derate and learnt apply only to predictions with an equal basis.
+    observed. derate: measured / predicted capacity. learnt: measured start times and capacity.
+    basis: hash of the inputs of the predictions; derate and learnt are valid only for predictions
+    with an equal basis.
     """
 
     model: str

@@ -1,9 +1,9 @@
 """Protection of HTTP endpoints against DNS rebinding and cross-site requests.
 
-A web page can resolve its own host name to 127.0.0.1 (DNS rebinding) and then read from any local
-endpoint. The browser still sends that name as `Host`. Therefore an endpoint on loopback answers
-only if `Host` is an address, `localhost` or a declared name. All HTTP endpoints of controller and
-gateway use these checks.
+With DNS rebinding, a web page resolves its own host name to 127.0.0.1 and can then read from any
+local endpoint. The browser still sends the page's host name as `Host`, so an endpoint on loopback
+answers only if `Host` is an address, `localhost` or a declared name. All HTTP endpoints of
+controller and gateway use these checks.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from topics.checks import InvalidRecord
 
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?\Z")
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]{0,5})?\Z")
-_SAME = ("same-origin", "none")  # "none": from the address bar or a bookmark
+_SAME = ("same-origin", "none")  # "none": the user typed the address or used a bookmark
 
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """The host names that an endpoint answers to.
-
-    listens_on: address of the listening socket. names: declared names in lower case. An endpoint
-    that other machines can reach answers to every name unless names are declared.
+    """The host names under which an endpoint answers. listens_on: address of the listening socket.
+    names: declared names in lower case. If other machines can reach the endpoint and no names are
+    declared, every name is allowed.
     """
 
     listens_on: str
@@ -37,8 +36,8 @@ class HostRule:
         return bool(self.names) or is_loopback(self.listens_on)
 
     def allows(self, host: str) -> bool:
-        """Whether to answer a request with this `Host` header. "" is allowed: only HTTP/1.0 clients
-        omit the header, and browsers do not."""
+        """Whether to answer a request with this `Host` header. "" is allowed, because browsers
+        always send the header; only HTTP/1.0 clients omit it."""
         return not host or not self.restricts or _allowed(host, self.names)
 
 
@@ -62,7 +61,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_cross_site(host: str, origin: str, fetch_site: str) -> bool:
-    """Whether a browser sends this request for a page of another origin.
+    """Whether the request is from a browser that shows a page of another origin.
 
     host, origin, fetch_site: the headers Host, Origin and Sec-Fetch-Site, "" if absent. Only
     browsers send Origin and Sec-Fetch-Site.

@@ -28,10 +28,10 @@ class GangStage:
 class GangRank:
     """The rank of one process in its gang.
 
-    gang: the name of rank 0's instance; only rank 0 serves requests. rank: from 0. stages: the
-    stages of all ranks, in order. rendezvous: "host:port" at which rank 0 waits for the other
-    ranks; its executor chooses it at the launch, and the other ranks start once it is known.
-    broken: a rank failed, so the other ranks are killed.
+    gang: the name of rank 0's instance; only rank 0 serves requests. rank: number of the rank, from
+    0. stages: the stages of all ranks, in order. rendezvous: "host:port" at which rank 0 waits for
+    the other ranks; rank 0's executor chooses it at the launch, and the other ranks start once it
+    is known. broken: whether a rank has failed, so that the others are killed.
     """
 
     gang: str
@@ -60,7 +60,7 @@ class GangRank:
 
     @property
     def place(self) -> str:
-        """The rank as text: "rank 1 of 2"."""
+        """The rank as text, e.g. "rank 1 of 2"."""
         return f"rank {self.rank} of {self.size}"
 
     def same_part(self, other: GangRank | None) -> bool:

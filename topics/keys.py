@@ -1,7 +1,7 @@
 """Signing keys of processes, derived from the cluster's key.
 
-Defines which principal signs which topic and how the principal's key is derived. Pure: callers read
-files and the environment.
+Defines which principal signs which topic, and how to derive the key of a principal. Pure: callers
+read files and the environment.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from topics.topic_table import (
 CLUSTER_KEY, NODE_KEY = "SHOAL_CLUSTER_KEY", "SHOAL_NODE_KEY"
 GATEWAY_KEY, OPERATOR_KEY = "SHOAL_GATEWAY_KEY", "SHOAL_OPERATOR_KEY"
 ENGINE_KEY = "SHOAL_ENGINE_KEY"
-"""Variables that hold a key; with the suffix _FILE, the path of a file with the key."""
+"""Names of environment variables that hold a key. With the suffix _FILE, the variable holds the
+path of a file with the key."""
 ACCEPT_UNSIGNED = "SHOAL_ACCEPT_UNSIGNED"
-"""Variable: "yes" accepts unsigned records while an older version still writes them."""
+"""Name of the environment variable whose value "yes" accepts unsigned records, for the time in
+which an older version still writes them."""
 
 LEAST_CHARACTERS = 32
 MOST_LINES = 2
@@ -42,8 +44,8 @@ _WORKER = re.compile(r"(?P<gateway>.+)\.w\d{1,3}\Z")
 class Principal(StrEnum):
     """A signer of records.
 
-    CONTROLLER: controllers and window workers, which have the cluster's key. GATEWAYS: controllers,
-    with a key that all gateways also have in order to verify.
+    CONTROLLER: controllers and window workers, which have the cluster's key. GATEWAYS: controllers
+    that sign with the key by which all gateways verify routes.
     """
 
     NODE = "node"
@@ -72,12 +74,12 @@ SIGNER: Mapping[str, Principal] = {
 class Keys:
     """The keys of a process for signing and verifying, "" = none.
 
-    Each key is one line, or two lines during a rotation: the first line signs, both verify.
-    cluster: the cluster's key, from which all other signing keys are derived. node: the key of one
-    node. gateway: a gateway's own key, a dot, and the key with which all gateways verify routes.
-    operator: the key for services, controls, prices and availability. engine: the API key of
-    engines, which executors and gateways have; it signs nothing. unsigned_accepted: whether records
-    without a signature are accepted; records with an invalid signature are always refused.
+    Each key is one line, or two lines during a rotation: then the first line signs, and both
+    verify. cluster: the cluster's key, from which all other signing keys are derived. node: the key
+    of one node. gateway: a gateway's own key, then a dot, then the key by which all gateways verify
+    routes. operator: the key for services, controls, prices and availability. engine: the API key
+    of engines, which executors and gateways need; it signs no records. unsigned_accepted: whether
+    records without a signature are accepted; records with an invalid signature are always refused.
     """
 
     cluster: str = ""
@@ -99,7 +101,7 @@ class Keys:
 
     def principal_keys(self, principal: Principal, name: str = "") -> tuple[str, ...]:
         """The keys of a principal, the signing key first; empty if this process cannot derive them.
-        name: of the node or gateway."""
+        name: name of the node or gateway."""
         if self.cluster:
             return tuple(principal_key(one, principal, name) for one in _lines(self.cluster))
         if principal is Principal.NODE:
@@ -126,7 +128,8 @@ def principal_key(cluster: str, principal: Principal, name: str = "") -> str:
 
 
 def credential(cluster: str, principal: Principal, name: str = "") -> str:
-    """The key text for a node, a gateway or an operator, with one line per line of `cluster`."""
+    """The key text to give to a node, a gateway or an operator. It has one line for each line of
+    `cluster`."""
 
     def line(one: str) -> str:
         own = principal_key(one, principal, name)
@@ -178,8 +181,9 @@ def keys_from_environment(environ: Mapping[str, str], read: Callable[[str], str]
 
 
 def check_key(name: str, text: str, asked: bool = True) -> str:
-    """The lines of the key `text` without surrounding white space. name: of the variable, for
-    messages. asked: refuse an empty key. Raises InvalidRecord as `keys_from_environment` does."""
+    """The lines of the key `text` without surrounding white space. name: name of the variable, for
+    errors. asked: whether to refuse an empty key. Raises InvalidRecord as `keys_from_environment`
+    does."""
     lines = [line.strip() for line in _lines(text.strip())]
     if len(lines) > MOST_LINES:
         raise InvalidRecord(name, f"{len(lines)} lines", f"at most {MOST_LINES}, a key each")

@@ -17,10 +17,11 @@ MAX_BASE = 10**11
 class Leadership:
     """One leadership record of a controller.
 
-    kind: "claim" to lead; "renewal" of the lease by the leader; "resignation" on an orderly stop;
-    "standby" of a waiting controller. claim: id of the claim (id of the boot if there is no claim).
-    base: in a claim, the highest token in use before this topic was created, 0 unless the topic was
-    recreated. token: in a renewal or resignation, the leader token of the sender.
+    kind: "claim" (a controller wants to lead), "renewal" (the leader extends its lease),
+    "resignation" (the leader stops in an orderly way) or "standby" (a controller waits). claim: id
+    of the claim (id of the boot if there is no claim). base: in a claim, the highest token in use
+    before this topic was created; 0 unless the topic was recreated. token: in a renewal or
+    resignation, the leader token of the sender.
     """
 
     controller: str
@@ -42,11 +43,11 @@ class Leadership:
 def token_of(record: Leadership, offset: int) -> int:
     """The leader token of a record at `offset` of the topic; 0 if the record has none.
 
-    The highest token leads. Readers refuse records with a lower token, and records with a higher
-    token that no controller has claimed. A claim may be lost, so a renewal proves its token as well
-    as the claim does: a reader that was disconnected while the topic was recreated continues at its
-    old offset. `base` keeps tokens rising after the topic was recreated. No claim before `offset`
-    can have a token above MAX_BASE + offset, so a renewal with a higher token counts as 0.
+    The controller with the highest token leads. Readers refuse records with a lower token, and
+    records with a higher token that no controller has claimed. A reader may miss a claim, if the
+    topic was recreated while it was disconnected; so a renewal proves its token as well as the
+    claim does. `base` keeps tokens rising after the topic was recreated. No claim before `offset`
+    can have a token above MAX_BASE + offset, so the token of a renewal above that counts as 0.
     """
     if record.kind == "claim":
         return record.base + offset + 1

@@ -1,6 +1,6 @@
 """The log line format of all processes, so that their logs can be merged.
 
-This module holds only values; each process configures its own logging with them.
+Each process configures its own logging with these values.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ MSEC_FORMAT = "%s.%03dZ"
 """UTC, to the millisecond."""
 
 LEVELS = ("debug", "info", "warning", "error")
-"""Values of --log-level; the first one also enables the logs of libraries."""
+"""Values of --log-level; the first also enables the logs of libraries."""
 
 DEFAULT_LEVEL = "info"

@@ -1,9 +1,9 @@
 """Signatures in record headers: a message authentication code (MAC) in a Kafka header.
 
-A signature proves which process signed the record (a node, a gateway, the operator, a controller),
-for which topic and key, and when. The header holds a keyed BLAKE2b hash of 16 bytes over all other
-parts, the signing time of 8 bytes (ms of the broker's clock), and the signer's name if the signer
-is a node or gateway. Tombstones are signed too. Pure: time is an argument.
+A signature proves which principal signed the record (a node, a gateway, the operator, a
+controller), for which topic and key, and when. The header holds a keyed BLAKE2b hash of 16 bytes
+over all other parts, the signing time of 8 bytes (ms of the broker's clock), and the signer's name
+if the signer is a node or gateway. Tombstones are signed too. Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from topics.topic_table import ASSIGNMENTS, TELEMETRY
 
 HEADER = "shoal-mac"
 MAX_SIGNATURE_AGE_MS = 900_000
-"""Longest time from signing to the broker's append time. An older record of a node, a gateway or a
-controller is refused as a replayed copy."""
+"""Longest time from signing to the broker's append time. A record of a node, a gateway or a
+controller that took longer is refused, because it may be a replayed copy."""
 _MAC, _HEAD = 16, 24
 _MOST_REMEMBERED, _MOST_NAME = 100_000, 200
 _NAMED = (Principal.NODE, Principal.GATEWAY)
@@ -35,8 +35,8 @@ class Signer:
     """Signs the records that a process writes. gateway: the name under which telemetry is signed.
 
     now_ms: returns the estimated time of the broker's clock. Each record of a node or operator gets
-    a later time than the last record of its key that was signed or read here, whatever the clock
-    shows.
+    a later time than the last record with its key that this process signed or read, whatever the
+    clock shows.
     """
 
     def __init__(self, keys: Keys, now_ms: Callable[[], int], gateway: str = "") -> None:
@@ -56,7 +56,7 @@ class Signer:
         Empty if the topic is unsigned or no key is available."""
         principal = SIGNER.get(topic)
         if principal is None or not self._keys or topic == ASSIGNMENTS.name:
-            return []  # an assignment is signed in its body and never deleted
+            return []  # no header: an assignment is signed in its body, and is never deleted
         named = (key or b"").decode() if principal is Principal.NODE else ""
         signer = self._gateway if principal is Principal.GATEWAY else named
         states = self._states.get((topic, signer))
@@ -88,8 +88,8 @@ class Verifier:
     """Verifies the records that a process reads; without keys, all records are accepted.
 
     refused: number of refused records by topic and reason. rereads: whether the process may read a
-    topic again from its beginning. If it may not, a record of a node or operator must be newer than
-    the last record of its key.
+    topic again from its beginning. If not, a record of a node or operator must be newer than the
+    last record with its key.
     """
 
     def __init__(self, keys: Keys, rereads: bool = False) -> None:
@@ -106,8 +106,8 @@ class Verifier:
     def refusal(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, append_ms: int
     ) -> Refusal | None:
-        """Why a record of `topic` is refused; None if it is accepted. value None is a tombstone.
-        `check_owner` checks the key or gateway that the body names."""
+        """The reason why a record of `topic` is refused; None if it is accepted. value None is a
+        tombstone. The owner that the body names must be checked separately by `check_owner`."""
         principal = SIGNER.get(topic)
         if principal is None or not self._keys:
             return None
@@ -124,8 +124,8 @@ class Verifier:
         return self._last_ms.get((topic, key or b""), 0)
 
     def check_owner(self, topic: str, signer: str, owner: str) -> Refusal | None:
-        """The refusal of a record of `topic` if `owner` (the key or gateway in its body) differs
-        from `signer` (the signer or Kafka key of the record); None if the two are equal."""
+        """A refusal if `owner` (the key or gateway in the body of a record of `topic`) differs from
+        `signer` (the signer or Kafka key of the record); None if the two are equal."""
         if signer == owner or topic not in SIGNER or not self._keys:
             return None
         self.refused[topic, Refusal.MISADDRESSED] += 1
@@ -134,8 +134,8 @@ class Verifier:
     def verify_telemetry(
         self, values: Sequence[bytes], headers: Sequence[Any], appended_ms: Sequence[int]
     ) -> tuple[list[bytes], dict[int, Refusal]]:
-        """The signers of these records of `telemetry` (b"": unsigned), and the refusals by index.
-        The records are verified in one batch, because this topic has thousands of records a second.
+        """(signer of each record of `telemetry`, b"" if unsigned; refusals by index). The records
+        are verified in one batch, because this topic has thousands of records per second.
         """
         if not self._keys or not values:
             return [b""] * len(values), {}
@@ -156,7 +156,7 @@ class Verifier:
             if fits and max(appended_ms) - oldest <= MAX_SIGNATURE_AGE_MS:
                 return signers, {}
         except (KeyError, ValueError, TypeError):
-            pass  # unsigned, or from a new gateway: verify one by one below
+            pass  # some are unsigned or from a new gateway: verify one by one below
         found = {}
         for at, (value, more, append_ms) in enumerate(
             zip(values, headers, appended_ms, strict=True)
@@ -186,7 +186,7 @@ class Verifier:
         known = self._states.get((topic, signer))
         states = known or _states(self._keys, topic, signer.decode(errors="replace"))
         if not states:
-            return None  # this process has no key to verify it
+            return None  # accepted: this process has no key to verify it
         covered = _signed_key(topic, key)
         fits = [
             state
@@ -223,13 +223,14 @@ def _signed_ms(header: bytes) -> int:
 
 
 def _signed_key(topic: str, key: bytes | None) -> bytes:
-    # The body of a telemetry record names its model; the key only selects a partition.
+    # The body of a telemetry record names its model, so the key, which only selects a partition, is
+    # not signed.
     return b"" if topic == TELEMETRY.name else key or b""
 
 
 def _states(keys: Keys, topic: str, signer: str) -> tuple[Any, ...]:
-    """Hash states with the keys of `signer` for this topic, the signing key first. Each topic has
-    its own key, so a signature is valid for one topic only."""
+    """Hash states initialised with the keys of `signer` for this topic, the signing key first. Each
+    topic has its own key, so a signature is valid only for its topic."""
     label = f"shoal record\n{topic}".encode()
     return tuple(
         hashlib.blake2b(
@@ -240,9 +241,9 @@ def _states(keys: Keys, topic: str, signer: str) -> tuple[Any, ...]:
 
 
 def _mac(state: Any, tail: bytes, key: bytes, value: bytes | None) -> bytes:
-    """The MAC. The key's length comes first, and `tail` has a fixed length for all records of a
-    signer, so no two records give equal hash input. `Verifier.verify_telemetry` hashes equal input
-    in pieces."""
+    """The MAC. Different records always give different hash input, because the key's length comes
+    first and `tail` has a fixed length for all records of a signer. `Verifier.verify_telemetry`
+    must hash the same input."""
     made = state.copy()
     made.update(bytes((value is not None,)) + len(key).to_bytes(4, "little") + key)
     made.update((value or b"") + tail)

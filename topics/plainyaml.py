@@ -16,7 +16,8 @@ MOST_DEPTH = 32
 
 
 class PlainLoader(yaml.SafeLoader):
-    """YAML loader that raises yaml.MarkedYAMLError, with the line, for input beyond the bounds."""
+    """YAML loader that raises yaml.MarkedYAMLError, with the line, for input that exceeds a
+    limit."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MOST_CHARS:
@@ -26,10 +27,11 @@ class PlainLoader(yaml.SafeLoader):
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose the next node as SafeLoader does, if the bounds allow it."""
+        """Compose the next node as SafeLoader does, unless it exceeds a limit."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         mark = event.start_mark
-        if getattr(event, "anchor", None) is not None:  # an alias event has an anchor
+        # both aliases and anchored values have an anchor
+        if getattr(event, "anchor", None) is not None:
             sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
             shown = f"{sign}{event.anchor[:40]}"
             raise _refused(
@@ -48,7 +50,8 @@ class PlainLoader(yaml.SafeLoader):
 
 
 def load(text: str) -> Any:
-    """The value of the YAML `text`; yaml.YAMLError if `text` is invalid or beyond the bounds."""
+    """The value of the YAML `text`. Raises yaml.YAMLError if `text` is invalid or exceeds a
+    limit."""
     try:
         return yaml.load(text, PlainLoader)  # noqa: S506  a SafeLoader with bounds
     except (

@@ -1,4 +1,4 @@
-"""Make text from outside safe for a terminal, a log line or a web page.
+"""Makes text from outside safe for a terminal, a log line or a web page.
 
 An escape sequence in a name or a reason could change what a terminal shows, a line feed could forge
 a log line, and a bidirectional mark can reverse text. Ids with such characters are refused

@@ -26,7 +26,7 @@ class ReasonCode(StrEnum):
     PRICE = "price", "The price of a pool moved by more than the policy's ratio."
     BILL = "bill", "Additions since the last full plan made the bill grow."
     AVAILABILITY = "availability", "A pool offers notably more or fewer nodes than before."
-    NODE_LOST = "node_lost", "A node went silent that is owned or carried an instance."
+    NODE_LOST = "node_lost", "A node became silent that is owned or had an instance."
     NODE_BACK = "node_back", "A node that was lost reports again."
     LAUNCH_FAILED = "launch_failed", "An instance did not start in time, or failed to start."
     SERVICE_ADDED = "service_added", "A model was declared."
@@ -42,9 +42,12 @@ class ReasonCode(StrEnum):
     LENGTHS = "lengths", "Prompts became longer and answers shorter, or vice versa."
     ROLES = "roles", "A model lacks capacity, and more of its instances may change roles."
     EXCESS = "excess", "A model needs less capacity than planned."
-    LEFT_OUT = "left_out", "A part of the last plan could not be carried out."
+    LEFT_OUT = "left_out", "A part of the last plan could not be applied."
     SCATTERED = "scattered", "Instances occupy more nodes than necessary."
-    NO_THRESHOLDS = "no_thresholds", "A service of several models has no thresholds yet."
+    NO_THRESHOLDS = (
+        "no_thresholds",
+        "A service that routes to several models has no thresholds yet.",
+    )
     SCORES = "scores", "The scores of a service's requests differ from the plan."
     MORE = "more", "There are more reasons for a full plan than listed."
 
@@ -55,7 +58,7 @@ class ReasonCode(StrEnum):
     SURGE = "surge", "More requests arrive than planned."
     BURST = "burst", "Requests arrive in bursts above their mean rate."
     BACKLOG = "backlog", "More requests are in flight than the arrival rate explains."
-    ROUTED = "routed", "Requests arrive through a service of several models."
+    ROUTED = "routed", "Requests arrive through a service that routes to several models."
     FORECAST = "forecast", "A forecast expects more by the time a new instance is ready."
     RISING = "rising", "The rate is rising and expected to rise further."
     LOWER_DEMAND = "lower_demand", "Demand was below the plan for long enough."
@@ -78,19 +81,19 @@ class ReasonCode(StrEnum):
     THRESHOLDS_IN_FORCE = "thresholds_in_force", "The chosen thresholds came into force."
     FLEET_NOT_READY = "fleet_not_ready", "The fleet for new thresholds is not ready in time."
 
-    # A change, or a part of a change, waits.
+    # Reasons to delay a change or a part of it.
     SCALE_IN_PAUSED = "scale_in_paused", "Nothing may be removed now."
     NO_TELEMETRY = "no_telemetry", "No telemetry arrives."
     TELEMETRY_STALE = "telemetry_stale", "The last seconds of telemetry are missing."
     TELEMETRY_GAPS = "telemetry_gaps", "Telemetry covers too little of the local window."
-    GATEWAY_SILENT = "gateway_silent", "A gateway that was serving stopped reporting."
+    GATEWAY_SILENT = "gateway_silent", "A gateway that had traffic stopped reporting."
     STILL_IN_FLIGHT = "still_in_flight", "No requests arrive, but some are in flight."
     ROUTES_UNCONFIRMED = "routes_unconfirmed", "No gateway has confirmed the current routes."
     SLO_STRAINED = "slo_strained", "Too few recent requests met their SLO."
     LATENCY_RISING = "latency_rising", "Latency is rising towards its limit."
     UNREAD = "unread", "The controller has not read all telemetry and statuses yet."
     NO_FULL_WINDOW = "no_full_window", "No full window has passed since the start."
-    COOLDOWN = "cooldown", "An addition was made a short time ago."
+    COOLDOWN = "cooldown", "Cool-down: capacity was added a short time ago."
     TOO_MANY_REVERSALS = "too_many_reversals", "The fleet was scaled out and in too often."
     LESS_CAPACITY = "less_capacity", "Capacity is well below what was predicted."
     START_TIMES = "start_times", "Instances start later or sooner than predicted."
@@ -110,16 +113,22 @@ class ReasonCode(StrEnum):
     FREEZE_BEGAN = "freeze_began", "A freeze window began."
     SCHEDULED_FLOOR = "scheduled_floor", "A scheduled floor is in force."
     LEFT_RUNNING = "left_running", "A withdrawn model keeps running, unmanaged."
-    HELD_RUNNING = "held_running", "The same while an operator holds the model."
+    HELD_RUNNING = (
+        "held_running",
+        "A withdrawn model keeps running while an operator has paused or released it.",
+    )
     RESUMED = "resumed", "A pause ended."
     MANAGED_AGAIN = "managed_again", "A released model is managed by Shoal again."
     DECLARED_AGAIN = "declared_again", "A withdrawn model is declared again, or was stopped."
     WINDOW_OVER = "window_over", "A scheduled window ended."
     PROPOSAL_EXPIRED = "proposal_expired", "A proposal expired without an answer."
-    PROPOSAL_WITHDRAWN = "proposal_withdrawn", "A proposal was withdrawn: demand came back."
+    PROPOSAL_WITHDRAWN = (
+        "proposal_withdrawn",
+        "A proposal was withdrawn because demand has returned.",
+    )
     PROPOSAL_REJECTED = "proposal_rejected", "A proposal was rejected."
-    PROPOSAL_APPROVED = "proposal_approved", "A proposal was approved and carried out."
-    PROPOSAL_DROPPED = "proposal_dropped", "A proposal was approved, but not carried out."
+    PROPOSAL_APPROVED = "proposal_approved", "A proposal was approved and applied."
+    PROPOSAL_DROPPED = "proposal_dropped", "A proposal was approved, but not applied."
 
     # Observations.
     REBUILT = "rebuilt", "A new leader restored its state from the topics."
@@ -140,14 +149,17 @@ class ReasonCode(StrEnum):
     START_FAILED = "start_failed", "An instance failed to start."
     NOT_READY = "not_ready", "An instance was not ready in time."
     STRAY = "stray", "An instance runs that is in no assignment."
-    PRICE_SET_ASIDE = "price_set_aside", "A price was rejected because it jumped."
+    PRICE_SET_ASIDE = "price_set_aside", "An implausible price was ignored."
     PRICE_STALE = "price_stale", "The last price of a pool is too old to rely on."
     PRICE_FRESH = "price_fresh", "A pool's price is fresh again."
     OFFER_STALE = "offer_stale", "The last availability of a pool is too old."
     OFFER_FRESH = "offer_fresh", "A pool's availability is fresh again."
     UNMANAGED = "unmanaged", "The number of servers that Shoal did not start changed."
-    UNCERTAIN = "uncertain", "A model runs far from its prediction."
-    AS_PREDICTED = "as_predicted", "A model runs as predicted again."
+    UNCERTAIN = (
+        "uncertain",
+        "Start times or capacity of a model differ much from their predictions.",
+    )
+    AS_PREDICTED = "as_predicted", "Start times and capacity of a model are as predicted again."
     NOT_MEASURED = "not_measured", "The instances that differed from their prediction are gone."
     NO_NEW_PLAN = "no_new_plan", "No new plan arrived, so the last good one remains."
     NO_ANSWER = "no_answer", "The planner did not answer in time."
@@ -160,7 +172,10 @@ class ReasonCode(StrEnum):
 
     # Binding limits of a plan.
     POOL_FULL = "pool_full", "All nodes of a pool are in use."
-    POOLS_FULL = "pools_full", "All nodes of a pool are in use, both markets together."
+    POOLS_FULL = (
+        "pools_full",
+        "All nodes of the pools that share a limit are in use, over all markets.",
+    )
     POOL_TOO_FEW_GPUS = "pool_too_few_gpus", "A pool has too few GPUs left."
     POOL_WITHOUT_NODES = "pool_without_nodes", "A pool has no nodes available."
     CEILING = "ceiling", "The model has as many instances as its ceiling allows."
@@ -174,7 +189,7 @@ class ReasonCode(StrEnum):
         "promised_useful_floor",
         "Too few instances of a model can serve one request after another.",
     )
-    PROMISED_SPOT = "promised_spot", "More of a model is on spot than it allows."
+    PROMISED_SPOT = "promised_spot", "A model has a larger share on spot nodes than it allows."
     PROMISED_SURVIVAL = (
         "promised_survival",
         "After a loss that a model must survive, capacity is too low.",
@@ -184,9 +199,9 @@ class ReasonCode(StrEnum):
     OFF_SPOT = "off_spot", "The share of capacity that is not on spot."
     LOSS_LEAVES = "loss_leaves", "The share of demand that is served after a loss."
     NODES_COST = "nodes_cost", "The cost of whole nodes."
-    NOT_POSSIBLE = "not_possible", "No plan satisfies it with the available capacity."
-    NOT_PLANNED = "not_planned", "No plan that was found satisfies it."
-    NOT_KEPT = "not_kept", "A strategy ignores a constraint and violates it."
+    NOT_POSSIBLE = "not_possible", "No plan satisfies the constraint with the available capacity."
+    NOT_PLANNED = "not_planned", "No plan that was found satisfies the constraint."
+    NOT_KEPT = "not_kept", "The plan of a strategy that ignores a constraint violates it."
 
     # Notes on a plan.
     SLO_OUT_OF_REACH = "slo_out_of_reach", "No GPU that the model may use meets its SLO."

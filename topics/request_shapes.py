@@ -1,8 +1,6 @@
-"""Shapes of requests: input and output length together, in shared classes.
-
-Gateways count requests by shape before the output length is known, with an expected output length.
-The classes of both lengths are bounded by powers of 1.62 from 4 tokens to 2^20, and a shape is one
-bucket of a sketch.
+"""Shapes of requests: classes of input and output length together. Gateways count requests by shape
+at their arrival, with the expected output length. The classes of both lengths are bounded by powers
+of 1.62 from 4 tokens to 2^20, and a shape is one bucket of a sketch.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ _LOG_STEP = math.log(_LONGEST / _SHORTEST) / CLASSES
 
 
 def shape_of(input_tokens: float, output_tokens: float) -> int:
-    """The bucket of a request with these lengths (finite, >= 0)."""
+    """The shape (bucket number) of a request with these lengths (finite, >= 0)."""
     return LOWEST + CLASSES * _class(input_tokens) + _class(output_tokens)
 
 
@@ -35,7 +33,8 @@ def nearest_kind(
     kinds: Sequence[tuple[float, float]], input_tokens: float, output_tokens: float
 ) -> int:
     """Index of the kind in `kinds` (input, output tokens; at least one kind) with the nearest
-    lengths, by the ratios of both lengths. The first of equally near kinds counts."""
+    lengths, by the ratios of both lengths. If several kinds are equally near, the first is
+    returned."""
     read, written = math.log(max(1.0, input_tokens)), math.log(max(1.0, output_tokens))
 
     def distance(index: int) -> float:

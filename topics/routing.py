@@ -16,10 +16,10 @@ class Endpoint:
     """One instance to which requests may be sent. address: "host:port".
 
     slots: maximum requests in flight, 0 = unbounded. A gateway counts its own requests and, from
-    load feeds, those of other gateways. Without feeds, G gateways may send up to G x slots: the
-    bound prevents long queues in the engine and is not an exact share. A decode instance accepts
-    all requests that were prefilled for it. With `slots` requests in flight (0: with any request)
-    it is busy, and idle prefill instances may then serve whole requests.
+    load feeds, those of other gateways. Without feeds, G gateways may send up to G x slots
+    requests, because the limit only prevents long queues in the engine. A decode instance accepts
+    all requests that were prefilled for it. For decode instances, `slots` only defines when they
+    are busy (0: with any request), so that idle prefill instances may serve whole requests.
     """
 
     instance: str
@@ -32,7 +32,7 @@ class Endpoint:
         checks.count("slots", self.slots, 1_000_000)
 
     def __hash__(self) -> int:
-        # Gateways hash endpoints about ten times per request, so the hash must be cheap.
+        # Gateways hash endpoints about ten times per request, so the hash must be fast.
         return hash(self.address)
 
 
@@ -82,8 +82,8 @@ class RoutePath:
 
 @dataclass(frozen=True, slots=True)
 class RequestKind:
-    """A type of request, identified by its media: media in its content (image, video, audio) or in
-    the requested output (audio-out)."""
+    """A type of request, identified by its media: media in its content (image, video, audio), and
+    audio-out for requested audio output."""
 
     name: str
     media: tuple[str, ...] = ()
@@ -131,9 +131,9 @@ class RouteGroup:
 class TypeRoute:
     """The traffic split of one type of requests.
 
-    A request belongs to the type with the nearest lengths (`topics.request_shapes.nearest_kind`),
-    by its expected output. shares: one per group of the routes, in order; only their ratios count.
-    If all are 0, requests are split by the groups' weights.
+    A request belongs to the type with the nearest lengths (`topics.request_shapes.nearest_kind`);
+    its output length is an estimate. shares: one per group of the routes, in order; only their
+    ratios count. If all are 0, requests are split by the groups' weights.
     """
 
     name: str
@@ -154,16 +154,17 @@ class Routes:
     """The routes of one model. generation: counts changes of this model's routes.
 
     ttft_limit_ms, tpot_limit_ms: the model's SLO, by which gateways count attained requests.
-    said_ms, valid_ms: as in an assignment, but expired routes stay in force. signature: see
-    `topics.signing`. start_s: seconds from launch to ready of the model's slowest combo, 0 =
+    said_ms, valid_ms: as in `Assignment`, but gateways continue to use expired routes. signature:
+    see `topics.signing`. start_s: seconds from launch to ready of the model's slowest combo, 0 =
     unknown; requests for a model scaled to zero wait at least this long. aliases: other names that
     clients may use (the full Hugging Face name). types: types of requests with their own traffic
     split; if empty, all requests are split by the groups' weights. kinds: types of requests of a
-    model of components, whose groups have paths. split: set if this name stands for several models,
-    which have the instances. feeds: load feeds of the model's executors (`executors.load_feed`),
-    "host:port KEY". advised: the model is declared in mode recommend; existing instances keep their
-    routes, even after the declaration is withdrawn. adapters: names of the model's LoRA adapters,
-    which clients may use like models; an instance has those that were declared when it started.
+    model of components, whose groups have paths. split: set if this name is a service that routes
+    to several models; then only these models have instances. feeds: load feeds of the model's
+    executors (`executors.load_feed`), "host:port KEY". advised: whether the model is declared in
+    mode recommend; existing instances keep their routes, even after the declaration is withdrawn.
+    adapters: names of the model's LoRA adapters, which clients may use like models; an instance has
+    those that were declared when it started.
     """
 
     model: str

@@ -1,6 +1,5 @@
-"""Score splits: a name that stands for several models; the score of a request selects the model.
-
-Score splits are part of routes. Gateways compute the scores.
+"""Score splits, for services that route to several models: the score of a request selects the
+model. Score splits are part of routes. Gateways compute the scores.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ _URL = re.compile(r"http://[A-Za-z0-9._\[\]:-]{1,255}(/[\x21-\x7e]{0,1000})?\Z")
 class PromptRule:
     """A condition on the prompt, and the score of requests that meet the condition.
 
-    longer_than: tokens of the prompt as estimated by the gateway (0: any length). code: the prompt
-    contains program text. languages: the prompt is in one of these languages (ISO 639-1; empty:
-    any).
+    longer_than: the prompt has more tokens than this, by the gateway's estimate (0: any length).
+    code: whether the prompt must contain program text. languages: the prompt must be in one of
+    these languages (ISO 639-1; empty: any).
     """
 
     score: float
@@ -46,8 +45,8 @@ class ScoreSource:
     """The sources of a score, in order of precedence.
 
     header: name of a header of the client's request ("": none). rules: the first matching rule
-    counts. url: an HTTP scorer ("": none), which must answer within limit_ms real milliseconds.
-    low, high: range of valid scores; scores outside it are ignored.
+    gives the score. url: an HTTP scorer ("": none), which must answer within limit_ms real
+    milliseconds. low, high: range of valid scores; scores outside it are ignored.
     """
 
     header: str = ""
@@ -71,11 +70,11 @@ class ScoreSource:
 class ScoreSplit:
     """The models behind one name, beginning with the model for the lowest scores.
 
-    edges: rising; a score's class is the number of edges at or below it, 0 to len(edges), and
-    gateways report requests by class. cuts: rising; model i serves the classes from cuts[i - 1] to
-    below cuts[i]. unscored: the model for requests without a score. fallback: whether another model
-    answers while the chosen model has no free capacity. shares: planned share of requests per
-    model.
+    edges: rising scores that separate the classes; the class of a score is the number of edges at
+    or below it (0 to len(edges)), and gateways report requests by class. cuts: rising class
+    numbers; model i serves the classes from cuts[i - 1] until before cuts[i]. unscored: the model
+    for requests without a score. fallback: whether another model answers while the chosen model has
+    no free capacity. shares: planned share of requests per model.
     """
 
     models: tuple[str, ...]

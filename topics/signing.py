@@ -1,8 +1,7 @@
-"""Signatures in record bodies, for assignments and routes: the records that change a fleet.
-
-HMAC-SHA256 over the topic, the key and the body (node or model, leader token, generation,
-validity). Each node or model has its own key, derived from the cluster's key, so a node cannot sign
-for other nodes. Records of other topics are signed in a header (`topics.macs`).
+"""Signatures in record bodies, for the records that change a fleet: assignments and routes. The
+signature is HMAC-SHA256 over the topic, the key and the body (node or model, leader token,
+generation, validity). Each node or model has its own key, derived from the cluster's key, so a node
+cannot sign for other nodes. Records of other topics are signed in a header (`topics.macs`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _FIELD = "signature"
 
 
 class Refusal(StrEnum):
-    """Why a record is refused."""
+    """The reason why a record is refused."""
 
     UNSIGNED = "not signed"
     WRONG = "signature does not match"
@@ -50,10 +49,9 @@ def sign_record(record: Signed, keys: Keys, said_ms: int, valid_ms: int) -> Sign
 
 
 def body_refusal(topic: str, data: bytes, keys: Keys) -> Refusal | None:
-    """Why `data`, read from `topic`, is refused; None if it is accepted.
-
-    The original bytes are verified, so fields of a later version are included. Without keys, and on
-    topics without body signatures, everything is accepted.
+    """The reason why `data`, read from `topic`, is refused; None if it is accepted. The original
+    bytes are verified, so that fields of a later version are included. Without keys, and on topics
+    without body signatures, everything is accepted.
     """
     if not keys or topic not in BODY_SIGNED_TOPICS:
         return None

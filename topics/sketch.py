@@ -21,10 +21,10 @@ GAMMA = 1.04
 _LOG_GAMMA = math.log(GAMMA)
 LOWEST, HIGHEST = -118, 590  # about 0.01 ms to 3 hours in ms
 WIDTH = HIGHEST - LOWEST + 1
-MOST_COUNT = 10_000_000  # per bucket of a record
+MOST_COUNT = 10_000_000  # maximum count of a bucket in a record
 DIGITS = "".join(chr(code) for code in range(33, 127) if chr(code) not in '"\\')
 NUMBERS = tuple(high + low for high in DIGITS for low in DIGITS)
-"""The text of each number of two digits."""
+"""The wire text of each number from 0, two digits in base 92."""
 MOST_IN_CELL = len(NUMBERS) - 1
 CELL_CHARS = 4
 _VALUES = {text: number for number, text in enumerate(NUMBERS)}
@@ -48,7 +48,7 @@ def sketches_to_text(sketches: Iterable[Mapping[int, int]]) -> str:
 
 
 def to_numbers(sketches: Iterable[Mapping[int, int]]) -> list[int]:
-    """The cells of `sketches` as numbers: place and count alternate."""
+    """The cells of `sketches` as a list of numbers: place, count, place, count, ..."""
     found: list[int] = []
     for number, sketch in enumerate(sketches):
         first = WIDTH * number - LOWEST

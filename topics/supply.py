@@ -14,7 +14,8 @@ from topics import checks
 class Availability:
     """The number of available nodes of a pool. pool: "region/name/market".
 
-    observed_ms: identifies an observation; its age is computed from the broker's append time.
+    observed_ms: time of the observation, which only identifies it; its age is computed from the
+    broker's append time.
     """
 
     pool: str

@@ -29,7 +29,7 @@ MOST_TOKENS_PER_S = 100_000_000_000
 MOST_PER_S = tuple(
     MOST_TOKENS_PER_S if "tokens" in name else MOST_REQUESTS_PER_S for name in COUNTS
 )
-"""Upper bound of each of COUNTS in one second, for one gateway in a record and for all gateways
+"""Upper bound of each of COUNTS per second, both for one gateway in a record and for all gateways
 together in a window. The planned rate for this bound, with headroom, stays below
 `checks.MOST_REQ_PER_S`."""
 MOST_IN_FLIGHT = 1_000_000_000
@@ -43,9 +43,9 @@ UNCLASSED = -1
 class Telemetry:
     """Counts of one gateway for one model in one span of its time (usually a second).
 
-    (gateway, boot, sequence) identifies the record permanently, so a second copy is recognised as a
-    duplicate. age_ms: domain ms from the end of the span to the sending, on the gateway's monotonic
-    clock; the event time is the broker's append time minus age_ms.
+    (gateway, boot, sequence) identifies the record, so a repeated record is recognised as a
+    duplicate. age_ms: domain ms from the end of the span until the record was sent, on the
+    gateway's monotonic clock; the event time is the broker's append time minus age_ms.
 
     Counts of the span: arrivals of requests; completions (answered in full); failures (an error or
     an interruption after acceptance); refused (429 or no route); attained (within both limits);
@@ -56,14 +56,15 @@ class Telemetry:
     ttft_ms, tpot_ms: latency sketches of `topics.sketch` as {bucket: count}. input_lengths,
     output_lengths: sketches in tokens, input counted on arrival and output on completion. shapes:
     arrivals by input and expected output length, in buckets of `topics.request_shapes`. classes:
-    arrivals by score class (`topics.scoring`; `UNCLASSED` without a score), for names that stand
-    for several models. On the wire all sketches share the field `cells`.
+    arrivals by score class (`topics.scoring`; `UNCLASSED` without a score), for services that route
+    to several models. On the wire all sketches share the field `cells`.
 
     sent: requests sent in the span by kind and destination, for requests that are routed by kind:
     the kind is a workload type, and the destination is the group that received the request. For
     score splits: {"all": {model: requests}}. For LoRA adapters: {"adapter:NAME": {model: n}}.
-    leaving: the gateway signs off, so its later silence is no loss of observation. in_flight: at
-    the end of the span. route_generation: generation of the routes in force.
+    leaving: whether the gateway signs off, so that its later silence is no loss of telemetry.
+    in_flight: requests in flight at the end of the span. route_generation: generation of the routes
+    that the gateway applies.
     """
 
     model: str
@@ -111,14 +112,15 @@ class Telemetry:
             for bucket, seen in getattr(self, key).items():
                 plain = type(bucket) is int and type(seen) is int
                 if plain and LOWEST <= bucket <= HIGHEST and 0 <= seen <= MOST_COUNT:
-                    continue  # fast path, because a record has hundreds of buckets
+                    continue  # fast path for valid buckets, because a record has hundreds
                 checks.number(f"{key} bucket", bucket, LOWEST, HIGHEST)
                 checks.count(f"{key}[{bucket}]", seen, MOST_COUNT)
         check_sent(self.sent)
 
 
 def seconds_of(span_ms: int) -> int:
-    """The number of seconds for which counts of a span are bounded: at least one."""
+    """The number of whole seconds, at least 1, by which the limit of the counts of a span is
+    multiplied."""
     return max(1, -(-span_ms // 1000))
 
 

@@ -1,4 +1,4 @@
-"""Batches of telemetry by column, with sketches as cells, in the form that windows count.
+"""Batches of telemetry by column, with sketches as cells: the form that windows read.
 
 `streams.ports.telemetry_wire` builds the batches from records.
 """
@@ -25,17 +25,17 @@ _columns_of = attrgetter(*COLUMNS)
 _sketches_of = attrgetter(*SKETCHES)
 
 SourceName: TypeAlias = tuple[str, str, str]
-"""Model, gateway and boot."""
+"""(model, gateway, boot): identifies the source of a record."""
 
 SentByKind: TypeAlias = tuple[tuple[str, int], ...]
-"""Requests sent, by kind."""
+"""(kind, number of requests sent) pairs."""
 
 
 _PAIRS = np.frombuffer("".join(NUMBERS).encode(), "<u2")
-"""The two digits of each number on the wire, as a 16-bit number."""
+"""For each number, its two wire digits as a 16-bit number."""
 _VALUES = np.full(65_536, -1, np.int16)
-"""The number that two wire digits stand for, indexed by the digits as a 16-bit number; -1: the
-characters are not digits."""
+"""The inverse of _PAIRS: the number by its two wire digits as a 16-bit number; -1 if the characters
+are not digits."""
 _VALUES[_PAIRS] = np.arange(len(NUMBERS))
 
 
@@ -43,9 +43,9 @@ _VALUES[_PAIRS] = np.arange(len(NUMBERS))
 class TelemetryBatch:
     """A batch of `Telemetry` records.
 
-    numbers: one row of COLUMNS per record. cells: sketches of SKETCHES per record, as pairs of
-    16-bit numbers (place and count, see `topics.sketch`). kinds: request kinds by record index,
-    only for records with kinds.
+    numbers: one row of COLUMNS per record. cells: for each record its SKETCHES, as pairs of 16-bit
+    numbers (place and count, see `topics.sketch`). kinds: requests by kind, by record index, only
+    for records with kinds.
     """
 
     names: Sequence[SourceName]
@@ -108,7 +108,7 @@ def parse_cells(text: str) -> bytes | None:
 
 
 def cell_pairs(places: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.int16]:
-    """Cells as an array (n, 2) of places and counts, as in `TelemetryBatch`; a count above
+    """The cells for `places` and `counts` as an array (n, 2), as in `TelemetryBatch`; a count above
     MOST_IN_CELL takes several cells."""
     cells = counts // MOST_IN_CELL + 1
     numbers = np.full((int(cells.sum()), 2), MOST_IN_CELL, np.int16)

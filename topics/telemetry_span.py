@@ -1,7 +1,4 @@
-"""Counters of one model between two telemetry records.
-
-Real and simulated gateways use these counters for arrivals and answers.
-"""
+"""Counters of one model between two telemetry records, for real and simulated gateways."""
 
 from __future__ import annotations
 
@@ -65,8 +62,8 @@ class Span:
         """Count a request that was answered in full; times are in ms since the request arrived.
 
         first_ms None: the answer was not streamed, so the time of its first token is unknown. Such
-        a request attains the SLO if it took no longer than both limits allow together, and adds
-        nothing to the latency sketches.
+        a request attains the SLO if its total time is within that of both limits together; it is
+        not counted in the latency sketches.
         """
         self.completions += 1
         self.input_tokens += input_tokens
@@ -94,8 +91,8 @@ class Span:
         route_generation: int,
         leaving: bool = False,
     ) -> Telemetry:
-        """Return the record of the span that ends now, zeros included; then reset the counts.
-        leaving: this is the last record."""
+        """Return the record of the span that ends now, even if all counts are 0; then reset the
+        counts. leaving: whether this is the last record."""
         record = Telemetry(
             model=model,
             gateway=gateway,

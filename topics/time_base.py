@@ -1,8 +1,7 @@
 """The shared time origin: converts a monotonic clock to domain time.
 
-The module does arithmetic only: processes read `time.monotonic_ns()` (one clock for all processes
-of a machine) and pass the reading as an argument. At speed 10, a domain second lasts 0.1 real
-seconds.
+Processes read `time.monotonic_ns()`, one clock for all processes of a machine, and pass the reading
+as an argument. At speed 10, a domain second lasts 0.1 real seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from topics.checks import InvalidRecord, number, time_ms
 
 @dataclass(frozen=True, slots=True)
 class TimeBase:
-    """Domain time: `origin_ms` since the epoch at the monotonic reading `origin_mono_ns`.
+    """A domain clock: it shows `origin_ms` since the epoch at the monotonic reading
+    `origin_mono_ns`.
 
     speed: domain seconds per real second, in [0.01, 1000].
     """

@@ -60,9 +60,9 @@ class Topic:
     def settings(self) -> dict[str, str]:
         """The topic's Kafka settings.
 
-        The broker sets append times, so one clock orders the records of all gateways. Compaction
-        runs early. Tombstones stay for a day, so that a reader that was away for an hour still
-        reads them.
+        The broker sets append times, so that one clock orders the records of all gateways.
+        Compaction runs early. Tombstones stay for a day, so that a reader that was disconnected for
+        hours still reads them.
         """
         common = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": str(self.cleanup)}
         if self.cleanup is Cleanup.DELETE:
@@ -76,7 +76,8 @@ class Topic:
 
 
 def _leadership_key(record: Leadership) -> str:
-    # Claims share a key, so compaction keeps the highest claim; renewals never remove a claim.
+    # All claims share a key that renewals do not use, so compaction keeps the last claim, which is
+    # the highest.
     return "claim" if record.kind == "claim" else record.controller
 
 
@@ -92,7 +93,7 @@ DEMAND = Topic("demand", 8, Cleanup.DELETE, 2 * DAY_MS, Demand, lambda r: str(r.
 AVAILABILITY = _compacted("supply.availability", 1, Availability, lambda r: str(r.pool))
 PRICES = _compacted("supply.prices", 1, Price, lambda r: str(r.pool))
 
-# Written by operators; alerts are written by controllers for an alerting system.
+# Written by operators, except alerts: a controller writes them for the alerting system.
 SERVICES = _compacted("services", 1, DeclaredService, lambda r: str(r.model))
 CONTROLS = _compacted("controls", 1, Control, lambda r: str(r.key))
 ALERTS = Topic("alerts", 1, Cleanup.DELETE, 7 * DAY_MS, Alert, lambda r: str(r.fingerprint))
