@@ -192,7 +192,8 @@ class ApiApp:
         """Wait for routes of the model of `call` and return whether it has routes. If not, the
         request is refused."""
         routed: bool | None = None
-        if call.model in self._settings.recommend_only:
+        settings = self._settings
+        if settings.declared_models.get(call.model, call.model) in settings.recommend_only:
             self._metrics.unknown_model.inc()
             self.refuse(
                 exchange,

@@ -171,3 +171,12 @@ async def test_tokens_of_an_adapter_are_no_demand(bench: MakeBench) -> None:
     await until(lambda: total(b.link.records, "completions") == 1)
     assert total(b.link.records, "arrivals") == 1
     assert counted(b) == {}
+
+
+async def test_an_adapter_of_a_recommend_only_model_does_not_wait(bench: MakeBench) -> None:
+    """No instance will start, so the request is refused at once, as for the model itself."""
+    declared = declared_names(["chat", "chat=legal"])
+    only = frozenset({"chat"})
+    b = await bench(speed=1.0, hold_s=60.0, recommend_only=only, declared_models=declared)
+    status, text = await b.post(model="legal", stream=False)
+    assert (status, "its mode is not act" in text) == (503, True)
