@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages link to files of the repository, which the site does not hold.
+"""Hooks of mkdocs for links to files of the repository that are not on the site.
 
 On the site such a link becomes its text. In the repository it leads to the file.
 """
@@ -13,7 +13,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\((?![a-z]+:|#)([^)\s#]+)(?:#[^)\s]*)?\)")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Replace links that leave the folder of the documentation by their text."""
+    """Replace links that lead out of the documentation folder by their text."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def replace(link: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Write the pages of the reference that follow from the code: commands, topics and metrics.
+"""Write the reference pages of commands, topics and metrics from the code.
 
 python deploy/reference_pages.py            # write them
 python deploy/reference_pages.py --check    # exit 1 if one of them is out of date
@@ -142,7 +142,7 @@ def _plain(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0, or 1 if `--check` finds a page out of date."""
+    """Exit code: 0, or 1 if `--check` finds an outdated page."""
     stale = []
     for name, make in PAGES.items():
         path, text = FOLDER / name, make()

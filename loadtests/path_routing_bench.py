@@ -74,7 +74,9 @@ class ByQueues:
     async def along(
         self, proxy: Proxy, request: InflightRequest, slot: Slot, way: ComponentPath
     ) -> Outcome:
-        """Serve `request`. The sampled path only gives the components that it needs."""
+        """Serve `request` by the shortest queues. The sampled path is used only for its list of
+        components.
+        """
         left = sorted({component for hop in way.hops for component in hop.runs})
         slot.release()
         routes = proxy._table.routers[request.call.model].routes

@@ -6,12 +6,13 @@ capacity) requests with Poisson arrivals go through `serving.batching.Batcher`. 
 from a lognormal distribution or from the (input, output) pairs of a trace. Sizing gets their means
 and the quantiles at `LEVELS`, as from telemetry.
 
-All shares are shares of requests that meet the SLO. predicted: in the sample of the sizing model.
-simulated: of LONG_RUN independent requests in the compiled engine, which a test compares with the
-Batcher. batcher: of 4,000 x seeds requests in the Batcher itself; long prompts vary between runs.
-spare: highest rate at which an independent sample keeps the percentile, relative to the planned
-load. Both are at most utilisation x saturation. The exit code is 1 if a prediction is more than two
-points too high, or a pair at planned load is more than two points below its percentile.
+All shares are shares of requests that meet the SLO. predicted: share in the sample of the sizing
+model. simulated: share of LONG_RUN independent requests in the compiled engine, which a test
+compares with the Batcher. batcher: share of 4,000 x seeds requests in the Batcher itself; long
+prompts vary between runs. spare: highest rate at which an independent sample keeps the percentile,
+relative to the planned load. Both are at most utilisation x saturation. The exit code is 1 if a
+prediction is more than two points too high, or a pair at planned load is more than two points below
+its percentile.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ LONG_RUN = 72_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One case at one percentile and one load. spare, req_per_s: values of the percentile."""
+    """Results for one case, percentile and load.
+
+    spare and req_per_s depend on the percentile, not on the load.
+    """
 
     engine: str
     traffic: str

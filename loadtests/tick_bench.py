@@ -44,8 +44,10 @@ _FULL_S = 60.0
 
 
 class _Run:
-    """A controller on an estate, second by second. ticks: CPU seconds of ticks; those that request
-    an urgent plan or take an answer are separate. plans: CPU seconds of urgent plans.
+    """A controller on an estate, second by second.
+
+    ticks: CPU seconds of ticks, with a separate list for ticks that request an urgent plan or take
+    an answer. plans: CPU seconds of urgent plans.
     """
 
     def __init__(self, estate: Estate, seed: int) -> None:

@@ -53,8 +53,10 @@ def carry(
     requests: Sequence[GraphRequest],
     sized: frozenset[str] = frozenset(),
 ) -> Carried:
-    """Send `requests`, sorted by time, through `groups` along planned paths. sized: components
-    whose time is proportional to the size of a request's media."""
+    """Send `requests`, sorted by time, through `groups` along planned paths.
+
+    sized: components whose time is proportional to the size of a request's media.
+    """
     paths, free, found = ComponentPaths(), dict[Endpoint, float](), Carried()
     paths.apply(groups)
     latencies = [0.0] * len(requests)

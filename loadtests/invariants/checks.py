@@ -46,8 +46,10 @@ class Broken:
 
 
 class Promises:
-    """Checks of one world. checked: how often each line was checked in a situation that could break
-    it. believable_usd: prices that feeds truly published."""
+    """Checks of one world. checked: number of checks of each line that could have failed.
+
+    believable_usd: prices that feeds really published.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -18,7 +18,7 @@ _POLL_S = 0.1
 
 
 class SimProducer:
-    """A plain producer, as the controller's seat uses it."""
+    """A plain producer, as `LeadershipClient` uses it."""
 
     def __init__(self, log: Log, link: Link) -> None:
         self._log = log

@@ -1,6 +1,7 @@
-"""`shoal kubernetes`: what a cluster has, serves and offers. Only reads.
+"""`shoal kubernetes`: the nodes, workloads and free capacity of a cluster. It only reads.
 
-The process becomes a program of the serving plane, which alone talks to the API server.
+The process becomes a program of the serving plane. Only programs of that plane talk to the API
+server.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def run_on_kubernetes(
     """Replace this process by the executor. real: the sections `models` and `engines` for vLLM."""
     pools = _pools(args, config)
     regions = sorted({pool.partition("/")[0] for pool in pools})
-    # The configuration holds no state: everything that an executor remembers is in the cluster.
+    # The configuration contains no state, because the executor's state is in the cluster.
     folder = Path(args.state_dir or tempfile.mkdtemp(prefix="shoal-executor-"))
     run = process_list.Run(config, Path(args.config), folder, real_time(), 0, 0, args.prefix)
     slots = {node for pool in config.cluster.pools if pool.id in pools for node in node_ids(pool)}
@@ -92,8 +92,10 @@ def run_on_kubernetes(
 
 
 def _pools(args: argparse.Namespace, config: Config) -> dict[str, Mapping[str, Any]]:
-    """The pools of this executor, with their settings. Pools in mode observe get no executor's
-    writes, so they are left out."""
+    """The pools of this executor, with their settings.
+
+    Pools in mode observe are left out, because an executor writes nothing there.
+    """
     wanted = [name.strip() for name in args.pools.split(",") if name.strip()]
     for name in wanted:
         if name not in config.kubernetes:

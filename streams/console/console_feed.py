@@ -1,7 +1,7 @@
 """The state that the page shows: a whole snapshot, and events with the rows that changed.
 
-A task builds the state at most once a second while a page is open, and less often if that would
-take more than a hundredth of a core. The history is sampled in any case. Nothing here changes the
+A task builds the state at most once a second while a page is open. It does so less often if it
+would take more than a hundredth of a core. The history is always sampled. Nothing here changes the
 fleet.
 """
 
@@ -31,7 +31,7 @@ from topics.codec import write_value
 log = logging.getLogger(__name__)
 
 FORM = 1
-"""Version of the snapshot's form; a page of another form asks to be loaded again."""
+"""Version of the snapshot's format. A page with another version reloads."""
 RECENT_DECISIONS = 200
 _EVERY_S = 1.0
 _SHARE = 0.01
@@ -111,7 +111,7 @@ class ConsoleFeed:
         }
 
     def _sample(self) -> dict[str, Any] | None:
-        """Add a sample to the history if one is due; returns it as part of an event."""
+        """Add a sample to the history if one is due. Returns it as part of an event."""
         done, now = self._facts.leading(), self._facts.standing()
         if done is None or now is None or not self.history.due(done.now_ms):
             return None
@@ -125,7 +125,8 @@ class ConsoleFeed:
         state, before = self._state(), self._last
         self._last = state
         if before is None:
-            # No event leads from an older state to this one, so older ids must not be continued.
+            # No event leads from an older state to this one, so a page with an older id must start
+            # again.
             self.hub.publish("reset", b"{}")
             return
         event: dict[str, Any] = {"now_ms": state["now_ms"], "controller": state["controller"]}
@@ -199,7 +200,7 @@ class ConsoleFeed:
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The rows that are new or different, and the keys that are gone."""
+    """New and changed rows, and the keys that are gone."""
     changed = {
         key: row
         for key, row in now.items()
@@ -209,8 +210,10 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[st
 
 
 def _sample_row(now_ms: int, status: FleetStatus, nodes: int) -> dict[str, Any]:
-    """One sample of the history as part of an event: the series of each model, and of the fleet
-    under "*"."""
+    """One sample of the history as part of an event.
+
+    It has the series of each model, and those of the fleet under "*".
+    """
     rows = {model.model: model_sample(model) for model in status.models}
     rows[FLEET] = fleet_sample(status, nodes)
     return {

@@ -1,6 +1,6 @@
 """HTTP interface of the page: files, snapshot, history, decisions, events and commands.
 
-The caller wraps reads in its check of the read token. Files need no token, because they hold no
+The caller adds its check of the read token to reads. Files need no token, because they contain no
 data.
 """
 
@@ -22,7 +22,7 @@ from topics.codec import write_value
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 EVENTS = "/v1/events"
-"""Path whose answer has no end."""
+"""Path of the event stream, whose answer has no end."""
 _WRITE_S = 10.0
 _PACK_BYTES = 4096
 
@@ -102,12 +102,12 @@ class ConsoleRoutes:
                         await answer.write(event)
                 return answer
         if request.transport is not None:
-            request.transport.abort()  # a viewer that does not read
+            request.transport.abort()  # The viewer does not read.
         return answer
 
 
 def packed(body: bytes) -> web.Response:
-    """A JSON answer, compressed if the client allows it and it is worthwhile."""
+    """A JSON answer. It is compressed if the client allows that and the size is large enough."""
     answer = web.Response(
         body=body, content_type="application/json", headers={"Cache-Control": "no-store"}
     )

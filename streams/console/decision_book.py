@@ -1,7 +1,7 @@
-"""The last decisions for the page, each with the instances before it and the plan behind it.
+"""The last decisions for the page, each with the instances before it and its plan.
 
-Decisions come from the topic, so that a controller that takes over shows those of its predecessors.
-Their context is known only for decisions of this controller.
+Decisions come from the topic, so a new leader also shows those of its predecessors. The context is
+known only for decisions of this controller.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DecisionBook:
         self.version = 0
 
     def tick(self, done: TickResult) -> None:
-        """Note the context of the decisions of one tick."""
+        """Record the context of the decisions of one tick."""
         plan: PlanRecord | None = None
         made: list[Decision] = []
         for effect in done.effects:
@@ -57,7 +57,7 @@ class DecisionBook:
             del self._contexts[next(iter(self._contexts))]
 
     def read(self, decisions: Sequence[Decision]) -> list[Row]:
-        """Add the new ones of `decisions`, oldest first; returns their rows."""
+        """Add those of `decisions` that are new, oldest first. Returns their rows."""
         fresh: list[Decision] = []
         for decision in reversed(decisions):
             if decision is self._last:
@@ -69,7 +69,7 @@ class DecisionBook:
         return self.add(reversed(fresh))
 
     def add(self, decisions: Iterable[Decision]) -> list[Row]:
-        """Add decisions that are not known yet; returns their rows."""
+        """Add decisions that are not known yet. Returns their rows."""
         added = []
         for decision in decisions:
             key = _key(decision)
@@ -95,7 +95,7 @@ class DecisionBook:
 
 
 def decision_row(decision: Decision, context: Row) -> Row:
-    """The row of one decision. change: label and count of combos added (+) and removed (-)."""
+    """The row of one decision. change: label and count of added (+) and removed (-) combos."""
     return {
         "n": decision.number,
         "token": decision.leader_token,

@@ -1,8 +1,8 @@
 """Server-sent events for many viewers: numbered, resumable, and bounded for each viewer.
 
-An event is serialized once for all viewers. The hub keeps the last events, so that a viewer that
-reconnects continues after its last id. A viewer that reads too slowly is dropped and reconnects.
-The form of the stream: HTML standard, section 9.2.
+An event is serialised once for all viewers. The hub keeps the last events, so a viewer that
+reconnects continues after its last id. A viewer that reads too slowly is disconnected and
+reconnects. Source of the stream format: HTML standard, section 9.2.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ class TooManyViewers(Exception):
 
 
 class EventHub:
-    """Events of one process. stream: identity of the process; ids of another process are unknown
-    here. An id is "stream:number"."""
+    """Events of one process. An id is "stream:number".
+
+    stream: identity of the process; ids of other processes are unknown here.
+    """
 
     def __init__(self, stream: str, queue: int = _QUEUE, kept_bytes: int = _KEPT_BYTES) -> None:
         self._stream = stream
@@ -57,8 +59,11 @@ class EventHub:
         self._send(b": beat\n\n")
 
     async def follow(self, last_id: str) -> AsyncGenerator[bytes]:
-        """Events after `last_id`, without end. If the events after it are not kept, the first event
-        is "reset": the viewer must read the whole state again. TooManyViewers: the hub is full."""
+        """Events after `last_id`, without end.
+
+        If these events are no longer kept, the first event is "reset", and the viewer must read the
+        whole state again. TooManyViewers: the hub is full.
+        """
         if len(self._viewers) >= MOST_VIEWERS:
             raise TooManyViewers
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(self._queue)
@@ -102,8 +107,7 @@ class EventHub:
 
 
 def _end(queue: asyncio.Queue[bytes | None]) -> None:
-    """End a viewer after the events that it already has, or instead of them if its queue is
-    full."""
+    """End a viewer after its queued events. If its queue is full, they are dropped."""
     if queue.full():
         queue.get_nowait()
     queue.put_nowait(None)

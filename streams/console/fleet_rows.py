@@ -1,4 +1,7 @@
-"""Rows of pools and nodes for the page: who serves what, and what starts, drains or is lost."""
+"""Rows of pools and nodes for the page: content, cost and state.
+
+They show which models a node serves, and which instances start, drain or are lost.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _WORDS = {
 
 
 def pool_rows(cluster: Cluster, supply: Supply) -> dict[str, Row]:
-    """By pool id: what it consists of, what a node costs, and how many nodes can be had."""
+    """For each pool id: its hardware, the cost of a node, and the number of available nodes."""
     return {pool.id: _pool_row(pool, supply) for pool in cluster.pools}
 
 
@@ -60,13 +63,13 @@ def _pool_row(pool: Pool, supply: Supply) -> Row:
 
 
 class NodeRows:
-    """Computes the rows of all nodes, and repeats only the work for nodes whose records changed."""
+    """Computes the rows of all nodes. Only nodes with changed records are computed again."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Status | None, Assignment | None, bool, bool, Row]] = {}
 
     def rows(self, state: ControllerState, statuses: Mapping[str, Status]) -> dict[str, Row]:
-        """By node. A node with an assignment and no status yet is being provisioned."""
+        """Rows by node. A node with an assignment and without a status is being provisioned."""
         found: dict[str, Row] = {}
         known: dict[str, tuple[Status | None, Assignment | None, bool, bool, Row]] = {}
         waiting = (n for n, a in state.assignments.items() if a.instances and n not in statuses)
@@ -90,7 +93,9 @@ class NodeRows:
 
 
 def _same(a: Status | None, b: Status | None) -> bool:
-    """Whether two statuses of a node give the same row; most of them differ in load and time."""
+    """Whether two statuses of a node give the same row. Most statuses differ
+    only in load and time.
+    """
     if a is b:
         return True
     if a is None or b is None or len(a.instances) != len(b.instances):

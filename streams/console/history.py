@@ -1,8 +1,8 @@
 """Bounded history of each model and of the fleet, as columns of samples.
 
-Two rings: one with a sample every ten seconds, and one with a sample every two minutes for the time
-before. Each value is a 4-byte float, so the memory is bounded by the number of models. NaN in a
-column means "no data" and is None outside of this module.
+There are two rings: one with a sample every ten seconds, and one with a sample every two minutes
+for the time before. Each value is a 4-byte float, so the number of models limits the memory. NaN in
+a column means "no data"; outside of this module it is None.
 """
 
 from __future__ import annotations
@@ -65,8 +65,10 @@ class History:
         return not self._sampled_ms <= now_ms < self._sampled_ms + FINE_MS
 
     def sample(self, now_ms: int, status: FleetStatus, nodes: int) -> None:
-        """Add one sample of every model and of the fleet. nodes: number of nodes in use. A clock
-        that was set back begins the history again."""
+        """Add one sample of every model and of the fleet. nodes: number of nodes in use.
+
+        If the clock was set back, the history begins again.
+        """
         if now_ms < self._sampled_ms:
             self._fine, self._coarse = {}, {}
         self._sampled_ms = now_ms
@@ -79,7 +81,7 @@ class History:
             self._coarse.pop(name, None)
 
     def add(self, name: str, at_ms: int, sample: Sample) -> None:
-        """Add a sample that is later than the last one of `name`; an older one is ignored."""
+        """Add a sample that is later than the last one of `name`. An older one is ignored."""
         names = FLEET_SERIES if name == FLEET else MODEL_SERIES
         fine = self._fine.setdefault(name, _Ring(names))
         coarse = self._coarse.setdefault(name, _Ring(names))
@@ -140,7 +142,9 @@ def model_sample(status: ModelStatus) -> Sample:
 
 
 def fleet_sample(status: FleetStatus, nodes: int) -> Sample:
-    """One sample of the fleet. Attainment: mean over models with data, weighted by demand."""
+    """One sample of the fleet. Its attainment is the mean over models with data, weighted by
+    demand.
+    """
     models = status.models
     weighted = [
         (m.attained, m.demand_req_per_s)

@@ -66,5 +66,5 @@ def proposal_row(model: str, waiting: PendingApproval) -> Row:
 
 
 def _silence_s(age_s: float | None) -> int | None:
-    """Age of the telemetry in steps of 10 s, so that a row of a quiet model stays equal."""
+    """Age of the telemetry in steps of 10 s, so that the row of a quiet model does not change."""
     return None if age_s is None else int(age_s) // 10 * 10

@@ -1,4 +1,5 @@
-"""Operator commands over HTTP: the records of `shoal pause`, `approve` and so on, signed alike.
+"""Operator commands over HTTP. They write the same signed records as `shoal pause`, `approve` and
+so on.
 
 A command needs the operator's token, a name and, for most commands, a reason. Without a token in
 the controller's environment, every command is refused.

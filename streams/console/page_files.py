@@ -1,4 +1,4 @@
-"""Static files of the page, with a content security policy that allows this origin only."""
+"""Static files of the page, with a content security policy that allows only this origin."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _File:
 
 
 class PageFiles:
-    """All files of the page in memory; nothing else of the disk can be read through it."""
+    """All files of the page, in memory. So no request can read another file of the disk."""
 
     def __init__(self) -> None:
         root = resources.files("streams.console").joinpath("page")
@@ -63,7 +63,7 @@ class PageFiles:
         found = self._files.get(name)
         if found is None:
             return web.Response(status=404, text="no such file\n", headers=HEADERS)
-        # A browser asks again each time, so that a page never mixes the files of two versions.
+        # A browser asks again each time, so a page never mixes the files of two versions.
         headers = {**HEADERS, "ETag": found.tag, "Cache-Control": "no-cache"}
         if found.tag in request.headers.get("If-None-Match", ""):
             return web.Response(status=304, headers=headers)

@@ -1,6 +1,6 @@
 """Alternatives to the last plan of a model, computed in a process when a page asks for them.
 
-At most one process runs at a time, and an answer is kept until the model has a newer plan request.
+At most one process runs at a time. An answer is kept until the model has a newer plan request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReasonsOnDemand:
         self._kept: dict[str, tuple[int, dict[str, Any]]] = {}
 
     async def of(self, model: str) -> dict[str, Any]:
-        """The reasons, as {"reasons": ..., "at": ms of the request}; {"error": why} without."""
+        """The reasons, as {"reasons": ..., "at": ms of the request}, or {"error": why}."""
         if self._facts.leading() is None or model not in self._facts.asked:
             return {"error": "no plan of this model yet"}
         request, cluster = self._facts.asked[model]
@@ -60,7 +60,7 @@ class ReasonsOnDemand:
 
 
 async def in_process(asked: bytes) -> bytes:
-    """The answer of a new process, which is killed if the caller is cancelled."""
+    """The answer of a new process. The process is killed if the caller is cancelled."""
     argv = [sys.executable, "-m", "streams.solver.plan_reasons"]
     process = await asyncio.create_subprocess_exec(
         *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE

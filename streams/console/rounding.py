@@ -1,7 +1,7 @@
 """Rounded numbers for the page.
 
-Four significant digits are more than a curve shows. A number that did not change visibly is then
-equal to the previous one, and an event does not repeat it.
+Four significant digits are more than a curve shows. If a number did not change visibly, its rounded
+value is equal, so an event does not repeat it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ WATCH_S = 1.6
 ABOVE_S = 10.0
 """Minimum time between a leader's new claims above the tokens that executors follow.
 
-An executor with a false token can end only this many terms.
+So an executor with a false token can end only a limited number of terms.
 """
 
 MOST_FOLLOWED = 10**9

@@ -1,4 +1,4 @@
-"""Read `adapters` of a model: its LoRA adapters, by the name under which clients ask for them."""
+"""Read `adapters` of a model: its LoRA adapters, by the names that clients use."""
 
 from __future__ import annotations
 
@@ -78,8 +78,10 @@ def memory_of_adapters(
 
 
 def refuse_shared_names(models: Section, services: Iterable[Service]) -> None:
-    """ConfigError if an adapter has the name of a model or of another model's adapter: a request
-    for this name would be ambiguous."""
+    """ConfigError if an adapter has the name of a model or of another model's adapter.
+
+    A request for this name would be ambiguous.
+    """
     services = tuple(services)
     owner = dict.fromkeys(models, "a model")
     owner |= {one.hugging_face_name: "a model" for one in services if one.hugging_face_name}

@@ -1,10 +1,10 @@
 """Prices of GCP machine types with GPUs, from the SKUs of the Cloud Billing Catalog API.
 
-GCP prices cores, memory and GPUs apart, and no SKU names a machine type. So a price is the sum over
-the parts of the machine, found by their descriptions ("G2 Instance Core running in Americas"). The
-catalogue does not price a machine's local SSDs with it, and they are left out. Machine shapes:
-https://cloud.google.com/compute/docs/gpus. Commitments, reservations, sole tenancy, custom shapes
-and Dynamic Workload Scheduler have SKUs of their own, which are ignored.
+GCP has separate prices for cores, memory and GPUs, and no SKU names a machine type. So a price is
+the sum over the parts of the machine, which are found by their descriptions ("G2 Instance Core
+running in Americas"). Local SSDs have separate prices and are left out. Machine shapes:
+https://cloud.google.com/compute/docs/gpus. SKUs of commitments, reservations, sole tenancy, custom
+shapes and Dynamic Workload Scheduler are ignored.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ _MOST_USD = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """Shape of a machine type. family: first word of its core and memory SKUs; "" = their price is
-    in that of the GPUs. gpu: descriptions of its GPU's SKU, which differ between regions."""
+    """Parts of a machine type. family: first word of its core and memory SKUs; "": the price of the
+    GPUs includes them.
+
+    gpu: descriptions of its GPU's SKU, which differ between regions.
+    """
 
     family: str
     gpu: tuple[str, ...]
@@ -64,7 +67,7 @@ _MACHINES = {
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
-    """USD per hour of one core, GiB or GPU. at_ms: since when, ms since 1970."""
+    """USD per hour of one core, GiB or GPU. at_ms: begin of its validity in ms since 1970."""
 
     usd_per_h: float
     at_ms: float
@@ -75,8 +78,10 @@ _Part = tuple[str, str, str, str]
 
 
 def skus_of(text: str) -> list[Any] | None:
-    """The SKUs in JSON `text`: pages of the API, one document or one per line, or a list of SKUs.
-    None: the text is no catalogue."""
+    """The SKUs in JSON `text`. None: the text is no catalogue.
+
+    The text has pages of the API, as one document or one per line, or a list of SKUs.
+    """
     if '"pricingInfo"' not in text or text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -95,8 +100,11 @@ def skus_of(text: str) -> list[Any] | None:
 
 
 def sku_prices(name: str, skus: Iterable[Any]) -> Iterator[CloudPrice]:
-    """The price of each machine type in each region and market for which the catalogue prices all
-    parts. UserError names a SKU that cannot be read, or says that no machine can be priced."""
+    """The price of each machine type in each region and market, if the catalogue has all of its
+    parts.
+
+    UserError names a SKU that cannot be read, or states that no machine can be priced.
+    """
     rates: dict[_Part, _Rate] = {}
     for number, sku in enumerate(skus, 1):
         place = f"{name}: sku {number}"
@@ -147,7 +155,7 @@ def _parts(sku: Mapping[str, Any]) -> Iterator[_Part]:
 
 
 def _rate(place: str, sku: Mapping[str, Any]) -> _Rate | None:
-    """The newest hourly rate of `sku`. None: it is not by the hour, or a placeholder of 0 USD."""
+    """The newest hourly rate of `sku`. None: it is not hourly, or it is a placeholder of 0 USD."""
     newest = max(sku["pricingInfo"], key=lambda one: date_ms(one.get("effectiveTime")) or 0.0)
     expression = newest["pricingExpression"]
     if expression["usageUnit"] not in _UNITS.values() or not expression["tieredRates"]:

@@ -1,4 +1,6 @@
-"""Read `kubernetes:` of a pool: which nodes of a cluster the pool is, and how Shoal acts on it."""
+"""Read `kubernetes:` of a pool: its nodes in a cluster, and the way in which Shoal changes
+workloads there.
+"""
 
 from __future__ import annotations
 
@@ -67,10 +69,10 @@ KUBERNETES = Group(
 
 @dataclass(frozen=True, slots=True)
 class KubernetesPool:
-    """One pool on Kubernetes. nodes: labels of its nodes. gpu_resource: name of its GPUs.
+    """One pool on Kubernetes. nodes: labels of its nodes. gpu_resource: resource name of its GPUs.
 
-    node_wait_s: how long a pod waits for a node that an autoscaler adds, 0 = none is added. queue:
-    Kueue's queue, "" = none.
+    node_wait_s: time in which an autoscaler may add a node for a pod; 0 = there is no autoscaler.
+    queue: queue of Kueue; "" = none.
     """
 
     mode: str
@@ -81,7 +83,10 @@ class KubernetesPool:
 
 
 def read_kubernetes(pool: Section, made: list[Pool]) -> dict[str, KubernetesPool]:
-    """The settings by pool id, for the pools `made` of the section `pool`; {} without the key."""
+    """The settings by pool id.
+
+    pool: a section of `regions`. made: the pools of that section. {} if the key is missing.
+    """
     section = pool.section("kubernetes")
     if section is None:
         return {}

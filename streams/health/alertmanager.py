@@ -55,9 +55,9 @@ def known_names(cluster: Cluster) -> dict[str, tuple[str, ...]]:
 def declared_only(
     alert: Alert, names: Mapping[str, Sequence[str]]
 ) -> tuple[Alert | None, list[str]]:
-    """(`alert` restricted to declared models, undeclared names).
+    """(`alert` with only its declared models, the undeclared names).
 
-    Models get their own names. The alert is None if it names no declared model. names: see
+    The alert names models by their own names; it is None if none of them is declared. names: see
     `known_names`.
     """
     unknown = [name for name in alert.models if name not in names]

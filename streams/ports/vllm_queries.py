@@ -1,12 +1,12 @@
 """PromQL over the metrics of vLLM servers, for one value of their label `model_name`.
 
 Names: vLLM exports `vllm:NAME`. Ray writes `ray_vllm_NAME`, and an OpenTelemetry collector
-`vllm_NAME`. A counter ends in `_total`, except where a collector leaves suffixes out; Ray exports
-both. `_created` series and recording rules have other names, so no query selects them.
+`vllm_NAME`. A counter ends in `_total` unless a collector leaves suffixes out; Ray exports both.
+`_created` series and recording rules have other names, so no query selects them.
 
-Copies: labels of `COPY_LABELS` do not tell servers apart. Two replicas of one Prometheus, or two
-jobs that scrape one server, give copies of its series, and copies count once. All other labels,
-such as instance, pod, namespace, cluster and engine, tell servers apart.
+Copies: two replicas of one Prometheus, or two jobs that scrape one server, give copies of its
+series. Copies differ only in labels of `COPY_LABELS` and count once. All other labels, such as
+instance, pod, namespace, cluster and engine, tell servers apart.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def selector(metric: str, names: Iterable[str] = ()) -> str:
 
 
 def once(vector: str, reduce: str = "avg") -> str:
-    """`vector` with the copies of each series merged into one."""
+    """`vector` with all copies of a series merged into one."""
     return f"{reduce} without ({_COPIES}) ({vector})"
 
 
@@ -57,10 +57,10 @@ def arrivals_query(name: str) -> str:
     """PromQL for the requests/s that arrive at the vLLM servers `name`, saturated or not.
 
     arrivals = completions + growth of the requests in the server, so a growing queue counts
-    although no vLLM counter shows it. A draining queue is subtracted; the result is at least zero.
-    A server that was restarted lost its requests; this loss is not a decrease of demand. A server
-    with two samples in a minute is measured over that minute, and a server that is scraped less
-    often over five. The result is empty if there is no such series or only one sample of each.
+    although no vLLM counter shows it. A shrinking queue is subtracted, but the result is at least
+    zero. The lost requests of a restarted server are no decrease of demand. A server with two
+    samples in a minute is measured over that minute; a server with fewer samples is measured over
+    five minutes. The result is empty if there is no such series, or only one sample of each.
     """
     finished, plain, running, waiting = (
         selector(metric, (name,)) for metric in (FINISHED, FINISHED_PLAIN, RUNNING, WAITING)
@@ -78,7 +78,7 @@ def arrivals_query(name: str) -> str:
 
 
 def held_query(metric: str, name: str) -> str:
-    """PromQL for the requests that the vLLM servers `name` hold. metric: RUNNING or WAITING."""
+    """PromQL for the requests in the vLLM servers `name`. metric: RUNNING or WAITING."""
     return f"sum({once(selector(metric, (name,)))})"
 
 

@@ -1,4 +1,4 @@
-"""The reasons behind the last plan of a model: alternatives, their costs, and what binds it.
+"""The reasons of the last plan of a model: alternatives, their costs, and the binding limits.
 
 `planned_again` solves the controller's last request again. As a process (`python -m
 streams.solver.plan_reasons`), this module reads one request from stdin and writes the reasons to
@@ -27,8 +27,10 @@ from topics.codec import read_value, write_value
 
 
 def planned_again(request: Any, cluster: Any, model: str) -> ModelReasons | None:
-    """The planner's reasons for `request`, its last request on `model`, both as parsed JSON; None
-    if the request has no plan."""
+    """The planner's reasons for `request`, its last request for `model`. Both are parsed JSON.
+
+    None if the request has no plan.
+    """
     # Only a full plan contains the reasons for a model's capacity.
     asked = replace(read_value(PlanRequest, request), urgency=Urgency.FULL)
     declared = read_value(Cluster, cluster)
@@ -45,7 +47,7 @@ def main() -> int:
     """Answer one request: {"request", "cluster", "model"} on stdin, the reasons on stdout."""
     end_with_supervisor()
     os.nice(10)
-    # Solver libraries print to stdout, so the answer uses a descriptor of its own.
+    # Solver libraries print to stdout, so the answer uses another descriptor.
     with os.fdopen(os.dup(1), "wb", buffering=0) as out:
         os.dup2(2, 1)
         asked = orjson.loads(sys.stdin.buffer.read())

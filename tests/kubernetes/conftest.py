@@ -26,7 +26,7 @@ _PATHS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the folder if no control plane was built or asked for."""
+    """Skip the folder if no control plane was built or requested."""
     built = is_built(plane_folder())
     mark = pytest.mark.skip(reason="no control plane was built: run make test-kubernetes")
     for item in items:

@@ -1,4 +1,4 @@
-"""An executor on Kubernetes in this process, without Kafka: the test gives it assignments."""
+"""An executor on Kubernetes in this process, without Kafka. The test gives it assignments."""
 
 from __future__ import annotations
 

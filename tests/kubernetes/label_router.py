@@ -18,7 +18,7 @@ LAG_S = 1.0
 
 
 class LabelRouter:
-    """Sends streams to Ready pods with the serving label; its table is `LAG_S` old.
+    """Sends streams to Ready pods with the serving label. Its table is `LAG_S` old.
 
     counts: finished streams by outcome: ok, broken (cut), refused (no stream began).
     """
@@ -53,7 +53,7 @@ class LabelRouter:
         self._tasks.append(asyncio.create_task(self._load(streams_per_s, stream_s)))
 
     async def finish(self) -> None:
-        """Send no more, and wait for the streams that run."""
+        """Stop sending, and wait for the running streams."""
         for task in self._tasks[1:]:
             task.cancel()
         if self._streams:

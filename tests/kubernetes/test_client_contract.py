@@ -1,4 +1,4 @@
-"""The API client against a real API server: every failure becomes the error that it needs."""
+"""The API client with a real API server: every failure becomes the right error."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_a_local_copy_misses_no_change_while_the_server_is_killed(
         await client.read(CONFIG_MAP, "stays")
     assert error.value.code == 0
     await until(lambda: cache.fault)
-    assert set(cache.objects) == {"stays", "goes"}  # silence is no deletion
+    assert set(cache.objects) == {"stays", "goes"}  # Silence is no deletion.
     await asyncio.to_thread(plane.start_api_server)
     await client.delete(CONFIG_MAP, "goes", 0)
     await client.create(CONFIG_MAP, config_map("new"))

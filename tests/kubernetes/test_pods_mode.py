@@ -1,4 +1,4 @@
-"""Mode `pods` on a real control plane: assignments become pods, and nothing is lost or doubled."""
+"""Mode `pods` on a real control plane: assignments become pods, and no pod is lost or doubled."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def empty(admin: RawApi) -> AsyncIterator[None]:
 
 
 async def pods_of(admin: RawApi) -> dict[str, Any]:
-    """Instance to pod, of all living pods. Fails if an instance has two."""
+    """Pod by instance, of all living pods. Fails if an instance has two."""
     found: dict[str, Any] = {}
     for pod in (await admin.get(PODS))["items"]:
         instance = pod["metadata"]["labels"]["shoal.dev/instance"]
@@ -153,7 +153,7 @@ async def test_a_restarted_executor_adopts_its_pods(
 
 
 class DyingClient(KubeClient):
-    """Dies in a create: before it, or after it and before its answer is used."""
+    """A client that dies in a create: before it, or after it and before its answer is used."""
 
     def __init__(self, kubeconfig: str, dice: random.Random) -> None:
         super().__init__(kubeconfig)
@@ -175,7 +175,7 @@ async def test_an_executor_killed_in_a_create_neither_doubles_nor_loses_a_pod(
     plane: ControlPlane, kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path,
     empty: None,
 ) -> None:  # fmt: skip
-    """100 kills between the create and its record, four instances over four rounds of kills."""
+    """100 kills between the create and its record, with four instances over four rounds."""
     file, dice = config_file(tmp_path, POOL), random.Random(1)
     kills = 0
     for number in range(25):
@@ -221,7 +221,7 @@ async def test_while_the_api_server_is_killed_nothing_stops_and_nothing_is_doubl
             keeps = [wish(old, 1, drain=True)] if number else []
             bench.assign(A, wish("s", 0), wish(name, 2 + number % 2), *keeps)
             await asyncio.sleep(0.5)
-            assert bench.ready(A, "s")  # probes do not need the API server
+            assert bench.ready(A, "s")  # Probes do not need the API server.
             await asyncio.to_thread(plane.start_api_server)
             await bench.until(lambda name=name: bench.ready(A, [name]))  # type: ignore[misc]
             assert {"s", name} <= set(await pods_of(admin))

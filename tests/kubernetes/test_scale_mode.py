@@ -1,4 +1,4 @@
-"""Mode `scale` on a real control plane: drain, victim, other managers."""
+"""Mode `scale` on a real control plane: drains, chosen victims, and other managers."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_scale_downs_break_no_stream_while_the_plain_way_does(
 
 
 async def plain_scale_downs(admin: RawApi) -> None:
-    """The same load, and replicas lowered without a drain."""
+    """The same load, while replicas are lowered without a drain."""
     async with LabelRouter(admin, SELECTOR) as router:
         while len(router.table) < 8:
             await asyncio.sleep(0.1)

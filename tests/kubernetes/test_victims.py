@@ -1,4 +1,4 @@
-"""Mode `scale`: which pod leaves, while other clients change the pods."""
+"""Mode `scale`: the pod that leaves is the planned one, while other clients change the pods."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
 
 
 def workload(lane: int, port: int) -> dict[str, Any]:
-    """A Deployment of engines without a process, whose probes a stub answers for all."""
+    """A Deployment of engines without a process. One stub answers their probes."""
     labels = {"app": f"v{lane}"}
     annotations = {"shoal.dev/managed": "true", "shoal.dev/model": "m",
                    "shoal.dev/pool": f"us/v{lane}/owned", "shoal.dev/port": str(port)}  # fmt: skip
@@ -49,7 +49,7 @@ def workload(lane: int, port: int) -> dict[str, Any]:
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Every engine is ready and idle."""
+    """A stub for engines that are all ready and idle."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         for line in head.lower().split("\r\n"):

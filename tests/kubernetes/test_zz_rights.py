@@ -1,4 +1,5 @@
-"""The rights of each account: every verb is used by a test of this folder, every other is refused.
+"""The rights of each account. A test of this folder uses every verb, and every other verb is
+refused.
 
 Runs last, because it reads the audit log of all tests before it.
 """
@@ -139,7 +140,9 @@ async def test_every_granted_verb_is_used(plane: ControlPlane, admin: RawApi) ->
 async def test_every_other_verb_is_refused(
     plane: ControlPlane, admin: RawApi, account: str
 ) -> None:
-    """Asks the server's authorizer for every combination, in the namespace and in another one."""
+    """The test asks the server's authorizer for every combination, in the namespace and in another
+    one.
+    """
     allowed = granted(account)
     path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
     user = f"system:serviceaccount:serving:{account}"

@@ -48,8 +48,9 @@ _NO_QUALITY = (
 )
 _MOST = 5_000_000
 _MOST_FLUID = 400_000
-"""Lengths drawn from ServeGen's records for rates, over all models; each may stand for several
-requests."""
+"""Lengths drawn from ServeGen's records for a simulation by rates, over all models. Each may stand
+for several requests.
+"""
 _UNDECLARED = Lengths.expected(1024.0, 256.0)  # tokens, for models without a declared workload
 
 

@@ -1,9 +1,9 @@
 """Requests per step of time, from the counters of vLLM servers in Prometheus.
 
-The counters are read as they are, one series per server, and not through `increase`: `increase` has
-no value for a step with fewer than two samples, and a sum over servers would silently leave out the
-requests of that step. The difference of two samples tells the number of requests between them,
-however far apart they are. A step without a sample is a gap, not a step without requests.
+The counters are read directly, one series per server, without `increase`. `increase` has no value
+for a step with fewer than two samples, so a sum over servers would silently leave out the requests
+of that step. The difference of two samples is the number of requests between them, at any distance.
+A step without a sample is a gap, not a step without requests.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from streams.ports.vllm_queries import COPY_LABELS, finished_query
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 AskRange = Callable[[str, float, float, float], list[dict[str, Any]]]
-"""A range query: PromQL, from, to (s since the epoch), step in s -> the result matrix."""
+"""A range query. Takes PromQL, from and to in s since the epoch, and the step in s; returns the
+result matrix.
+"""
 
-_CHUNK = 2_000  # steps per query, which bounds the size of an answer
+_CHUNK = 2_000  # steps per query, which limits the size of an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,10 @@ def _requests(counter: Floats) -> ServedRequests:
 
 
 def _of_copies(copies: list[ServedRequests]) -> ServedRequests:
-    """One server from copies of its series: in each step the mean of the copies without a gap
-    there."""
+    """One server from copies of its series.
+
+    Each step has the mean of the copies without a gap there.
+    """
     if len(copies) == 1:
         return copies[0]
     counts = np.array([copy.counts for copy in copies])

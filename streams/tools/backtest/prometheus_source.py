@@ -84,7 +84,7 @@ class PrometheusSource:
             sums = self._series(f"{metric}_sum", _MODEL, grid, hours)
             buckets: dict[tuple[str, float], Floats] = {}
             for (name, edge), values in cumulative.items():
-                key = name, float(edge)  # versions of vLLM write an edge as "1" or "1.0"
+                key = name, float(edge)  # Versions of vLLM write an edge as "1" or "1.0".
                 buckets[key] = buckets[key] + values if key in buckets else values
         except _NO_RESULT:
             raise self._no_result() from None
@@ -135,6 +135,6 @@ def _values(one: Mapping[str, Any], from_s: float, every_s: float, steps: int) -
 
 def _first_line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
-    if cause := _SYSTEM_SAID.search(text):  # urllib3's text on its retries contains the cause
+    if cause := _SYSTEM_SAID.search(text):  # urllib3's text about its retries contains the cause.
         return f"cannot be reached ({cause[1]})"
     return text.splitlines()[0][:200]

@@ -14,7 +14,9 @@ _PARTS = {
 
 @cache
 def around(media: tuple[str, ...]) -> tuple[bytes, bytes]:
-    """The JSON before and after the text of a chat with `media` (of `topics.routing.MEDIA`)."""
+    """(JSON before the text, JSON after the text) of a chat request with `media`, a value of
+    `topics.routing.MEDIA`.
+    """
     parts = b"".join(_PARTS[medium] + b"," for medium in media if medium in _PARTS)
     asked = b'"modalities":["text","audio"],' if "audio-out" in media else b""
     start = b'"messages":[{"role":"user","content":[%s{"type":"text","text":"' % parts

@@ -121,9 +121,9 @@ KNOWN = (
 
 
 def format_of(columns: set[str]) -> Format:
-    """The format whose rows have `columns`.
+    """The format whose rows have `columns`. `OTHER` if no format matches.
 
-    column: user-given names. `OTHER` if no format matches.
+    columns: names as `column` normalises them.
     """
     return next((one for one in FORMATS if columns.issuperset(one.needs)), OTHER)
 

@@ -222,7 +222,7 @@ class Picture:
         return [self._row(service.model, now_ms) for service in self._cluster.services]
 
     def services(self, now_ms: int) -> list[ServiceRow]:
-        """One row per service that stands for several models."""
+        """One row per service that routes over several models."""
         found = []
         for route in self._cluster.routes:
             shown, recent = self._lately(route.name, now_ms)

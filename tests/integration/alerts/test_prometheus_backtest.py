@@ -21,8 +21,10 @@ EDGES = ("100.0", "1000.0", "+Inf")
 
 
 def samples(name: str, every_s: int, missing: bool) -> Iterator[tuple[str, str, float, int]]:
-    """(metric, labels, value, time) of two servers of `name`; the second restarts after an hour.
-    Together they finish 1.5 requests per second of 500 prompt and 50 answer tokens."""
+    """(metric, labels, value, time) of two servers of `name`. The second restarts after an hour.
+
+    Together they finish 1.5 requests per second of 500 prompt and 50 answer tokens.
+    """
     for server, rate in ((0, 1.0), (1, 0.5)):
         for at in range(0, SPAN_S + 1, every_s):
             if missing and at // 60 % 3:
@@ -61,8 +63,9 @@ def rebuilt(url: str, folder: Path, name: str) -> Rebuilt:
 def test_no_request_is_lost_in_gaps_restarts_and_rare_scrapes(
     url: str, tmp_path: Path, name: str
 ) -> None:
-    """`rare` is scraped once a minute, so no window of a minute has two samples. What the second
-    server finished between its last sample and its restart is lost, at most three minutes of it."""
+    """`rare` is scraped once a minute, so no window of a minute has two samples. Requests of the
+    second server between its last sample and its restart are lost, at most three minutes of them.
+    """
     found = rebuilt(url, tmp_path, name)
     trace = load_trace(found.path)
     at_s = np.array(trace.arrivals_ms) / 1000.0

@@ -127,8 +127,10 @@ def eventually(made: Callable[[], dict[str, Finding]]) -> dict[str, Finding]:
 
 
 def test_old_and_new_pages_are_read_under_both_names(server: str, tmp_path: Path) -> None:
-    """Model `chat` is served by its own name on a current version and by its Hugging Face name on
-    an old one. A second job that scrapes a server adds nothing, and a foreign model neither."""
+    """Model `chat` is served under its own name on a current version, and under its Hugging Face
+    name on an old one. A second job that scrapes a server adds nothing. Neither does a foreign
+    model.
+    """
     found = eventually(lambda: doctor(server, tmp_path, ""))
     demand, servers = found["demand of chat"], found["servers of chat"]
     assert demand.ok and "no such series" not in demand.said, demand

@@ -16,8 +16,10 @@ _NO_NPM = 3
 
 @pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The browser and the accessibility checks, unpacked by the project's script;
-    SHOAL_TEST_CHROMIUM: folder that keeps them."""
+    """The browser and the accessibility checks, unpacked by the project's script.
+
+    SHOAL_TEST_CHROMIUM: folder for them.
+    """
     kept = os.environ.get("SHOAL_TEST_CHROMIUM")
     folder = Path(kept) if kept else tmp_path_factory.mktemp("chromium")
     done = subprocess.run([FETCH, folder], capture_output=True, timeout=110)

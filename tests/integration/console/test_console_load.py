@@ -29,7 +29,8 @@ def follow(
 
 def test_ten_pages_cost_less_than_a_fiftieth_of_a_core() -> None:
     """CPU time of the server's thread per event, for 100 models whose figures all change. An event
-    is built at most once a second, and building it is limited to a hundredth of a core."""
+    is built at most once a second. Building it is limited to a hundredth of a core.
+    """
     with served(LARGE) as at:
         parts = urlsplit(at.url)
         address = (parts.hostname or "", parts.port or 0)

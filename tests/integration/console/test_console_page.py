@@ -51,7 +51,7 @@ def opened(browser: Browser, at: Console, **options: Any) -> Iterator[Page]:
 
 
 def until(page: Page, condition: str, limit_s: float = 30.0) -> None:
-    """Wait for a condition on the page; its policy refuses Playwright's own way to wait."""
+    """Wait for a condition on the page. Its policy refuses Playwright's own way to wait."""
     end_s = time.monotonic() + limit_s
     while not page.evaluate(f"Boolean({condition})"):
         assert time.monotonic() < end_s, condition
@@ -166,8 +166,9 @@ def test_a_decision_is_found_by_search_and_linked_to_its_model(browser: Browser)
 
 
 def test_a_large_fleet_is_on_the_screen_within_a_second(browser: Browser) -> None:
-    """A page with 100 models, 1,000 nodes and 10,000 decisions. A machine with more work than cores
-    gets as much longer."""
+    """A page with 100 models, 1,000 nodes and 10,000 decisions. The limit is longer on a machine
+    with more work than cores.
+    """
     with served(LARGE) as at:
         times = []
         for _ in range(4):

@@ -22,8 +22,10 @@ LOCK = ROOT / "requirements-parquet.lock"
 
 @pytest.fixture(scope="module")
 def parquet(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The module pyarrow.parquet, installed from the lock if it is missing. SHOAL_TEST_PYARROW:
-    folder that keeps it."""
+    """The module pyarrow.parquet. It is installed from the lock if it is missing.
+
+    SHOAL_TEST_PYARROW: folder for it.
+    """
     try:
         return importlib.import_module("pyarrow.parquet")
     except ImportError:

@@ -1,9 +1,9 @@
-"""Build a real control plane from Go modules, outside of the clone, once.
+"""Build a real control plane from Go modules once, outside of the clone.
 
     python -m tests.kubernetes.plane.build_plane
 
-Prints the folder with the binaries. SHOAL_TEST_KUBERNETES names a folder that has them already.
-Exits with code 3 and one line if Go is absent.
+Prints the folder with the binaries. SHOAL_TEST_KUBERNETES names a folder that already has them. If
+Go is missing, it exits with code 3 and one line.
 """
 
 from __future__ import annotations

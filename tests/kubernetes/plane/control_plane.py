@@ -52,7 +52,7 @@ class ControlPlane:
         return self.folder / f"{user}.kubeconfig"
 
     def start(self) -> None:
-        """Start everything; returns when the API server is ready."""
+        """Start everything. Returns when the API server is ready."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._make_certificates()
         self._write_users()
@@ -107,7 +107,7 @@ class ControlPlane:
         self, nodes: list[str], gpus: int = 4, labels: tuple[str, ...] = ("pool=l4",),
         third: int = 10,
     ) -> str:  # fmt: skip
-        """Start a kubelet for `nodes`; returns the name of its process."""
+        """Start a kubelet for `nodes`. Returns the name of its process."""
         name = f"kubelet-{third}"
         argv = [sys.executable, "-m", "tests.kubernetes.plane.loop_kubelet", str(self.kubeconfig())]
         argv += [word for node in nodes for word in ("--node", node)]
@@ -124,8 +124,10 @@ class ControlPlane:
         return name
 
     def allowed_requests(self, account: str) -> set[tuple[str, str, str]]:
-        """(group, resource, verb) of all requests of a service account that its rights allowed.
-        The resource of a subresource is "deployments/scale"."""
+        """(group, resource, verb) of all permitted requests of a service account.
+
+        The resource of a subresource is "deployments/scale".
+        """
         found = set()
         user = f"system:serviceaccount:{NAMESPACE}:{account}"
         for line in (self.folder / "audit.log").read_text().splitlines():
@@ -154,7 +156,7 @@ class ControlPlane:
                 process.wait(10)
         self._processes.clear()
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internal -----------------------------------------------------------------------------
 
     def _run(self, name: str, *options: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as out:

@@ -36,7 +36,7 @@ def _stamp() -> str:
 
 
 class NoProcess:
-    """In place of the process of a pod without a command."""
+    """Replaces the process of a pod without a command."""
 
     pid = 0
 
@@ -113,7 +113,7 @@ class Kubelet:
                 await asyncio.sleep(0.5)
 
     def end(self) -> None:
-        """Leave no process behind, unlike a real kubelet."""
+        """End without leaving a process behind, unlike a real kubelet."""
         for process in self._processes:
             _signal(process, signal.SIGKILL)
         os._exit(0)

@@ -1,4 +1,4 @@
-"""Plain REST requests to an API server, for tests: independent of the client under test."""
+"""Plain REST requests to an API server, for tests. They do not use the tested client."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RawApi:
             return answer.status, {"message": text}
 
     async def get(self, path: str) -> Any:
-        """The JSON at `path`; None if there is nothing."""
+        """The JSON at `path`; None if there is no object."""
         code, found = await self.call("GET", path)
         if code == 404:
             return None
@@ -61,7 +61,7 @@ class RawApi:
         return found
 
     async def post(self, path: str, body: Any) -> Any:
-        """Create an object; an existing one stays."""
+        """Create an object. An existing one stays."""
         code, found = await self.call("POST", path, body)
         assert code in (200, 201, 202, 409), (path, found)
         return found
@@ -73,12 +73,12 @@ class RawApi:
         return found
 
     async def delete(self, path: str, grace_s: int | None = None) -> int:
-        """Delete an object; returns the status code."""
+        """Delete an object. Returns the status code."""
         query = "" if grace_s is None else f"?gracePeriodSeconds={grace_s}"
         return (await self.call("DELETE", path + query))[0]
 
     async def events(self, path: str, version: str) -> AsyncIterator[tuple[str, Any]]:
-        """The events of a watch, until the server ends it."""
+        """The events of a watch until the server ends it."""
         assert self._session is not None
         query = f"watch=true&resourceVersion={version}&timeoutSeconds=300"
         joint = "&" if "?" in path else "?"

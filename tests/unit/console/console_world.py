@@ -1,4 +1,4 @@
-"""A controller without a broker, with its console over HTTP: the world of the console's tests."""
+"""A controller without a broker, with its console over HTTP, for tests of the console."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ POOLS = (
 
 
 class PlansAtOnce:
-    """A solver whose answer is in the next observation."""
+    """A solver that answers at once. The next observation has the answer."""
 
     killed = 0
 
@@ -64,7 +64,7 @@ class PlansAtOnce:
 
 
 class TopicOfDecisions:
-    """A publisher whose decisions are read back at once, as from the topic."""
+    """A publisher whose decisions are read at once, as from the topic."""
 
     sent = dropped = 0
 
@@ -80,7 +80,9 @@ class TopicOfDecisions:
 
 @dataclass
 class World:
-    """now_s: monotonic clock. cpu_s: CPU clock of the console. written: accepted commands."""
+    """A controller with its console. now_s: monotonic clock. cpu_s: CPU clock of the console.
+    written: accepted commands.
+    """
 
     loop: Loop
     feed: ConsoleFeed
@@ -108,7 +110,7 @@ async def world(
     operator_token: str = OPERATOR,
     mode: Mode = Mode.APPROVE,
 ) -> AsyncIterator[World]:
-    """A world whose server listens. The feed's task does not run; tests call `feed.step()`."""
+    """A world with a listening server. Its feed has no task; tests call `feed.step()`."""
     latest = ControlState(claimed=9)
     services = tuple(replace(TINY, model=name, mode=mode) for name in models)
     cluster = Cluster(POOLS, services)

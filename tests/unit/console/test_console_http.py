@@ -81,7 +81,7 @@ async def test_a_page_starts_from_a_snapshot_and_continues_with_changes() -> Non
             ((last_id, kind, data),) = await events(stream, 1)
             assert kind == "change" and data["now_ms"] > snapshot["now_ms"]
             assert data["sample"]["of"]["tiny"]["target"] == 1.0
-            assert "pools" not in data  # nothing changed
+            assert "pools" not in data  # Nothing changed.
         # The connection is lost; the next one continues after the last id.
         at.run(1)
         at.feed.step()
@@ -128,7 +128,7 @@ async def test_a_proposal_is_approved_once_with_name_and_reason() -> None:
         code, said = await command(at, **asked)
         assert code == 409 and "approved already by ann" in said["error"]
         at.run(2)
-        assert at.loop.state.assignments  # the change is carried out
+        assert at.loop.state.assignments  # The change is applied.
 
 
 async def test_a_pause_a_freeze_and_a_release_are_written_and_ended() -> None:

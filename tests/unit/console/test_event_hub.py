@@ -1,4 +1,4 @@
-"""The hub of events: numbered, resumable, and no viewer holds up another one."""
+"""The event hub numbers events, resumes viewers, and isolates slow viewers from others."""
 
 from __future__ import annotations
 

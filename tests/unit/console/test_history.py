@@ -1,4 +1,4 @@
-"""History of models: bounded, ordered, and filled from the past after a restart."""
+"""History of models: limited, ordered, and filled from the past after a restart."""
 
 from __future__ import annotations
 

@@ -126,8 +126,9 @@ def test_a_model_without_a_free_node_does_not_delay_recommendations(paused: bool
 
 
 def test_full_plans_alternate_if_both_kinds_are_always_due() -> None:
-    """A price changes every five seconds, and a plan takes eight. The rate of chat falls to an
-    eighth.
+    """A price changes every five seconds and a solve takes eight, so a plan is due for both models.
+
+    chat is in mode recommend, mini in mode act. The rates fall to an eighth.
     """
     where = (pool("a", nodes=20, per_node=1), pool("b", nodes=20, per_node=1))
     w = world(

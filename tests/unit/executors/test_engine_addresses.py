@@ -1,4 +1,4 @@
-"""Engines with addresses of their own, and launches that no further attempt can save."""
+"""Engines with their own addresses, and launches that no further attempt can repair."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def prices(*skus: dict[str, Any]) -> dict[tuple[str, str, str], float]:
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_machine_costs_the_sum_of_its_parts(reverse: bool) -> None:
-    """The order of the SKUs does not matter, and SKUs of other products count nowhere."""
+    """The order of the SKUs does not matter. SKUs of other products are ignored."""
     skus = [*G2, *MEGA, *NOISE]
     found = prices(*(reversed(skus) if reverse else skus))
     assert found["us-central1", "g2-standard-4", "on-demand"] == pytest.approx(0.7068, abs=1e-4)

@@ -1,4 +1,4 @@
-"""Names under which vLLM serves a model: declared, or its own and that of its source."""
+"""Names under which vLLM serves a model: declared ones, or its own name and that of its source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 
 
 def names(folder: Path, **models: str) -> dict[str, tuple[str, ...]]:
-    """`served_names` of the models; each value is further YAML of a model."""
+    """`served_names` of the models. Each value has more YAML of a model."""
     path = folder / "shoal.yaml"
     text = "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\nmodels:\n"
     for name, keys in models.items():

@@ -126,7 +126,7 @@ def test_the_estimate_counts_what_the_engine_reads(
 
 
 def test_a_long_query_with_many_documents_is_estimated_at_once() -> None:
-    """The estimate of pairs multiplies: it does not read the query once per document."""
+    """The estimate multiplies. It does not read the query once per document."""
     call = parsed(RERANK, query="a " * 500_000, documents=["b"] * 10_000)
     assert call.prompt_tokens_estimate == 500_001 * 10_000 + 10_000
 

@@ -27,7 +27,7 @@ def message_end(stop: str | None) -> bytes:
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_a_response_counts_deltas_and_takes_the_usage_of_its_end(size: int) -> None:
-    """The first events hold no output. Blocks may end anywhere."""
+    """The first events have no output. Blocks may end anywhere."""
     stream = ResponsesStream()
     start = event("response.created", response={}) + event("response.output_item.added")
     text = start + event("response.output_text.delta", delta="a [DONE]") * 2

@@ -1,4 +1,4 @@
-"""An API server in memory with the interface of `KubeApi`, and a kubelet that the test drives."""
+"""An in-memory API server with the interface of `KubeApi`, and a kubelet that the test controls."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ def merge(into: Any, change: Any) -> Any:
 
 
 class FakeCluster:
-    """Objects by kind and name. down: every request fails as if the server were away. writes: all
-    accepted or refused writes, as (verb, plural, name). quota: most pods, None = no quota."""
+    """Objects by kind and name. down: whether every request fails as if the server were away.
+
+    writes: all accepted or refused writes, as (verb, plural, name). quota: maximum number of pods;
+    None = no quota.
+    """
 
     namespace = "serving"
 
@@ -42,7 +45,7 @@ class FakeCluster:
         self.objects: dict[tuple[str, str], Manifest] = {}
         self.down = False
         self.quota: int | None = None
-        self.lost_answers = 0  # the next writes succeed, but their answers are lost
+        self.lost_answers = 0  # The next writes succeed, but their answers are lost.
         self.writes: list[tuple[str, str, str]] = []
         self._versions = itertools.count(10)
         self._version = 10

@@ -1,4 +1,4 @@
-"""The workers of slots on a cluster in memory; the test steps them."""
+"""Workers of slots on an in-memory cluster. The test steps them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POOL = "us/l4/owned"
 
 @dataclass(frozen=True)
 class FakeKind:
-    """An engine whose answers the test sets. running: its requests in flight, None = no answer."""
+    """An engine whose answers the test sets. running: its requests in flight; None = no answer."""
 
     running: list[int | None] = field(default_factory=lambda: [0])
     image: str = ""
@@ -127,6 +127,6 @@ class SlotBench:
 
 
 async def settle() -> None:
-    """Let all tasks run that wait for nothing."""
+    """Let all tasks run that are ready."""
     for _ in range(60):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Free nodes, prices, pools and serving pods, as a cluster shows them."""
+"""Free nodes, prices, pools and serving pods, as read from a cluster."""
 
 from __future__ import annotations
 

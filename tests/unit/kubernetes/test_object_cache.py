@@ -1,4 +1,4 @@
-"""The local copy of objects over changes, expired versions and a server that is away."""
+"""The local copy of objects after changes, expired versions and server outages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_server_that_is_away_deletes_nothing(
 ) -> None:
     cluster, cache = fleet
     cluster.down = True
-    cluster.put(POD, pod("new", a="1"))  # wakes the watch, which then fails
+    cluster.put(POD, pod("new", a="1"))  # This wakes the watch, which then fails.
     await settle()
     assert set(cache.objects) == {"old"}
     assert "connection refused" in cache.fault

@@ -132,7 +132,7 @@ async def test_a_deletion_by_another_client_unroutes_at_once_and_starts_again(
     assert bench.state(SLOT, "a") is InstanceState.STARTING
     assert bench.instance(SLOT, "a").reason == "its pod is being deleted"
     await bench.steps(10)
-    assert bench.cluster.names(POD) == [NAME]  # the GPUs are not free yet
+    assert bench.cluster.names(POD) == [NAME]  # The GPUs are not free yet.
     bench.cluster.remove(POD, NAME)
     await bench.steps(3)
     assert bench.cluster.names(POD) == [names.pod_name("a", 1)]

@@ -1,4 +1,4 @@
-"""The pod of a launch: made from the operator's template, without taking it over."""
+"""The pod of a launch is built from the operator's template."""
 
 from __future__ import annotations
 

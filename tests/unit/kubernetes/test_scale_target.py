@@ -1,4 +1,4 @@
-"""Claims on a workload: which pods they take, and the next write of the replicas."""
+"""Claims on a workload: the pods that they take, and the next write of the replicas."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_idle_pod_leaves_only_once_its_cost_is_the_lowest() -> None:
     assert removable(target, WORKLOAD, marked) == [leaves]
     assert next_replicas(target, WORKLOAD, marked, [leaves]) == 1
     starting = [*marked, pod("p3", ready=False)]
-    assert removable(target, WORKLOAD, starting) == []  # p3 would leave instead
+    assert removable(target, WORKLOAD, starting) == []  # Otherwise p3 would leave.
 
 
 def test_the_owners_minimum_holds() -> None:

@@ -1,4 +1,5 @@
-"""Time limits of a solve: kept within a tenth, whatever the size and the structure of the problem.
+"""Time limits of a solve are kept within a tenth, whatever the size and the structure of the
+problem.
 
 The clock is the CPU time of this process, so other programs on the machine do not disturb the
 result. HiGHS limits its wall time, which is never less than its CPU time on one thread. Kernels are
@@ -45,8 +46,10 @@ def _compiled() -> None:
 def generated(
     models: int, most: int, scarcity: float | None, scale: float = 1.0
 ) -> TemplateProblem:
-    """A generated problem of `models` models, 3 regions and 20 configurations, with about `most`
-    templates for each phase of a model and `scale` times the demand."""
+    """A generated problem of `models` models, 3 regions and 20 configurations.
+
+    Each phase of a model has about `most` templates. The demand is multiplied by `scale`.
+    """
     arrays = generate(models, 3, 20, 4, scarcity, most)
     groups = range(2 * models)
     return TemplateProblem(
@@ -60,8 +63,10 @@ def generated(
 
 
 def with_rented_nodes(problem: TemplateProblem) -> AllocationProblem:
-    """The same choice if nodes are columns of their own, which provide what instances use: this is
-    no cover form, so one MIP solves it."""
+    """The same choice with nodes as separate columns that provide what instances use.
+
+    It has no cover form, so one MIP solves it.
+    """
     flat, _ = columns_of(problem)
     price = problem.price_usd_per_h.ravel()
     k = len(price)
@@ -79,7 +84,7 @@ def with_rented_nodes(problem: TemplateProblem) -> AllocationProblem:
 
 
 def with_two_rows_each(problem: TemplateProblem) -> AllocationProblem:
-    """The same columns, each of which also serves a second row, as aggregated instances do."""
+    """The same columns. Each also serves a second row, as aggregated instances do."""
     flat, _ = columns_of(problem)
     rows = len(flat.demand_req_per_s)
     other = (flat.serve_row + 1) % rows
@@ -92,7 +97,7 @@ def with_two_rows_each(problem: TemplateProblem) -> AllocationProblem:
 
 
 def one_of_each(problem: TemplateProblem) -> AllocationProblem:
-    """The same columns, each at most once: every bound is a resource of its own."""
+    """The same columns, each used at most once. Each bound is a separate resource."""
     flat, _ = columns_of(problem)
     return replace(flat, upper=np.ones(flat.columns))
 
@@ -124,7 +129,9 @@ def assert_kept(run: Solve, limit_s: float) -> AllocationResult:
 
 
 def cases(limit_s: float) -> dict[str, Callable[[], Solve]]:
-    """Problems of every structure. Larger ones for longer limits, so that most limits bind."""
+    """Problems of every structure. Longer limits have larger problems, so most
+    limits are reached.
+    """
     big = limit_s > 1.0
     models, most = (6, 8000) if big else (4, 2000)
     scarce = generated(models, most, 0.75)
@@ -155,7 +162,7 @@ def test_a_limit_of_one_second_is_kept(case: str) -> None:
 
 
 def test_a_solve_compiles_nothing_that_was_not_compiled_ahead() -> None:
-    """Kernels compile for the types of their arguments; a solve must not bring other types."""
+    """Kernels compile for the types of their arguments, so a solve must not use other types."""
     before = [list(kernel.signatures) for kernel in KERNELS]  # type: ignore[attr-defined]
     problem = generated(3, 300, 1.25)
     flat, _ = columns_of(problem)

@@ -1,4 +1,4 @@
-"""The memory of LoRA adapters, against vLLM's allocation layer by layer."""
+"""The memory of LoRA adapters, compared with vLLM's allocation layer by layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ H100 = catalog.gpu("H100-SXM")
 
 
 def test_a_dense_model_reserves_two_matrices_per_layer_and_slot() -> None:
-    """Llama-3.1-8B: (input + output) x rank numbers of 2 bytes per linear layer, one by one."""
+    """For Llama-3.1-8B, each linear layer has (input + output) x rank numbers of 2 bytes."""
     linear = {"q": (4096, 4096), "k": (4096, 1024), "v": (4096, 1024), "o": (4096, 4096),
               "gate": (4096, 14336), "up": (4096, 14336), "down": (14336, 4096)}  # fmt: skip
     layer = sum(wide + tall for wide, tall in linear.values())
@@ -32,7 +32,7 @@ def test_each_gpu_holds_a_copy_of_one_matrix_of_each_pair() -> None:
 
 
 def test_experts_count_one_by_one() -> None:
-    """Qwen3-30B-A3B: 128 experts in each of 48 layers."""
+    """Qwen3-30B-A3B has 128 experts in each of 48 layers."""
     found = with_adapters(catalog.model("Qwen/Qwen3-30B-A3B"), slots=1, rank=16)
     experts = 2 * 16 * 48 * 128 * 3 * (2048 + 768)
     assert experts < adapter_bytes(found, 1) < 1.1 * experts

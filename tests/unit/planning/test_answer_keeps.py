@@ -146,7 +146,7 @@ def test_an_urgent_plan_only_adds_if_the_maximum_leaves_no_room_for_a_replacemen
 
 
 def test_an_urgent_plan_only_adds_if_a_node_loss_must_be_survived() -> None:
-    """For such a whole fleet, the proof takes longer than a surge allows."""
+    """The proof for a whole fleet that survives a node loss takes longer than a surge allows."""
     cluster = one_model((replace(L4, max_nodes=60), H100), survive="one-node")
     wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
     assert ask(cluster, URGENT, {"m": wanted}, {SMALL: 20}).replaced == ()

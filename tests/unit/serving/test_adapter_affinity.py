@@ -1,4 +1,4 @@
-"""Which instance gets a request for a LoRA adapter."""
+"""Choice of the instance for a request to a LoRA adapter."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_idle_adapter_stays_on_the_instance_that_served_it() -> None:
 
 
 def test_different_adapters_begin_on_different_instances() -> None:
-    """The first request goes where any request would go."""
+    """The first request is routed like any other."""
     r = router(1.0, 1.0, 1.0, 1.0)
     assert len({pick(r, adapter) for adapter in NAMES}) == 3
 
@@ -63,7 +63,7 @@ def test_a_busy_home_is_left_while_it_is_busy() -> None:
 
 
 def test_the_bound_follows_the_weights() -> None:
-    """An instance with three quarters of the weight may hold three quarters of the requests."""
+    """An instance with three quarters of the weight may have three quarters of the requests."""
     r = router(3.0, 1.0)
     held = Counter(pick(r, "legal") for _ in range(80))
     assert 0.6 <= held[ENDS[0]] / 80 <= 0.95
@@ -86,7 +86,7 @@ def test_an_instance_that_lacks_an_adapter_gets_none_of_its_requests() -> None:
     lacking = pick(r, "legal")
     r.note_lacking("legal", lacking)
     assert all(pick(r, "legal") != lacking for _ in range(10))
-    assert {pick(r) for _ in range(4)} == set(ENDS[:2])  # it serves the base model
+    assert {pick(r) for _ in range(4)} == set(ENDS[:2])  # It serves the base model.
     assert pick(r, "sql") in ENDS[:2]
 
 

@@ -1,5 +1,6 @@
-"""Rates against single requests: attainment up to overload, requests in flight, and baselines that
-scale on them."""
+"""Simulation by rates, compared with single requests: attainment up to overload, requests in
+flight, and baselines that scale on them.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +51,9 @@ def attained(where: Cluster, combo: str, came: list[Arrival], fluid: bool, seed:
 
 @pytest.mark.parametrize("combo", KINDS)
 def test_a_fleet_attains_with_rates_what_it_attains_with_requests(combo: str) -> None:
-    """Around saturation the SLO decides within a few percent of load, and chance decides about the
-    rest: two draws of requests differ by up to ten points there."""
+    """Around saturation a few percent of load decide about the SLO. Chance decides about the rest:
+    two draws of requests differ by up to ten points there.
+    """
     inputs, outputs, saturation = KINDS[combo]
     model = combo.partition(":")[0]
     apart = []
@@ -84,7 +86,7 @@ class InFlightRecorder(FixedFleet):
 
 @pytest.mark.parametrize(("outputs", "rate"), [(20.0, 40.0), (300.0, 6.0)])
 def test_reported_requests_in_flight_follow_littles_law(outputs: float, rate: float) -> None:
-    """Answers of half a second are in flight too, though a gateway reports every 10 s."""
+    """Answers of half a second count as in flight, although a gateway reports every 10 s."""
     draw = lognormal_lengths(200.0, outputs)
     came = poisson("mini", [Step(0.0, rate)], 400.0, draw, np.random.default_rng(1))
     where = cluster(nodes=4)
@@ -127,8 +129,9 @@ def test_a_baseline_scales_with_rates_as_it_does_with_requests(policy: str, knob
 
 
 def test_a_queue_of_rates_grows_a_fleet_only_beyond_its_capacity() -> None:
-    """With requests the queue is a difference between a gateway's count and statuses up to 2 s old,
-    so it is never empty; with rates it is."""
+    """With requests, the queue is the difference between a gateway's count and statuses up to 2 s
+    old, so it is never empty. With rates it can be empty.
+    """
     draw = lognormal_lengths(500.0, 100.0)
     starts = []
     for rate in (12.0, 60.0):

@@ -35,10 +35,11 @@ def test_noise_at_three_quarters_of_the_planned_rate_rarely_counts_as_a_surge(
     rate: float, days: int, most: int
 ) -> None:
     """Days of Poisson arrivals at `rate`, 75% of the planned rate, have fewer than one false alarm
-    in two days. The test allows `most`, because of chance.
+    in two days.
 
-    The test evaluates the rule only if a span is far enough above the plan for a proof: by 3.3
-    standard deviations for a short span, by 2.4 for a span that may also prove a rise of the rate.
+    most: number of false alarms that the test permits, because draws are random. The rule is
+    evaluated only if a span is far enough above the plan for a proof: by 3.3 standard deviations
+    for a short span, by 2.4 for a span that may also prove a rise of the rate.
     """
     planned = rate / 0.75
     lengths = (*increase_spans_s(POLICY), POLICY.local_window_s, 150, 190, 240)

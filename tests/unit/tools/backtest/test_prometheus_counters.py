@@ -54,7 +54,7 @@ def test_a_restarted_counter_begins_at_zero() -> None:
 
 
 def test_servers_are_added_up_and_each_may_come_and_go() -> None:
-    """One server starts in the middle, one ends there: neither is a gap."""
+    """One server starts in the middle, and one ends there. Neither is a gap."""
     found = read(
         ({"instance": "a"}, [0, 4, 8, None, None]),
         ({"instance": "b", "engine": "0"}, [None, None, 50, 51, 52]),
@@ -65,7 +65,7 @@ def test_servers_are_added_up_and_each_may_come_and_go() -> None:
 
 
 def test_copies_of_a_server_count_once_and_fill_each_other() -> None:
-    """Two replicas of a Prometheus: the one without a gap tells the shape."""
+    """A Prometheus has two replicas. The one without a gap gives the shape."""
     found = read(
         ({"instance": "a", "replica": "1"}, [0, 4, None, 8, 9]),
         ({"instance": "a", "replica": "2"}, [None, 4, 8, 8, 9]),
@@ -97,7 +97,7 @@ def test_no_request_is_lost_or_made_by_gaps(grown: list[int], missing: list[bool
 
 
 def test_a_long_range_is_read_in_parts() -> None:
-    """An answer is bounded, and parts join without a lost step."""
+    """The size of an answer is limited. Parts are joined without a lost step."""
     counter = [2.0 * k for k in range(4500)]
     counts = read(({}, counter))["m"].counts
     assert len(counts) == 4499 and set(counts.tolist()) == {2.0}

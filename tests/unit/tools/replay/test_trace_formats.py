@@ -193,7 +193,7 @@ def test_turns_wait_for_the_recorded_pause(tmp_path: Path) -> None:
 
 
 def test_a_turn_without_a_time_comes_after_an_answer_of_usual_length(tmp_path: Path) -> None:
-    """The answer has its first of 20 tokens after 0.5 s, and 30 ms per token. The delay of 4 s
+    """The answer has 20 tokens: the first after 0.5 s, the others 30 ms apart. The delay of 4 s
     follows.
     """
     trace = load_trace(

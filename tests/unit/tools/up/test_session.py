@@ -199,7 +199,7 @@ async def test_a_model_without_a_ready_instance_ends_the_run(clock: FakeTime) ->
 
 
 async def test_a_run_can_end_before_its_load(clock: FakeTime) -> None:
-    """Its own deadline or its user ends it."""
+    """Either its deadline passes, or its user ends it."""
     start = Start(config())
     assert not await start.wait(deadline=3.0)
     assert clock.now_s == pytest.approx(3.0, abs=0.2)
