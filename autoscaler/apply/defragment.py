@@ -28,7 +28,8 @@ def defragment(
     scene: ChangeContext,
 ) -> AppliedChange | None:
     """The move that frees the most expensive node; None if no group of the model fits on other
-    nodes on the bill. counting: the model's groups that count as capacity; groups: of all models.
+    nodes on the bill. counting: the model's groups that count as capacity; groups: all groups of
+    all models.
     """
     if scene.views[service.model].frozen is not None:
         return None

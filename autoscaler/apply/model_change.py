@@ -45,12 +45,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """A change after it was applied.
-
-    groups: of all models. site: free capacity after the change. started: placed groups; switched:
-    groups that change roles in place; going: groups that retire, and the switched groups before
-    their switch. unplaced: combos without room. delta_usd_per_h: change of the bill. state: new
-    state of the model. left_out: the reason why a part is missing.
+    """A change after it was applied. groups: the groups of all models. site: free capacity after
+    the change. started: placed groups; switched: groups that change roles in place; going: groups
+    that retire, and the switched groups before their switch. unplaced: combos without room.
+    delta_usd_per_h: change of the bill. state: new state of the model. left_out: the reason why a
+    part is missing.
     """
 
     groups: Mapping[str, ServingGroup]
@@ -86,9 +85,9 @@ def apply_change(
     scene: ChangeContext,
     short: float = 0.0,
 ) -> AppliedChange:
-    """Apply `change`. counting: the model's groups that count as capacity; groups: of all models,
-    by name. short: demand that the plan leaves unserved; if it is above 0, removals make room for
-    other models."""
+    """Apply `change`. counting: the model's groups that count as capacity; groups: the groups of
+    all models, by name. short: demand that the plan leaves unserved; if it is above 0, removals
+    make room for other models."""
     if not change.adds and not change.removes:
         return AppliedChange(groups, site, state, (), (), (), Counter(), 0.0, change.left_out)
     counting = list(counting)

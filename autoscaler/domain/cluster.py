@@ -84,7 +84,8 @@ class Pool:
 
 
 _LONGEST_COOLDOWN_S = 120.0
-"""Covers the first full local window after an addition."""
+"""Upper bound of the cool-down in seconds; long enough for a full local window after an
+addition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +200,9 @@ class Service:
 
     @property
     def cooldown_s(self) -> float:
-        """Least time from an addition to a removal, in seconds.
-
-        Demand that follows an addition needs time to show. Half of `scale_in_after_s` is enough for
-        models that ask for a quick scale-in.
+        """Cool-down: least time from an addition to a removal, in seconds. The demand after an
+        addition must be measured first. For models with a short `scale_in_after_s`, half of that is
+        enough.
         """
         return min(_LONGEST_COOLDOWN_S, self.scale_in_after_s / 2.0)
 

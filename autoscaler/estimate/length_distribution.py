@@ -69,7 +69,7 @@ def _fill_spread_bounds(
     """Write the bounds at `levels` to `low` and `high`, (n,) each.
 
     tokens, cumulative: lengths in the long window and cumulative numbers of requests; own_tokens,
-    own_cumulative: those of the local window, empty if it has no requests.
+    own_cumulative: the same for the local window, empty if it has no requests.
     """
     for at, level in enumerate(levels):
         chance = _SHAPE_SIGMAS * math.sqrt(level * (1.0 - level) / cumulative[-1])

@@ -115,8 +115,8 @@ class SketchSnapshot:
 
 @dataclass(slots=True)
 class SlidingSum:
-    """The sum of cells from second `start_s` until before `end_s`. counts: of all cells of all
-    models."""
+    """The sum of cells from second `start_s` until before `end_s`. counts: counts of all cells of
+    all models."""
 
     start_s: int
     end_s: int

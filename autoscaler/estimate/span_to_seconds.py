@@ -39,10 +39,10 @@ def split_into_seconds(
 ) -> SecondCounts:
     """Split records into counts per second and model.
 
-    models: model index of each record; ends_ms: event times of the ends of their spans; numbers and
-    cells: of `TelemetryBatch`. Counts are split in proportion to time, rounded so that they add up
-    exactly; sketches are counted in the last second. A span of 0 ms counts in the second before its
-    end.
+    models: model index of each record; ends_ms: event times of the ends of their spans; numbers,
+    cells: as in `TelemetryBatch`. Counts are split in proportion to time, rounded so that they add
+    up exactly; sketches are counted in the last second. A span of 0 ms counts in the second before
+    its end.
     """
     if not len(models):
         return SecondCounts(models, models, numbers[:, :_COUNTS], [])

@@ -43,8 +43,8 @@ def adopt_unmanaged(
 
 
 def is_uncounted(service: Service, state: ModelState) -> bool:
-    """Whether the servers that Shoal did not start were never counted. A recommendation would then
-    start from an unknown fleet."""
+    """Whether the number of servers that Shoal did not start is still unknown, so that a
+    recommendation would start from an unknown fleet."""
     return bool(service.unmanaged) and not service.managed and state.unmanaged is None
 
 

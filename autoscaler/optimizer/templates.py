@@ -29,14 +29,14 @@ _MOST_COLUMNS = 2_000_000
 """Largest number of columns to write out; more would take seconds and hundreds of MiB."""
 _LEAST_COLUMNS = 5_000
 _COLUMNS_PER_S = 400_000
-"""Number of columns that can be written out and searched in each second that remains."""
+"""Number of columns that can be written out and searched per second of the remaining time."""
 _END_S, _MOST_FOR_END = 4e-7, 0.3
-"""Time for a plan over columns if the search finds none: seconds for each pair, and the largest
-share of all time."""
+"""Time to reserve for a plan over columns, in case the search finds no plan: seconds per pair, and
+the largest share of the whole time."""
 
 
 NOTHING: Ints = np.zeros((0, 4), dtype=np.int64)
-"""The running plan if nothing runs."""
+"""The running plan of an empty fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,9 @@ def _columns_within(options: SolveOptions) -> int:
 def _over_columns(
     problem: TemplateProblem, options: SolveOptions, running: Ints, searched: Outcome | None = None
 ) -> TemplatePlan:
-    """The plan over written-out columns, from the `running` plan or after the search `searched`,
-    which found no plan. If there is no time for all columns, those of the lowest price are used."""
+    """The plan over written-out columns. It starts from the plan `running`, or uses the prices of
+    `searched`, an earlier search that found no plan. If there is no time for all columns, only the
+    ones with the lowest price are used."""
     most = _columns_within(options)
     whole = problem.columns <= most
     if whole:

@@ -1,7 +1,8 @@
 """The GPU memory that vLLM reserves for LoRA adapters when it starts.
 
-vLLM allocates two matrices per linear layer and slot, for the highest rank, whether an adapter uses
-the layer or not (vLLM 0.32, `lora/layers`). Slots: the number of different adapters in a batch.
+vLLM allocates two matrices of the highest rank per linear layer and slot, whether an adapter uses
+the layer or not (vLLM 0.32, `lora/layers`). The number of slots is the number of different adapters
+in a batch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.validation import InvalidValue
 
-_MOST_VOCAB = 258_048  # vLLM refuses adapters of models with more
+_MOST_VOCAB = 258_048  # vLLM refuses adapters of models with a larger vocabulary
 _FLOAT32_BYTES = 4.0
 
 
@@ -19,7 +20,7 @@ def with_adapters(spec: ModelSpec, slots: int, rank: int) -> ModelSpec:
     """`spec` with the memory of `slots` adapters of at most `rank`.
 
     Tensor parallelism divides one matrix of each pair; each GPU holds a copy of the other one.
-    InvalidValue for a model whose adapters vLLM refuses or whose layers are not known here.
+    Raises InvalidValue for a model whose adapters vLLM refuses, or whose layers are not known here.
     """
     if not slots:
         return spec

@@ -17,13 +17,13 @@ class Efficiency:
 
     gemm: share of peak FLOPs that large BF16 matrix products reach; gemm_low: the share for FP8 and
     FP4, of their own peak; expert_gemm: share of these rates that routed experts reach. attention:
-    share of peak BF16 FLOPs in prompt attention. weights: share of memory bandwidth when weights
-    are read; kv: when the KV cache is read; experts: when routed experts are read. link: share of
-    interconnect bandwidth in an all-reduce; link_wide: factor on that bandwidth among more than two
-    GPUs (below 1 if GPUs without NVLink share a host bridge). blend: exponent p of the time (c^p +
-    m^p)^(1/p) of compute c and memory traffic m, which overlap in part. elementwise: reads and
-    writes of the hidden state per layer outside of matrix products. allreduce_us: latency of an
-    all-reduce per doubling of the GPUs.
+    share of peak BF16 FLOPs in prompt attention. weights, kv, experts: share of memory bandwidth
+    for reading weights, the KV cache and routed experts. link: share of interconnect bandwidth in
+    an all-reduce; link_wide: factor on that bandwidth among more than two GPUs (below 1 if GPUs
+    without NVLink share a host bridge). blend: exponent p of the time (c^p + m^p)^(1/p) of compute
+    c and memory traffic m, which overlap in part. elementwise: reads and writes of the hidden state
+    per layer outside of matrix products. allreduce_us: latency of an all-reduce per doubling of the
+    GPUs.
 
     layer_us: fixed time per layer (kernel launches, gaps); expert_layer_us: additional time in a
     layer that routes to experts. step_ms: fixed time of one iteration (scheduling, sampling, input

@@ -154,8 +154,8 @@ def _evaluated(
 
 
 def usable_pools(cluster: Cluster, service: Service) -> tuple[Pool, ...]:
-    """Pools that `service` may use: those in its regions and markets and, if it has scale targets,
-    only those with a target.
+    """Pools that `service` may use: pools in its regions and markets and, if it has scale targets,
+    only pools with a target.
 
     A service with scale targets gets only replica counts, because an external scaler starts its
     instances.

@@ -62,8 +62,8 @@ def evaluate_instance(
     """The instance of `service` on `node` in `phase` at `lengths`, with the SLO multiplied by
     `stretch`.
 
-    arrivals: of the whole model; the instance serves a share of them. link_gb_s: bandwidth between
-    prefill and decode instances.
+    arrivals: arrival process of the whole model, of which the instance serves a share. link_gb_s:
+    bandwidth between prefill and decode instances, in 1e9 bytes/s.
     """
     spec = served_spec(service)
     longest = spec.max_position

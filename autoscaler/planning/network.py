@@ -25,7 +25,7 @@ def kv_transfer_keeps_up(
 ) -> bool:
     """Whether `prefill` can send its KV cache to `decode` as fast as it produces it (eq. 18).
 
-    prompts_per_s: of `prefill`, at full speed. The instances on a node share its network. So a
+    prompts_per_s: rate of `prefill` at full speed. The instances on a node share its network. So a
     prefill node must send, and a decode node receive, the KV of as many instances as fit on it.
     """
     pool, node, _, _ = prefill.nodes[0]

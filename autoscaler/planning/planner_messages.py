@@ -129,17 +129,17 @@ class PlanAnswer:
 
     counts: combo id -> count, complete for every model in `scope` (a missing combo has count 0).
     replaced: instances that are no longer needed once the additions serve (only in urgent answers,
-    which keep all running instances). switches: of running combos, included in `counts`.
-    cost_usd_per_h: price of the nodes billed after all removals. now_usd_per_h: price of the nodes
-    billed now. objective_usd_per_h: cost and penalties; lower_bound_usd_per_h is its lower bound.
-    gap: 1 - bound / objective, -1 without proof. shortfall_req_per_s: unserved demand, per model
-    with a shortfall. binding: constraints that limit the plan. notes: unmet goals and their causes.
-    violations: constraints (survival, spot limits, floors, the budget) that the plan violates.
-    shares: combos of each workload type, as (model, type, combo, fraction), in budget mode. combos:
-    the current and planned combos of the models in scope, evaluated at the lengths of their
-    demands. splits: thresholds chosen with the plan. demands: the demands under these thresholds,
-    if they differ from the requested ones. needs_preemption: some instances should be removed
-    first, because the additions may find no room while all running instances stay.
+    which keep all running instances). switches: role switches of running combos, included in
+    `counts`. cost_usd_per_h: price of the nodes billed after all removals. now_usd_per_h: price of
+    the nodes billed now. objective_usd_per_h: cost and penalties; lower_bound_usd_per_h is its
+    lower bound. gap: 1 - bound / objective, -1 without proof. shortfall_req_per_s: unserved demand,
+    per model with a shortfall. binding: constraints that limit the plan. notes: unmet goals and
+    their causes. violations: constraints (survival, spot limits, floors, the budget) that the plan
+    violates. shares: combos of each workload type, as (model, type, combo, fraction), in budget
+    mode. combos: the current and planned combos of the models in scope, evaluated at the lengths of
+    their demands. splits: thresholds chosen with the plan. demands: the demands under these
+    thresholds, if they differ from the requested ones. needs_preemption: some instances should be
+    removed first, because the additions may find no room while all running instances stay.
     """
 
     number: int

@@ -1,8 +1,7 @@
-"""Which instances serve which LoRA adapter: those that served it before, as long as load allows.
-
-An adapter that stays on few instances stays in their GPU memory, and a batch holds few different
-adapters. Callers report instances that lack an adapter, because an instance has the adapters that
-were declared when it started.
+"""Chooses the instances for each LoRA adapter: instances that served it before, as long as load
+allows. So the adapter stays in the GPU memory of few instances, and a batch holds few different
+adapters. An instance has the adapters that were declared when it started, so callers report
+instances that lack an adapter.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from autoscaler.serving.round_robin import Lane
 from topics.records import Endpoint
 
 _MOST_ABOVE = 1.25
-"""Highest load of an instance over its share of all load (consistent hashing with bounded loads,
-Mirrokni et al. 2018)."""
+"""An instance is used up to this multiple of its share of all load (consistent hashing with bounded
+loads, Mirrokni et al. 2018)."""
 _MOST_HOMES = 64
 
 _Option = tuple[Lane, Endpoint, float]
@@ -24,7 +23,8 @@ _Option = tuple[Lane, Endpoint, float]
 
 @dataclass(slots=True)
 class AdapterAffinity:
-    """The instances of one model by adapter. homes: in the order in which they first served it."""
+    """The instances of one model by adapter. homes: by adapter, its instances in the order in which
+    they first served it."""
 
     _homes: dict[str, list[Endpoint]] = field(default_factory=dict)
     _lacking: dict[str, set[Endpoint]] = field(default_factory=dict)
@@ -65,10 +65,9 @@ class AdapterAffinity:
         out: Collection[Endpoint],
         load: Callable[[Endpoint], float],
     ) -> tuple[Lane, Endpoint] | None:
-        """The first instance in `lanes` that served `adapter` and whose load is not far above its
-        share; None if there is none, and for instances that only prefill.
-
-        out: instances without room. The share follows the weights of the lanes.
+        """The first instance in `lanes` that served `adapter` before and whose load is not far
+        above its share; None if there is none. Instances that only prefill are not considered. out:
+        instances without a free slot. An instance's share follows from the weights of the lanes.
         """
         homes = self._homes.get(adapter)
         if not homes:

@@ -149,11 +149,12 @@ class Router:
         return Pick(lane.group, endpoint, prefill)
 
     def note_lacking(self, adapter: str, endpoint: Endpoint) -> None:
-        """Note that `endpoint` does not have `adapter`; it gets no further requests for it."""
+        """Note that `endpoint` lacks `adapter`, so that it gets no further requests for this
+        adapter."""
         self._adapters.note_lacking(adapter, without_slots(endpoint))
 
     def all_lack(self, adapter: str) -> bool:
-        """Whether there are instances, and none of them has `adapter`."""
+        """Whether there is at least one instance, but none that has `adapter`."""
         live = self.endpoints()
         return bool(live) and live <= frozenset(self._adapters.lacking(adapter))
 
@@ -199,7 +200,8 @@ class Router:
     def _next_lane(
         self, usable: list[Lane], want: RequestTraits, chosen: Lane | None = None
     ) -> Lane:
-        """The lane whose turn it is, or `chosen`; the turn is counted in either case."""
+        """`chosen` if given, else the lane whose turn it is. The rotation counts the request in
+        both cases."""
         equal = self.policy.between is AcrossCombos.EQUAL
         tokens = max(1, want.tokens) if self.policy.between is AcrossCombos.TOKENS else 1
         weighted = [lane for lane in usable if lane.weight > 0.0]

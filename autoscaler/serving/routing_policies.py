@@ -51,7 +51,7 @@ class RequestTraits(NamedTuple):
     tokens: estimated sum of prompt and answer. single: whether the request has one prompt and one
     answer; other requests cannot be handed over and stay on one instance. prefix: a number shared
     by prompts with the same beginning. kind: the request's class in the routes, "" = none. adapter:
-    the LoRA adapter that the request asks for, "" = none.
+    the LoRA adapter that the request names, "" = none.
     """
 
     tokens: int = 1

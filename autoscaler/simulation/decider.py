@@ -21,7 +21,7 @@ class DeciderInput:
     """Input of a tick.
 
     statuses: latest status per node. availability, prices: latest record per pool. answers, alerts:
-    those since the last tick.
+    records since the last tick.
     """
 
     cluster: Cluster

@@ -42,7 +42,7 @@ class FixedFleet:
         self._groups: tuple[ServingGroup, ...] = ()
         self._assignments: dict[str, Assignment] = {}
         self._routes: dict[str, Routes] = {}
-        self._seen: object = None  # the part of the statuses that decides the routes
+        self._seen: object = None  # the part of the statuses from which the routes follow
 
     def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
         """One tick."""
@@ -72,8 +72,8 @@ class FixedFleet:
 
 
 def _fleet_key(inputs: DeciderInput, now_ms: int) -> object:
-    """Equal for two ticks at which the routes are equal; None while an instance starts or fails,
-    because time decides then too."""
+    """A key that is equal for two ticks with equal routes; None while an instance starts or fails,
+    because the routes then depend on time too."""
     key: list[tuple[str, str, bool]] = []
     for status in inputs.statuses.values():
         silent = now_ms - status.at_ms > _LOST_MS

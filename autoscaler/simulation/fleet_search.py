@@ -35,11 +35,12 @@ from autoscaler.simulation.timeline import Timeline
 MIN_PARTS = 0.9
 MAX_MIXES = 150
 SCREEN_MARGIN = 0.15
-"""A fleet that misses the target by more than this attainment with rates misses it with requests:
-tests allow a smaller difference at any load."""
+"""If a fleet misses the target by more than this attainment with rates, it misses it with requests
+too, because tests prove that the two differ by less at any load."""
 _CHECK_EVERY_S = 30.0
 _DEAR = 1.25
-"""A kind is simulated only if its fleet by rates costs at most this multiple of the cheapest."""
+"""A kind is simulated request by request only if its fleet, sized by rates, costs at most this
+multiple of the cheapest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class _Search:
         best: SimulatedFleet | None = None
         for index in sorted(range(len(self.kinds)), key=lambda i: self._price(i, guesses[i])):
             if best is not None and self._price(index, guesses[index]) > _DEAR * best.usd_per_h:
-                break  # its count serves only to choose mixes
+                break  # not needed exactly: the count is only used to choose mixes
             singles[index] = count = self._min_count(index, guesses[index], target)
             if count is not None:
                 best = _cheaper(best, self._simulate(self._counts_of_one_kind(index, count)))
@@ -252,8 +253,8 @@ class _Search:
         )
 
     def _share_by_rates(self, counts: Counts) -> float:
-        """Attainment of a fleet with rates, an upper bound if it is below every target; 0 if it
-        does not fit."""
+        """Attainment of a fleet by the rate simulation; 0 if the fleet does not fit. If the fleet
+        misses every target, the value is only an upper bound."""
         if counts not in self.by_rates:
             fits = self.options.usd_per_h(counts) is not None
             chosen = self.options.combo_counts(counts) if fits else {}
@@ -261,10 +262,9 @@ class _Search:
         return self.by_rates[counts]
 
     def _run(self, chosen: Mapping[str, int], fluid: bool) -> tuple[Timeline | None, float]:
-        """Simulate a fleet on exactly the nodes that it fills: the timeline and the attainment.
-
-        Ends when too many requests have missed; the timeline is then None and the attainment an
-        upper bound.
+        """Simulate a fleet on exactly the nodes that it fills; returns (timeline, attainment). The
+        simulation ends when too many requests have missed; then the timeline is None and the
+        attainment an upper bound.
         """
         cluster = self.options.cluster
         combos = combos_by_id(chosen, cluster, self.options.lengths_by_model)

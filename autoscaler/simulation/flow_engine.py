@@ -10,7 +10,8 @@ from autoscaler.simulation.event_queue import EventQueue
 
 
 class FlowEngine(SimEngine):
-    """An engine that holds only the number of its requests, and the time at which they end."""
+    """An engine without single requests: it knows only how many requests it has and when they
+    end."""
 
     def __init__(self, setup: EngineSetup, events: EventQueue, address: str) -> None:
         self.setup = setup
@@ -34,7 +35,7 @@ class FlowEngine(SimEngine):
         self._load, self._until_ms = load, math.inf
 
     def end_load(self, at_ms: float) -> None:
-        """No further request comes, and the present ones end by `at_ms`."""
+        """Note that no further requests arrive, and that the present ones end by `at_ms`."""
         self._until_ms = at_ms
 
     def die(self) -> None:

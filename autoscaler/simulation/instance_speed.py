@@ -5,9 +5,9 @@ The latencies of an instance are those of the sizing model's engine at the insta
 an instance than its slots. While requests wait at the gateway, the slots are full, and the
 latencies are those of an engine that always holds as many requests.
 
-Misses come together, caused by one long prompt or a short burst. Therefore each instance walks
-along the sampled requests in their order and jumps to a random position from time to time (the
-stationary bootstrap of Politis and Romano, 1994). Round robin over n instances makes Poisson
+Misses are clustered, because one long prompt or a short burst causes several. Therefore each
+instance takes the sampled requests in their order, and jumps to a random position from time to time
+(the stationary bootstrap of Politis and Romano, 1994). Round robin over n instances makes Poisson
 arrivals more even: the gaps at each instance have a coefficient of variation of 1 / sqrt(n).
 """
 
@@ -43,8 +43,8 @@ LOWEST, cumulative shares)."""
 class Latencies:
     """Latencies of a sample of requests: ms to the first token, and ms per token after that.
 
-    stay_s: time from the first instance to the end of the answer. first_s: the part of it at the
-    first instance. stats_cache: statistics of requests that did not wait.
+    stay_s: seconds from the arrival at the first instance to the end of the answer. first_s: the
+    part of stay_s at the first instance. stats_cache: statistics of requests that did not wait.
     """
 
     ttft_ms: Floats
@@ -161,8 +161,8 @@ class InstanceSet:
 
     @property
     def room(self) -> float:
-        """Requests that the instances can hold beyond those that they hold at `req_per_s`, the most
-        that they can serve."""
+        """Number of requests that the instances can hold in addition to the requests that they hold
+        at their highest rate."""
         open_ = self.at(self.req_per_s)
         return max(0.0, self.req_per_s * (self.full.first_s - open_.first_s))
 

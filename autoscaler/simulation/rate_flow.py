@@ -1,9 +1,9 @@
 """The requests of one model as a flow through the instances that serve it.
 
-Holds the queue in front of the instances, and decides which share of a flow attains its SLO and
-when the flow leaves. As in the gateway (`serving.wait_queue`), requests that can still meet the
-TTFT limit go first, in order of arrival, and late requests go after them. The wait counts towards
-the TTFT.
+It holds the queue in front of the instances, and computes the share of the requests that attain the
+SLO and the times at which requests end. As in the gateway (`serving.wait_queue`), requests that can
+still meet the TTFT limit go first, in order of arrival, and late requests go after them. The wait
+counts towards the TTFT.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ _Part = tuple[InstanceSet, float, Latencies]
 
 @dataclass(slots=True)
 class Cohort:
-    """Requests that arrived in one span, or those of them that became late.
-
-    requests: their number. batch: all requests of the span. unsent: number of requests not yet sent
-    to an instance. served, attained: counts of the sent requests. ttft, tpot: counts of the served
-    requests by bucket minus LOWEST. due_s: time at which the cohort leaves.
+    """Requests that arrived in one span, or the late part of them. requests: their number. batch:
+    all requests of the span. unsent: number of requests not yet sent to an instance. served,
+    attained: counts of the sent requests. ttft, tpot: counts of the served requests by bucket minus
+    LOWEST. due_s: time at which the requests end.
     """
 
     at_s: float
@@ -75,11 +74,11 @@ class _Departures:
 class Flow:
     """The requests of one model.
 
-    hold_s: longest wait while no instance serves. queue_s: longest wait otherwise. max_waiting:
-    maximum number of waiting requests. waiting: cohorts that can meet the TTFT limit, in order of
-    arrival. late: cohorts that cannot. sent: cohorts in the instances, by due time. req_per_s:
-    current load. stay_s: time that a request stays. random: draws how many requests of a span are
-    still in the instances.
+    hold_s: longest wait while no instance serves. queue_s: longest wait while some instance serves.
+    max_waiting: maximum number of waiting requests. waiting: cohorts that can meet the TTFT limit,
+    in order of arrival. late: cohorts that cannot. sent: cohorts in the instances, by due time.
+    req_per_s: current load. stay_s: time that a request stays. random: draws how many requests of a
+    span are still in the instances.
     """
 
     slo: Slo
@@ -93,7 +92,7 @@ class Flow:
     req_per_s: float = 0.0
     stay_s: float = 0.0
     _departures: deque[_Departures] = field(default_factory=deque)
-    _backlog: float = 0.0  # requests in the instances beyond those of an open queue
+    _backlog: float = 0.0  # number of requests in the instances in excess of that for an open queue
     _recent_req_per_s: float = 0.0
     _steady_s: float = 0.0
 
@@ -110,8 +109,8 @@ class Flow:
     def in_instances(self, now_s: float) -> int:
         """Requests in the instances at `now_s`.
 
-        A span's requests come at independent times, so the number of those that are still there
-        has a binomial distribution.
+        The requests of a span arrive at independent times, so the number that is still in the
+        instances has a binomial distribution.
         """
         total = 0
         for one in self._departures:
@@ -230,7 +229,7 @@ class Flow:
         span_s: float,
         parts: Sequence[_Part],
     ) -> None:
-        """Count `count` requests as sent. parts: per instance set, its share and its latencies."""
+        """Count `count` requests as sent. parts: (instance set, its share, its latencies)."""
         for one, share, latencies in parts:
             upto, ttft, tpot = latencies.stats(self.slo, wait_ms)
             cohort.attained += one.attained(upto, count * share, span_s)
@@ -240,7 +239,8 @@ class Flow:
         cohort.served += count
 
     def _most_on_time(self, total_req_per_s: float) -> float:
-        """The longest queue whose last request is sent before it is late."""
+        """The largest number of queued requests such that the last one is sent before it is
+        late."""
         return total_req_per_s * LATE * self.slo.ttft_ms / 1000.0
 
     def _drop_served(self) -> None:
@@ -279,7 +279,7 @@ class Flow:
                 self._refuse_part(cohorts, -1, count, now_s)
 
     def _refuse_part(self, cohorts: deque[Cohort], at: int, count: int, now_s: float) -> None:
-        """Refuse `count` requests of the cohort at `at`, which leaves if none of its requests is
+        """Refuse `count` requests of the cohort at `at`; remove the cohort if it has no requests
         left."""
         cohort = cohorts[at]
         cohort.unsent -= count

@@ -57,8 +57,8 @@ def simulate_rates(
 class RateSimulator(Simulator):
     """One run; call `run` once.
 
-    tick_s: the decider's own period; it then ticks at each multiple of it. None = the decider
-    measures elapsed time, so it can tick as rarely as the module docstring says.
+    tick_s: the period of a decider that needs regular ticks. None = the decider measures elapsed
+    time, so it can tick as rarely as the module docstring says.
     """
 
     def __init__(

@@ -19,11 +19,11 @@ class Scenario:
     """Input of a simulation; it does not depend on the decider.
 
     arrivals: by rising time, counted from `lead_s` after the controller's start. A later turn of a
-    session comes when the previous turn has ended; its time here is an estimate. duration_s: length
-    of the billed and judged span after lead_s; requests under way at its end get 10 min more.
-    script: events in any order. gateways: number of gateways, to which the requests go in turn.
-    weights: requests per arrival, by model, 1 for the others; above 1 only if rates are simulated
-    (`rate_simulator`), which then draws counts by `seed`.
+    session arrives when the previous turn has ended, so its time here is only an estimate.
+    duration_s: length of the billed and evaluated span after lead_s; requests in flight at its end
+    get 10 min more. script: events in any order. gateways: number of gateways, to which the
+    requests go in turn. weights: requests per arrival, by model (1 if missing); above 1 only if
+    rates are simulated (`rate_simulator`), which then draws counts by `seed`.
     """
 
     cluster: Cluster

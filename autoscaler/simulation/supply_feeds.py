@@ -1,4 +1,5 @@
-"""Feeds of prices and of nodes that can be rented, and the limits behind them."""
+"""The feeds of prices and of available nodes in a simulation, and the node limits that they
+report."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from topics.supply import Availability, Price
 
 
 class SupplyFeeds:
-    """Latest records per pool. bill: counts the rented nodes. Times are domain ms since the
-    epoch."""
+    """Latest records per pool. bill: the bill, from which the rented nodes are counted. Times are
+    domain ms since the epoch."""
 
     def __init__(self, bill: Bill) -> None:
         self.availability: dict[str, Availability] = {}

@@ -1,8 +1,6 @@
-"""The way from the present rate to the needed capacity, with every margin in its order.
-
-A person can check the sum: the target is the highest proposal of the sizing rules, and the needed
-capacity is the target divided by utilization and derating. docs/explanation/sizing.md explains the
-parts.
+"""The calculation from the present rate to the needed capacity, with every margin, so that a person
+can check it: the target is the highest proposal of the sizing rules, and the needed capacity is the
+target divided by utilization and derating. docs/explanation/sizing.md explains the parts.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from autoscaler.state.controller_state import ModelState
 @dataclass(frozen=True, slots=True)
 class SizingSum:
     """present_req_per_s: the measured rate, None without data. target_req_per_s: the rate to serve,
-    for the reason `cause` (None: nothing set a target yet). utilization: planned share of capacity.
-    derate: correction of predicted capacity after missed SLOs, at most 1."""
+    for the reason `cause` (None: no target has been set yet). utilization: planned share of
+    capacity. derate: correction of predicted capacity after missed SLOs, at most 1."""
 
     present_req_per_s: float | None
     target_req_per_s: float
@@ -38,7 +36,7 @@ class SizingSum:
 
 
 def sizing_sum(service: Service, state: ModelState, present_req_per_s: float | None) -> SizingSum:
-    """The sum for the present target of a model."""
+    """The calculation for the present target of a model."""
     return SizingSum(
         present_req_per_s,
         state.target_req_per_s,

@@ -210,7 +210,7 @@ class FullPlans:
 class ControllerState:
     """All data that the controller keeps between ticks. assignments, routes: last published
     records, which the caller may write again at any time. silent_nodes: nodes without recent
-    statuses; lost_nodes: those silent nodes that are owned or had instances. combos: capacity and
+    statuses; lost_nodes: the silent nodes that are owned or had instances. combos: capacity and
     cost of running and chosen combos, from the planner; evaluated_at: the demand for which the
     planner computed them. services: as last declared. pending: at most one request per urgency.
     full: memory of full plans. active_controls: pauses, releases, scheduled floors and freezes in

@@ -1,7 +1,7 @@
 """Restrictions in effect now: pauses, releases, scheduled floors and freezes.
 
 A paused or released model is treated as in mode recommend: everything is computed and explained,
-but nothing is changed. A frozen model keeps its instances and may get more.
+but nothing is changed. A frozen model keeps its instances, and may get more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
 FROZEN_KIND = "frozen"
-"""Kind of a freeze by an operator among `ActiveControls.reasons`; freeze windows have another."""
+"""Kind of a freeze by an operator among `ActiveControls.reasons`; scheduled freeze windows have
+another kind."""
 
 _LIFTED = {
     "pause": ReasonCode.RESUMED,

@@ -66,7 +66,8 @@ class EngineCapabilities:
 
 
 def _is_hopper_or_newer(gpu: GpuSpec) -> bool:
-    """Whether `gpu` has FP4 units, or FP8 units and HBM. Ada has FP8 units and GDDR memory."""
+    """Whether `gpu` is of the Hopper generation or newer: it has FP4 units, or FP8 units and HBM
+    (Ada has FP8 units, but GDDR memory)."""
     return gpu.fp4_tflops > 0.0 or (gpu.fp8_tflops > 0.0 and gpu.mem_bw_gb_s >= _LEAST_HBM_GB_S)
 
 

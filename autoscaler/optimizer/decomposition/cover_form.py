@@ -18,15 +18,16 @@ from autoscaler.optimizer.problem import AllocationProblem
 
 _ROOM = 1e-9
 _MOST_BOUNDS = 500
-"""Largest number of bounds, each of which becomes a resource of the master LP."""
+"""Largest number of columns with a bound, because each bound becomes a resource of the master
+LP."""
 _COMPARED = 300_000
 """Above this number of columns, dominated columns are not removed, because pricing all columns is
 faster."""
 
 
 def has_cover_form(problem: AllocationProblem) -> bool:
-    """Whether every column serves at most one row and provides no resource, and few columns have a
-    bound of their own."""
+    """Whether every column serves at most one row and provides no resource, and at most
+    _MOST_BOUNDS columns have a bound."""
     one_row = bool((np.diff(problem.serve_indptr) <= 1).all())
     if not one_row or not bool((problem.use_amount >= 0.0).all()):
         return False

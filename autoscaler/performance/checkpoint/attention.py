@@ -44,7 +44,7 @@ def heads_of(keys: Keys, kind: str, hidden: int) -> Heads:
 
 
 def attention(keys: Keys, kind: str, hidden: int, full: Heads, sliding: bool) -> Mixer:
-    """The attention of one layer, `sliding` or full."""
+    """The attention of one layer. sliding: whether it attends only within a window."""
     if "kv_lora_rank" in keys:
         return _latent(keys, hidden, full.heads)
     own = _sliding_heads(keys, full) if sliding else full

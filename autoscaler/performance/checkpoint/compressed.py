@@ -19,7 +19,7 @@ KIND = "deepseek_v4"
 WINDOW_ALONE = "window"
 BY_RATIO = {0: WINDOW_ALONE, 1: WINDOW_ALONE, 4: "compressed by 4", 128: "compressed by 128"}
 _RATIOS = {name: ratio for ratio, name in BY_RATIO.items() if ratio > 1}
-# Positions rotate in BF16, other numbers are FP8 with a scale byte per 64.
+# Cache entries: the rotated part is BF16, all other numbers are FP8 with a scale byte per 64.
 _ROPE_BYTES, _FP8_GROUP = 2, 64
 _INDEX_SCALE_BYTES = 4
 _STATE_BYTES = 4.0
@@ -27,7 +27,8 @@ _KV_BITS = 8.0
 
 
 def attended_tokens(keys: Keys) -> int:
-    """Entries that a token reads at most in a layer of ratio 4: the window and the selection."""
+    """Maximal number of entries that a token reads in a layer of ratio 4: the window plus the
+    selection."""
     return keys.number_of("sliding_window") + keys.number("index_topk")
 
 
@@ -79,8 +80,8 @@ def _compressor(name: str, ratio: int, size: int, hidden: int) -> tuple[list[Mat
 
 
 def scheme(keys: Keys, base: Scheme) -> Scheme:
-    """The storage of a checkpoint: `expert_dtype` states that of routed experts. The cache has a
-    format of its own, whatever the checkpoint says."""
+    """The storage of a checkpoint; `expert_dtype` states the storage of routed experts. The KV
+    cache has its own format, whatever the checkpoint says."""
     expert_dtype = keys.text("expert_dtype") or "fp4"
     quantisation = keys.section("quantization_config")
     algorithm = quantisation.text("moe_quant_algo") if quantisation is not None else ""

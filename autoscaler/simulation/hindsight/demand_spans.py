@@ -1,7 +1,7 @@
 """The demand of a trace as spans of constant demand, prices and node limits.
 
 A trace has one span for each minute. If there are more spans than a plan can have, neighbours are
-merged: those for which it costs least to plan for the larger demand of both.
+merged and planned for the larger demand of both; the cheapest merges come first.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From begin_s to end_s after the start of the trace. req_per_s: by model. usd_per_node: price
-    of a node of each pool for the whole span. most_nodes: largest number of nodes of each pool."""
+    """A span of the trace, from begin_s to end_s after its start. req_per_s: demand by model.
+    usd_per_node: price of a node of each pool for the whole span. most_nodes: largest number of
+    nodes of each pool."""
 
     begin_s: float
     end_s: float
@@ -110,7 +111,8 @@ def merged(rates: Floats, worth: Floats, most: int) -> list[tuple[int, int]]:
         both = np.maximum(top[1:], top[:-1])
         alone = length[1:] * top[1:].sum(axis=1) + length[:-1] * top[:-1].sum(axis=1)
         added = (length[1:] + length[:-1]) * both.sum(axis=1) - alone
-        # Many at once, because one at a time takes quadratic time; neighbours of a pair wait.
+        # Merge many pairs per round, because one per round takes quadratic time. Neighbours of a
+        # merged pair wait for the next round.
         taken = np.zeros(len(edges), dtype=np.bool_)
         order, join = np.argsort(added, kind="stable"), set[int]()
         for i in order[: max(1, (len(edges) - most) // 4 + 1)]:
@@ -145,8 +147,9 @@ def spans_of(
     market: Market,
     lowest: bool,
 ) -> list[Span]:
-    """The spans of the minutes `edges`. lowest: with the lowest demand and prices of each span and
-    its largest limits, for a bound; otherwise with the largest demand and the lowest limits."""
+    """The spans between the minutes `edges`. lowest: whether to use the lowest demand and prices of
+    each span and its largest limits, for a bound, instead of the largest demand and the lowest
+    limits."""
     pick: Callable[[Floats], Floats] = (
         (lambda rows: rows.min(axis=0)) if lowest else (lambda rows: rows.max(axis=0))
     )

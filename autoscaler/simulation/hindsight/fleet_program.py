@@ -27,7 +27,7 @@ from autoscaler.planning.problem_builder import ArrayBuilder
 from autoscaler.simulation.hindsight.demand_spans import Span
 
 UNSERVED_PARTS = 20
-"""Parts of a demand, each of which may stay unserved."""
+"""Number of equal parts of a demand; each part may stay unserved."""
 _LEAST_USD = 0.01
 _UNSERVED_USD = 100.0
 """Price of unserved demand, as a multiple of the most expensive nodes that it could need."""
@@ -64,7 +64,7 @@ class FleetProgram:
 
 
 SwitchClass = tuple[str, frozenset[tuple[tuple[str, int], int]]]
-"""The model, and the slices of a combo; without slices: the id of a combo that cannot switch."""
+"""(model, slices of a combo); for a combo that cannot switch, its id instead of the slices."""
 
 
 def switch_class(combo: Combo) -> SwitchClass:
@@ -82,8 +82,8 @@ def fleet_at_one_time(cluster: Cluster, combos: Sequence[Combo], span: Span) -> 
 def fleet_over_time(
     cluster: Cluster, combos: Sequence[Combo], spans: Sequence[Span], lead_s: float
 ) -> FleetProgram:
-    """The cheapest fleet over `spans`, which begin at 0 and follow each other. Nothing is ready
-    before; up to `lead_s` of the start-up before the first span is paid for."""
+    """The cheapest fleet over `spans`, which begin at 0 and follow each other. No instance is ready
+    before; the start-up before the first span is paid for, up to `lead_s`."""
     return _program(cluster, combos, spans, lead_s, moves=True)
 
 

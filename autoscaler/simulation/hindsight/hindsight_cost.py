@@ -59,7 +59,7 @@ _EXACT_COLUMNS = 4000
 _ROUNDING = 1e-6
 _STATIC = SolveOptions(gap=1e-3, mip_nodes=200)
 _OVER_TIME = SolveOptions(gap=2e-3, mip_nodes=150)
-"""Limits of the work only, so the same trace has the same result."""
+"""The limits are only on work, not on time, so that equal traces give equal results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Hindsight:
 
 
 def mean_of(found: Sequence[Hindsight]) -> Hindsight:
-    """The means over several traces. Without a plan for one of them, there is no mean plan."""
+    """The means over the results of several traces. If one trace has no plan, the mean has none."""
     plans = [one.plan_usd for one in found if one.plan_usd is not None]
     return Hindsight(
         bound_usd=fmean(one.bound_usd for one in found),
@@ -156,8 +156,8 @@ def _usd_per_request(combos: Sequence[Combo], model: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _AtOneTime:
-    """usd: proven least cost of the nodes for one span. used: the combos of the plan. served: the
-    part of the demand that it serves, by model."""
+    """The cheapest fleet for one span. usd: proven least cost of its nodes. used: combos of the
+    plan. served: the demand that it serves, by model."""
 
     usd: float
     used: frozenset[str]
@@ -165,8 +165,8 @@ class _AtOneTime:
 
 
 def _cheapest_at(cluster: Cluster, combos: Sequence[Combo], span: Span) -> _AtOneTime:
-    """The cheapest fleet for `span`. If not all demand can be served, its cost is that of what
-    can."""
+    """The cheapest fleet for `span`. If not all demand can be served, it is the cheapest fleet for
+    the part that can."""
     program = fleet_at_one_time(cluster, combos, span)
     if not len(program.problem.demand_req_per_s):
         return _AtOneTime(0.0, frozenset(), {})

@@ -24,8 +24,8 @@ def stays_of(
     spans: Sequence[Span],
     lead_s: float,
 ) -> list[Stay]:
-    """The slices of the plan, each from the launch to the stop of its instance. Of equal instances
-    the last one that started stops first, so that long stays share nodes."""
+    """The slices of the plan, each from the launch to the stop of its instance. Of equal instances,
+    the newest stops first, so that long stays share nodes."""
     known = {combo.id: combo for combo in combos}
     ready: dict[SwitchClass, Counter[int]] = {}
     sample: dict[SwitchClass, Combo] = {}

@@ -1,8 +1,8 @@
 """Places the combos of a fleet over time on nodes, and bills the nodes.
 
 An instance stays on its GPUs from its launch to its stop. A node is billed while it has at least
-one instance. The program over counts assumes that instances could move; this placement does not
-move them, so its bill is attainable, and may be a little higher.
+one instance. The program over counts assumes that instances can move. This placement does not move
+them, so its bill is attainable, but may be slightly higher.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def bill_usd(
 
 
 def _choose(nodes: Sequence[_Node], stay: Stay, pool: Pool) -> _Node | None:
-    """The node that `stay` keeps on the bill for the least additional time; None: a new node. On
-    owned nodes only the size of the block counts."""
+    """The node whose time on the bill `stay` extends least; None: a new node. On owned nodes only
+    the size of the free block matters."""
     best: tuple[float, int, int] | None = None
     length_s = stay.stop_s - stay.launch_s
     for index, node in enumerate(nodes):
@@ -123,7 +123,7 @@ def _exceeds(spans: Sequence[tuple[float, float]], most: demand_spans.Steps) -> 
 def _fits_together(
     spans: Mapping[str, Sequence[tuple[float, float]]], pools: Mapping[str, Pool]
 ) -> bool:
-    """Whether pools that share a limit on nodes keep it."""
+    """Whether all pools together are within the limits on nodes that they share."""
     shared: dict[tuple[str, str], list[Pool]] = {}
     for pool in pools.values():
         if pool.max_of_both:

@@ -30,7 +30,7 @@ from autoscaler.simulation.policies.shoal_policy import plan_with
 LOCAL_S, GLOBAL_S, GRACE_S = 120, 1800, 30
 THRESHOLD = 0.2
 _RATE_TICK_S = 10
-"""Seconds between ticks if rates are simulated: telemetry comes as often."""
+"""Seconds between ticks if rates are simulated, equal to the period of telemetry."""
 
 
 @dataclass(slots=True)
