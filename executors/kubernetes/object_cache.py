@@ -34,8 +34,8 @@ class ObjectCache(Generic[T]):
     """Objects by name. parse: the parsed object, None = ignore it.
 
     labels: label selector. everywhere: objects of all namespaces, by "NAMESPACE/NAME". synced:
-    whether the objects have been listed at least once. fault: why the copy may be old, "" = it is
-    current.
+    whether the objects have been listed at least once. absent: the server has no such kind. fault:
+    why the copy may be old, "" = it is current.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class ObjectCache(Generic[T]):
         self._on_change = on_change
         self.objects: dict[str, T] = {}
         self.synced = False
+        self.absent = False
         self.fault = ""
         self._put_s: dict[str, float] = {}
 
@@ -75,6 +76,7 @@ class ObjectCache(Generic[T]):
             except Expired:
                 version = ""
             except NotFound as error:  # the server has no such kind
+                self.absent = True
                 self._failed(error)
                 await asyncio.sleep(_NO_KIND_PAUSE_S)
             except Forbidden as error:

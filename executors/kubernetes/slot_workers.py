@@ -8,6 +8,7 @@ import logging
 
 import aiohttp
 
+from executors.engines.engine_protocol import Contact
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.kube_client import KubeApi
 from executors.kubernetes.kube_kinds import NODE_CLAIM
@@ -22,6 +23,7 @@ from executors.kubernetes.pod_view import PodView
 from executors.kubernetes.scaled_pods import ScaledPods
 from executors.kubernetes.template_folder import TemplateFolder
 from executors.kubernetes.workload_scaler import WorkloadScaler
+from executors.kubernetes.workload_view import WorkloadView
 from executors.node.engine_probes import ProbeTimeouts
 from executors.node.executor_config import NodeConfig
 from executors.node.executor_metrics import Metrics
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 
 _NOTICE_EVERY_S = 1.0
 _SYNC_EVERY_S = 0.1
+_LOAD_LIMIT_S = 5.0
 
 
 class SlotWorkers:
@@ -56,7 +59,11 @@ class SlotWorkers:
         scales = any(pool.mode is PoolMode.SCALE for pool in config.pools.values())
         labels = "" if scales else f"{names.MANAGED}=true"
         self.fleet = PodFleet(api, labels, config.read_nodes)
-        self.scaler = WorkloadScaler(self.fleet, config.scale_kinds) if scales else None
+        self.scaler = (
+            WorkloadScaler(self.fleet, config.scale_kinds, self._load_of, config.route_lag_s)
+            if scales
+            else None
+        )
         self._claims: ObjectCache[NodeClaimView] = ObjectCache(api, NODE_CLAIM, parse_claim)
         self._templates = TemplateFolder(config.templates)
         self.runners: dict[str, PodRunner] = {}
@@ -111,6 +118,19 @@ class SlotWorkers:
         await self.fleet.close()
 
     # -- inside -------------------------------------------------------------------------------
+
+    async def _load_of(self, workload: WorkloadView, pod: PodView) -> int | None:
+        """The requests in flight on a pod that is not in the plan."""
+        kind = next(iter(self._config.executor.engines.values()), None)
+        if kind is None or not pod.ip:
+            return None
+        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+        contact = Contact(self._client, f"{host}:{workload.port}", workload.model)
+        try:
+            load = await asyncio.wait_for(kind.load(contact), _LOAD_LIMIT_S)
+        except TimeoutError:
+            return None
+        return load.in_flight + load.held_kv if load else None
 
     def _settings(self, pool: KubePool) -> SlotSettings:
         def fault(_: PodView) -> str:

@@ -20,7 +20,7 @@ from executors.kubernetes.kube_client import KubeApi, Manifest
 from executors.kubernetes.kube_errors import Conflict, KubeError, Temporary
 from executors.kubernetes.kube_kinds import AUTOSCALER, EVENT, Kind
 from executors.kubernetes.object_cache import ObjectCache
-from executors.kubernetes.pod_fleet import PodFleet
+from executors.kubernetes.pod_fleet import PodFleet, persist
 from executors.kubernetes.pod_template import dump_launch
 from executors.kubernetes.pod_view import PodView
 from executors.kubernetes.scale_target import (
@@ -31,12 +31,13 @@ from executors.kubernetes.scale_target import (
     other_writer,
     removable,
 )
+from executors.kubernetes.surplus_pods import LoadOf, SurplusPods
 from executors.kubernetes.workload_view import WorkloadView, parse_workload
 
 log = logging.getLogger(__name__)
 
-_EVERY_S = 0.5
-_COST_SEEN_S = 0.5
+_EVERY_S, _PAUSE_S = 0.5, 0.1
+_COST_SEEN_S, _COPY_EVERY_S = 0.5, 0.05
 _VICTIM_S = 5.0
 """A pod that was to leave and still lives this long after the write was not chosen."""
 
@@ -44,7 +45,9 @@ _VICTIM_S = 5.0
 class WorkloadScaler:
     """The workloads in mode `scale`. targets: by title, such as "deployments/llama"."""
 
-    def __init__(self, fleet: PodFleet, kinds: Iterable[Kind]) -> None:
+    def __init__(
+        self, fleet: PodFleet, kinds: Iterable[Kind], load_of: LoadOf, lag_s: float
+    ) -> None:
         self._fleet = fleet
         self._api: KubeApi = fleet.api
         self._caches = [
@@ -53,6 +56,8 @@ class WorkloadScaler:
         self.targets: dict[str, ScaleTarget] = {}
         self._written_s: dict[EnginePod, float] = {}
         self._marked_s: dict[EnginePod, float] = {}
+        self._surplus = SurplusPods(fleet, load_of, lag_s)
+        self._failing: set[str] = set()
         self._news = asyncio.Event()
 
     def start(self) -> None:
@@ -64,7 +69,7 @@ class WorkloadScaler:
     @property
     def synced(self) -> bool:
         """Whether all workloads are known. A kind that the server does not have counts as known."""
-        return all(cache.synced or cache.fault for cache in self._caches)
+        return all(cache.synced or cache.absent for cache in self._caches)
 
     def workloads(self) -> list[WorkloadView]:
         """All workloads that their owners opted in."""
@@ -149,19 +154,29 @@ class WorkloadScaler:
             for workload in self.workloads():
                 target = self.targets.get(workload.title)
                 if target is not None:
-                    try:
-                        await self._step(workload, target)
-                    except KubeError as error:
-                        log.warning("%s: %s", workload.title, error)
+                    await self._step_once(workload, target)
             self._fail_orphans()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _step_once(self, workload: WorkloadView, target: ScaleTarget) -> None:
+        try:
+            await self._step(workload, target)
+            self._failing.discard(workload.title)
+        except KubeError as error:
+            if workload.title not in self._failing:
+                log.warning("%s: %s; retrying", workload.title, error)
+            self._failing.add(workload.title)
 
     async def _step(self, workload: WorkloadView, target: ScaleTarget) -> None:
         refusal = target.refusal or workload.fault or other_writer(target, workload)
+        if refusal and not (target.refusal or workload.fault):
+            # The local copy may be old: only the server's own answer accuses another program.
+            refusal = refusal if await self._live_replicas(workload) != target.written else ""
         if refusal:
             await self._refuse(workload, target, refusal)
             return
         pods = self._pods(workload)
+        await self._surplus.step(workload, target, pods, time.monotonic())
         for engine, pod in assign_pods(target, pods):
             await self._bind(engine, pod)
         self._check_victims(workload, target, pods)
@@ -196,9 +211,10 @@ class WorkloadScaler:
         except Conflict:
             return
         except Temporary:
-            # The write may have arrived: the next step compares the replicas again.
-            target.written = None
-            raise
+            # The write may have arrived although its answer was lost: a second one would remove a
+            # second pod.
+            if (await self._live_replicas(workload)) != wanted:
+                raise
         removed = removed[: max(0, workload.replicas - wanted)]
         target.leaving.update(removed)
         for engine in removed:
@@ -208,13 +224,19 @@ class WorkloadScaler:
         log.info("%s: %d replicas, was %d", workload.title, wanted, workload.replicas)
         await self._await_copy(workload, wanted)
 
+    async def _live_replicas(self, workload: WorkloadView) -> int:
+        """The replicas that the server has now; waits while it is away."""
+        kind, name = workload.kind, workload.name
+        scale = await persist(lambda: self._api.read_scale(kind, name), f"{workload.title}/scale")
+        return scale.replicas
+
     async def _await_copy(self, workload: WorkloadView, wanted: int) -> None:
         """Wait until the local copy shows the write, so that it is not taken for another's."""
         for _ in range(100):
             current = next((one for one in self.workloads() if one.title == workload.title), None)
             if current is None or current.replicas != workload.replicas:
                 return
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(_COPY_EVERY_S)
 
     async def _bind(self, engine: EnginePod, pod: PodView) -> None:
         """Record the claim on the pod, for the next executor."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -51,6 +52,37 @@ async def admin(plane: ControlPlane) -> AsyncIterator[RawApi]:
     """Requests as the administrator."""
     async with RawApi(plane.kubeconfig()) as api:
         yield api
+
+
+@pytest.fixture
+def kubelets(plane: ControlPlane) -> Iterator[Callable[..., str]]:
+    """Starts kubelets that end with the test."""
+    started: list[str] = []
+
+    def start(*nodes: str, third: int, **more: Any) -> str:
+        started.append(plane.start_kubelet(list(nodes), third=third, **more))
+        return started[-1]
+
+    yield start
+    for name in started:
+        plane.stop_process(name)
+
+
+@pytest.fixture(autouse=True)
+async def empty(plane: ControlPlane) -> AsyncIterator[None]:
+    """Removes the workloads and pods that a test leaves."""
+    yield
+    async with RawApi(plane.kubeconfig()) as api:
+        for kind in ("deployments", "statefulsets"):
+            path = f"/apis/apps/v1/namespaces/{NAMESPACE}/{kind}"
+            for item in (await api.get(path))["items"]:
+                await api.delete(f"{path}/{item['metadata']['name']}")
+        pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        async with asyncio.timeout(60):
+            while found := (await api.get(pods))["items"]:
+                for pod in found:
+                    await api.delete(f"{pods}/{pod['metadata']['name']}", 0)
+                await asyncio.sleep(0.2)
 
 
 async def _apply_rights(plane: ControlPlane) -> None:

@@ -37,15 +37,6 @@ async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
     await made.close()
 
 
-@pytest.fixture
-async def empty(admin: RawApi) -> AsyncIterator[None]:
-    yield
-    for pod in (await admin.get(PODS))["items"]:
-        await admin.delete(f"{PODS}/{pod['metadata']['name']}", 0)
-    while (await admin.get(PODS))["items"]:
-        await asyncio.sleep(0.1)
-
-
 async def pods_of(admin: RawApi) -> dict[str, Any]:
     """Pod by instance, of all living pods. Fails if an instance has two."""
     found: dict[str, Any] = {}
@@ -58,7 +49,7 @@ async def pods_of(admin: RawApi) -> dict[str, Any]:
 
 
 async def test_an_assignment_becomes_pods_that_serve_drain_and_go(
-    kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path, empty: None
+    kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path
 ) -> None:
     async with Bench(config_file(tmp_path, POOL), client) as bench:
         bench.assign(A, wish("a", 0, 1), wish("b", 2))
@@ -85,7 +76,7 @@ async def test_an_assignment_becomes_pods_that_serve_drain_and_go(
 
 
 async def test_a_full_cluster_is_reported_within_five_seconds(
-    kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path, empty: None
+    kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path
 ) -> None:
     pools = {**POOL, "us/h100/owned": {"mode": "pods", "nodes": {"pool": "h100"}}}
     async with Bench(config_file(tmp_path, pools), client) as bench:
@@ -101,7 +92,7 @@ async def test_a_full_cluster_is_reported_within_five_seconds(
 
 
 async def test_a_quota_is_reported_as_the_reason(
-    kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path, empty: None
+    kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path
 ) -> None:
     quotas = "/api/v1/namespaces/serving/resourcequotas"
     spec = {"hard": {"requests.nvidia.com/gpu": "1"}}
@@ -123,7 +114,7 @@ async def test_a_quota_is_reported_as_the_reason(
 
 
 async def test_a_pod_that_an_eviction_deletes_leaves_the_routes_and_is_replaced(
-    kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path, empty: None
+    kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path
 ) -> None:
     async with Bench(config_file(tmp_path, POOL), client) as bench:
         bench.assign(A, wish("e", 0))
@@ -136,7 +127,7 @@ async def test_a_pod_that_an_eviction_deletes_leaves_the_routes_and_is_replaced(
 
 
 async def test_a_restarted_executor_adopts_its_pods(
-    kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path, empty: None
+    kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path
 ) -> None:
     file = config_file(tmp_path, POOL)
     async with Bench(file, client) as bench:
@@ -173,7 +164,6 @@ class DyingClient(KubeClient):
 
 async def test_an_executor_killed_in_a_create_neither_doubles_nor_loses_a_pod(
     plane: ControlPlane, kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path,
-    empty: None,
 ) -> None:  # fmt: skip
     """100 kills between the create and its record, with four instances over four rounds."""
     file, dice = config_file(tmp_path, POOL), random.Random(1)
@@ -210,7 +200,6 @@ async def test_an_executor_killed_in_a_create_neither_doubles_nor_loses_a_pod(
 
 async def test_while_the_api_server_is_killed_nothing_stops_and_nothing_is_doubled(
     plane: ControlPlane, kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path,
-    empty: None,
 ) -> None:  # fmt: skip
     async with Bench(config_file(tmp_path, POOL), client) as bench:
         bench.assign(A, wish("s", 0))

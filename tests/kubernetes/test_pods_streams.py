@@ -35,17 +35,10 @@ async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
     await made.close()
 
 
-async def clear(admin: RawApi) -> None:
-    for pod in (await admin.get(PODS))["items"]:
-        await admin.delete(f"{PODS}/{pod['metadata']['name']}", 0)
-    while (await admin.get(PODS))["items"]:
-        await asyncio.sleep(0.1)
-
-
 async def test_scale_downs_break_no_stream_while_deleted_pods_do(
-    plane: ControlPlane, client: KubeClient, admin: RawApi, tmp_path: Path
+    plane: ControlPlane, kubelets: Any, client: KubeClient, admin: RawApi, tmp_path: Path
 ) -> None:
-    kubelet = plane.start_kubelet(["p0", "p1"], third=40)
+    kubelets("p0", "p1", third=40)
     file = config_file(tmp_path, POOL, route_lag_s=LAG_S + 0.5)
     async with Bench(file, client) as bench, LabelRouter(admin, SELECTOR) as router:
         current = {n: (A if n < 4 else B, n % 4, f"i{n}") for n in range(8)}
@@ -96,8 +89,6 @@ async def test_scale_downs_break_no_stream_while_deleted_pods_do(
         await plain.finish()
         print("plain", dict(plain.counts))
         assert plain.counts["broken"] > 0
-    await clear(admin)
-    plane.stop_process(kubelet)
 
 
 _IDLE = """
@@ -130,9 +121,9 @@ asyncio.run(main())
 
 
 async def test_an_idle_executor_of_500_pods_is_small_and_asks_little(
-    plane: ControlPlane, client: KubeClient, admin: RawApi, tmp_path: Path
+    plane: ControlPlane, kubelets: Any, client: KubeClient, admin: RawApi, tmp_path: Path
 ) -> None:
-    kubelet = plane.start_kubelet([f"m{n}" for n in range(125)], third=41)
+    kubelets(*(f"m{n}" for n in range(125)), third=41)
     file = config_file(tmp_path, POOL, slots=125)
     # Pods without a process: the kubelet only reports them as running.
     template = tmp_path / "templates" / "pod.yaml"
@@ -157,5 +148,3 @@ async def test_an_idle_executor_of_500_pods_is_small_and_asks_little(
     assert adopted["adopted"] == 500
     assert idle["rss_mib"] < 150
     assert idle["requests_per_s"] <= 5
-    await clear(admin)
-    plane.stop_process(kubelet)

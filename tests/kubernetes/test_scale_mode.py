@@ -24,7 +24,7 @@ A, B = "us.l4.owned.0", "us.l4.owned.1"
 SELECTOR = "app%3Dengine,shoal.dev/serving%3Dtrue"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def kubelet(plane: ControlPlane) -> Any:
     name = plane.start_kubelet([f"s{n}" for n in range(4)], third=20)
     yield name
@@ -37,23 +37,6 @@ async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
     made.open()
     yield made
     await made.close()
-
-
-@pytest.fixture(autouse=True)
-async def empty(admin: RawApi, kubelet: str) -> AsyncIterator[None]:
-    yield
-    for kind in ("deployments", "statefulsets"):
-        for item in (await admin.get(f"{APPS}/{kind}"))["items"]:
-            await admin.delete(f"{APPS}/{kind}/{item['metadata']['name']}")
-    for _ in range(600):
-        pods = (await admin.get(PODS))["items"]
-        if not pods:
-            return
-        for pod in pods:
-            if not pod["metadata"].get("deletionTimestamp"):
-                await admin.delete(f"{PODS}/{pod['metadata']['name']}", 1)
-        await asyncio.sleep(0.1)
-    raise AssertionError("pods are left")
 
 
 def workload(replicas: int, kind: str = "Deployment", command: bool = True, **notes: str) -> Any:

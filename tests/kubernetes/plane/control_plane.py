@@ -145,7 +145,7 @@ class ControlPlane:
         """Stop one process."""
         process = self._processes.pop(name)
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
     def stop(self) -> None:
         """Stop everything. Kubelets end their pods first."""

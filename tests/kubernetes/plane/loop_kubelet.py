@@ -112,10 +112,13 @@ class Kubelet:
                 print("watch", type(error).__name__, flush=True)
                 await asyncio.sleep(0.5)
 
-    def end(self) -> None:
-        """End without leaving a process behind, unlike a real kubelet."""
+    async def end(self) -> None:
+        """End without leaving a process or a node behind, unlike a real kubelet."""
         for process in self._processes:
             _signal(process, signal.SIGKILL)
+        with contextlib.suppress(*_LOST):
+            for node in self.nodes:
+                await self.api.delete(f"/api/v1/nodes/{node}")
         os._exit(0)
 
     def _removed(self, uid: str) -> None:
@@ -274,7 +277,11 @@ async def _main(arguments: argparse.Namespace) -> None:
     arguments.logs.mkdir(parents=True, exist_ok=True)
     async with RawApi(arguments.kubeconfig) as api:
         kubelet = Kubelet(api, arguments.node, arguments.logs, arguments.third)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, kubelet.end)
+        loop = asyncio.get_running_loop()
+        ending: list[asyncio.Task[None]] = []
+        loop.add_signal_handler(
+            signal.SIGTERM, lambda: ending.append(loop.create_task(kubelet.end()))
+        )
         await kubelet.register(arguments.gpus, dict(text.split("=", 1) for text in arguments.label))
         print("ready", flush=True)
         await asyncio.gather(kubelet.renew_leases(), kubelet.follow())

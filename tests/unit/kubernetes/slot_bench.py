@@ -34,7 +34,10 @@ class FakeKind:
     stop_s: float = 5.0
 
     def launch_line(self, spec: LaunchSpec) -> LaunchLine:
-        return LaunchLine(("engine", f"--host={spec.host}", f"--phase={spec.phase}"))
+        words = ["engine", f"--host={spec.host}", f"--phase={spec.phase}"]
+        if spec.gang is not None:
+            words.append(f"--join={spec.gang.rendezvous}")
+        return LaunchLine(tuple(words))
 
     def startup_s(self, spec: LaunchSpec) -> float:
         return 1.0

@@ -1,0 +1,116 @@
+"""The executor's process with a broker: started, killed with SIGKILL, started again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors.kafka_client import KafkaClient
+from tests.kubernetes.executor_bench import config_file, wish
+from tests.kubernetes.plane.control_plane import ControlPlane
+from tests.kubernetes.plane.raw_api import RawApi
+from topics.records import Assignment, InstanceState, Leadership, Status
+
+PODS = "/api/v1/namespaces/serving/pods"
+POOL = {"us/l4/owned": {"mode": "pods", "nodes": {"pool": "l4"}}}
+SLOT = "us.l4.owned.0"
+
+
+@pytest.fixture
+def bootstrap() -> Iterator[str]:
+    broker = subprocess.Popen([sys.executable, "-m", "streams.broker"], stdout=subprocess.PIPE)
+    assert broker.stdout is not None
+    yield json.loads(broker.stdout.readline())["bootstrap"]
+    broker.terminate()
+    broker.wait()
+    broker.stdout.close()
+
+
+def spawn(path: Path, log: Path) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "executors.kubernetes", "--config", str(path)],
+            stdout=subprocess.PIPE, stderr=out, env=dict(os.environ),
+        )  # fmt: skip
+    assert process.stdout is not None
+    hello = process.stdout.readline()
+    assert hello, log.read_text()
+    return process, json.loads(hello)
+
+
+async def test_a_killed_executor_is_followed_by_one_that_serves_the_same_pods(
+    plane: ControlPlane, kubelets: Any, admin: RawApi, tmp_path: Path, bootstrap: str
+) -> None:
+    kubelets("x0", third=70)
+    file = config_file(tmp_path, POOL, slots=1, kubeconfig=str(plane.kubeconfig("shoal-pods")))
+    file["executor"]["broker"] = bootstrap
+    file["executor"]["time_base"] = f"1.0,{time.time_ns() // 10**6},{time.monotonic_ns()}"
+    path, log = tmp_path / "executor.json", tmp_path / "executor.log"
+    path.write_text(json.dumps(file))
+    latest: dict[str, Status] = {}
+
+    def follow(_topic: str, _key: str, record: Status, _append_ms: int) -> None:
+        latest[record.node] = record
+
+    def state(name: str, boot: str = "") -> InstanceState | None:
+        status = latest.get(SLOT)
+        if status is None or status.boot == boot:
+            return None
+        return next((i.state for i in status.instances if i.instance == name), None)
+
+    async def until(condition: Callable[[], object]) -> None:
+        try:
+            async with asyncio.timeout(60):
+                while not condition():
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"{latest} {log.read_text()}") from None
+
+    async with KafkaClient(bootstrap, "test") as kafka:
+        while not kafka.connected:
+            await asyncio.sleep(0.05)
+        claim = Leadership("c-1", uuid.uuid4().hex, "claim", 0)
+        assert await kafka.publish("leadership", "claim", claim)
+        kafka.follow(("status",), follow, only=(SLOT,))
+        process, hello = await asyncio.to_thread(spawn, path, log)
+        wishes = (wish("a", 0), wish("b", 1))
+        record = Assignment(SLOT, "us/l4/owned", 1, 1, 0, wishes)
+        assert await kafka.publish("assignments", SLOT, record)
+        await until(lambda: state("a") is InstanceState.READY and state("b") is InstanceState.READY)
+        metrics = await asyncio.to_thread(_read, hello["metrics"])
+        assert 'shoal_executor_instances{state="ready"} 2.0' in metrics
+        before = {p["metadata"]["uid"] for p in (await admin.get(PODS))["items"]}
+        boot = latest[SLOT].boot
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        again, _ = await asyncio.to_thread(spawn, path, log)
+        await until(lambda: state("a", boot) is InstanceState.READY)
+        await until(lambda: state("b", boot) is InstanceState.READY)
+        assert {p["metadata"]["uid"] for p in (await admin.get(PODS))["items"]} == before
+        began_s = time.monotonic()
+        again.terminate()
+        assert await asyncio.to_thread(again.wait, 10) == 0
+        print("stopped within", round(time.monotonic() - began_s, 1), "s")
+        after = (await admin.get(PODS))["items"]
+        assert {p["metadata"]["uid"] for p in after} == before  # pods outlive the executor
+        assert not any(p["metadata"].get("deletionTimestamp") for p in after)
+        for one in (process, again):
+            assert one.stdout is not None
+            one.stdout.close()
+
+
+def _read(url: str) -> str:
+    with urllib.request.urlopen(url) as answer:  # noqa: S310  loopback
+        return str(answer.read().decode())

@@ -1,0 +1,201 @@
+"""Mode `scale` in memory: claims, removals, lost answers and other managers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from executors.kubernetes import kube_names as names
+from executors.kubernetes import pod_fleet, surplus_pods, workload_scaler
+from executors.kubernetes.kube_kinds import AUTOSCALER, DEPLOYMENT, EVENT, POD
+from tests.unit.kubernetes.fake_cluster import FakeCluster
+from tests.unit.kubernetes.slot_bench import POOL, SLOT, SlotBench, settle, wish
+from topics.fleet import InstanceState
+
+
+class Workload(FakeCluster):
+    """A Deployment "e" with its controller: pods follow the replicas."""
+
+    def __init__(self, replicas: int) -> None:
+        super().__init__()
+        notes = {names.MANAGED: "true", names.MODEL: "m", names.POOL: POOL}
+        spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "e"}}}
+        self.put(DEPLOYMENT, {"metadata": {"name": "e", "annotations": notes}, "spec": spec})
+        self.made = 0
+        self.follow()
+
+    @property
+    def replicas(self) -> int:
+        return int(self.objects["deployments", "e"]["spec"]["replicas"])
+
+    def follow(self) -> None:
+        """Make or remove pods, those of the lowest deletion cost first."""
+        while len(self.names(POD)) < self.replicas:
+            self.made += 1
+            name = f"e-{self.made}"
+            self.put(POD, {"metadata": {"name": name, "labels": {"app": "e"}}, "spec": {}})
+            self.run_pod(name, f"10.0.0.{self.made}")
+        while len(self.names(POD)) > self.replicas:
+            self.remove(POD, min(self.names(POD), key=self._cost))
+
+    def _cost(self, name: str) -> int:
+        notes = self.objects["pods", name]["metadata"].get("annotations") or {}
+        return int(notes.get(names.DELETION_COST, 0))
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_EVERY_S", "_PAUSE_S", "_COST_SEEN_S", "_COPY_EVERY_S"):
+        monkeypatch.setattr(workload_scaler, name, 0.0)
+    monkeypatch.setattr(pod_fleet, "_LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr(pod_fleet, "_MOST_PAUSE_S", 0.0)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[SlotBench]:
+    async with aiohttp.ClientSession() as client:
+        made = SlotBench(tmp_path, Workload(2), client, "scale")
+        await made.open()
+        yield made
+        await made.close()
+
+
+async def rounds(bench: SlotBench, count: int = 6) -> None:
+    cluster = bench.cluster
+    assert isinstance(cluster, Workload)
+    for _ in range(count):
+        await bench.steps(1)
+        cluster.follow()
+        await settle()
+
+
+def writes(cluster: FakeCluster) -> list[tuple[str, str, str]]:
+    return [write for write in cluster.writes if write[0] == "scale"]
+
+
+async def test_the_pod_that_the_plan_chose_leaves(bench: SlotBench) -> None:
+    bench.assign(SLOT, wish("a", 0), wish("b", 1))
+    await rounds(bench)
+    assert bench.state(SLOT, "a") is InstanceState.READY
+    assert writes(bench.cluster) == []  # both pods ran before
+    chosen = bench.instance(SLOT, "a").endpoint
+    bench.assign(SLOT, wish("a", 0, drain=True), wish("b", 1))
+    await rounds(bench, 12)
+    assert bench.state(SLOT, "a") is InstanceState.STOPPED
+    left = bench.instance(SLOT, "b").endpoint
+    assert left != chosen
+    assert writes(bench.cluster) == [("scale", "deployments", "e")]
+
+
+async def test_a_lost_answer_removes_no_second_pod(bench: SlotBench) -> None:
+    cluster: Any = bench.cluster
+    bench.assign(SLOT, wish("a", 0), wish("b", 1))
+    await rounds(bench)
+    original = cluster.write_scale
+
+    async def lossy(*words: Any) -> Any:
+        cluster.lost_answers = 1
+        return await original(*words)
+
+    cluster.write_scale = lossy
+    bench.assign(SLOT, wish("a", 0, drain=True), wish("b", 1))
+    await rounds(bench, 12)
+    assert bench.state(SLOT, "a") is InstanceState.STOPPED
+    assert bench.state(SLOT, "b") is InstanceState.READY
+    assert cluster.replicas == 1
+    assert len(writes(cluster)) == 1
+
+
+async def test_growth_beyond_the_running_pods_writes_the_replicas(bench: SlotBench) -> None:
+    cluster: Any = bench.cluster
+    bench.assign(SLOT, wish("a", 0), wish("b", 1), wish("c", 2))
+    await rounds(bench, 8)
+    assert cluster.replicas == 3
+    assert bench.state(SLOT, "c") is InstanceState.READY
+
+
+async def test_pods_beyond_the_plan_are_drained_once_the_plan_is_ready(
+    bench: SlotBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster: Any = bench.cluster
+    await rounds(bench, 3)
+    assert cluster.writes == []  # without a plan nothing is written
+    bench.kind.running[0] = 1
+    bench.assign(SLOT, wish("a", 0))
+    await rounds(bench, 8)
+    assert cluster.replicas == 2
+    monkeypatch.setattr(surplus_pods, "_SETTLED_S", 0.0)
+    await rounds(bench, 8)
+    assert cluster.replicas == 2  # it still has a request
+    bench.kind.running[0] = 0
+    await rounds(bench, 8)
+    assert cluster.replicas == 1
+    assert bench.state(SLOT, "a") is InstanceState.READY
+
+
+async def test_a_pod_beyond_the_plan_is_given_to_an_instance_that_needs_one(
+    bench: SlotBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster: Any = bench.cluster
+    monkeypatch.setattr(surplus_pods, "_SETTLED_S", 0.0)
+    bench.kind.running[0] = 1
+    bench.assign(SLOT, wish("a", 0))
+    await rounds(bench, 8)
+    labels = [cluster.objects["pods", n]["metadata"]["labels"] for n in cluster.names(POD)]
+    assert sorted(str(one.get(names.SERVING)) for one in labels) == ["draining", "true"]
+    bench.assign(SLOT, wish("a", 0), wish("b", 1))
+    await rounds(bench, 8)
+    assert bench.state(SLOT, "b") is InstanceState.READY
+    assert writes(cluster) == []
+    labels = [cluster.objects["pods", n]["metadata"]["labels"] for n in cluster.names(POD)]
+    assert [one.get(names.SERVING) for one in labels] == ["true", "true"]
+
+
+async def test_an_autoscaler_is_named_before_any_write(bench: SlotBench) -> None:
+    ref = {"kind": "Deployment", "name": "e"}
+    bench.cluster.put(AUTOSCALER, {"metadata": {"name": "h"}, "spec": {"scaleTargetRef": ref}})
+    bench.assign(SLOT, wish("a", 0), wish("b", 1), wish("c", 2))
+    await rounds(bench, 8)
+    states = {i.instance: i for i in bench.statuses[SLOT].instances}
+    failed = [i for i in states.values() if i.state is InstanceState.FAILED]
+    assert len(failed) == 1
+    assert "HorizontalPodAutoscaler h scales deployments/e" in failed[0].reason
+    assert writes(bench.cluster) == []
+    assert len(bench.cluster.names(EVENT)) == 1
+
+
+async def test_replicas_that_another_client_sets_back_end_shoals_writes(bench: SlotBench) -> None:
+    cluster: Any = bench.cluster
+    bench.assign(SLOT, wish("a", 0), wish("b", 1), wish("c", 2))
+    for _ in range(10):
+        await bench.steps(1)
+        if cluster.replicas == 3:
+            cluster.change(DEPLOYMENT, "e", {"spec": {"replicas": 2}})
+        await settle()
+    assert len(writes(cluster)) == 1
+    failed = [i for i in bench.statuses[SLOT].instances if i.state is InstanceState.FAILED]
+    assert "set deployments/e to 2 replicas after Shoal wrote 3" in failed[0].reason
+
+
+async def test_a_plan_for_other_gpus_than_the_pods_have_is_refused(bench: SlotBench) -> None:
+    container = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    template = {"spec": {"containers": [container]}}
+    bench.cluster.change(DEPLOYMENT, "e", {"spec": {"template": template}})
+    await settle()
+    bench.assign(SLOT, wish("a", 0, 1))
+    await rounds(bench, 2)
+    assert "2 GPUs" in bench.instance(SLOT, "a").reason
+
+
+async def test_a_model_without_a_workload_says_which_annotations_are_missing(
+    bench: SlotBench,
+) -> None:
+    bench.cluster.change(DEPLOYMENT, "e", {"metadata": {"annotations": {names.MODEL: "other"}}})
+    await settle()
+    bench.assign(SLOT, wish("a", 0))
+    await rounds(bench, 2)
+    assert 'shoal.dev/managed: "true"' in bench.instance(SLOT, "a").reason
