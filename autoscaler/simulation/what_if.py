@@ -7,10 +7,10 @@ time and never fail. Latencies are the recorded ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from autoscaler.decide import ControllerState, Observation, decide
+from autoscaler.decide import ControllerState, Effect, Observation, decide
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.estimate.model_demand import ModelDemand
@@ -77,13 +77,31 @@ class WhatIf:
     decisions: list[Decision] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class DecidedTick:
+    """One repeated tick: the states before and after it, its inputs and its effects."""
+
+    before: ControllerState
+    after: ControllerState
+    observation: Observation
+    cluster: Cluster
+    now_ms: int
+    effects: tuple[Effect, ...]
+
+
+def _unwatched(_: DecidedTick) -> None:
+    return None
+
+
 def decide_again(
     state: ControllerState,
     recorded: Iterable[RecordedTick],
     declared: Cluster | None = None,
     plan: PlanFunction = plan_in_process,
+    watch: Callable[[DecidedTick], None] = _unwatched,
 ) -> WhatIf:
     """Decide the span again, starting from `state`. declared: replaces the recorded declaration.
+    watch: called with each tick of the requested span.
 
     All models are in mode act, because recommendations would not change the fleet.
     """
@@ -111,7 +129,8 @@ def decide_again(
             statuses=fleet.statuses(now_ms),
             answers=planner.take_answers(float(now_ms)),
         )
-        state, effects = decide(state, observation, cluster, now_ms)
+        before = state
+        state, effects = decide(before, observation, cluster, now_ms)
         combos.update(state.combos)
         for effect in effects:
             if isinstance(effect, PublishAssignment):
@@ -125,6 +144,7 @@ def decide_again(
         before_ms = now_ms
         if not tick.counted:
             continue
+        watch(DecidedTick(before, state, observation, cluster, now_ms, effects))
         result.ticks += 1
         result.first_ms, result.last_ms = result.first_ms or now_ms, now_ms
         if seconds > _MOST_GAP_S:

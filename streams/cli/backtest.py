@@ -33,6 +33,7 @@ from streams.files.prometheus_section import url as server_url
 from streams.files.served_names import served_names
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError, without_login
+from streams.health.listen_address import parse_listen
 from streams.terminal_console import SafeConsole
 from streams.tools.backtest.backtest_demand import DEFAULT_CONFIG, Demand, Workload
 from streams.tools.backtest.backtest_report import Backtest, Row, as_json, table
@@ -41,6 +42,7 @@ from streams.tools.backtest.html_report import page
 from streams.tools.backtest.policy_tuning import chosen
 from streams.tools.backtest.prometheus_source import ask_range
 from streams.tools.backtest.prometheus_trace import rebuild
+from streams.tools.playback.recording_server import ANY_PORT, document, serve
 from streams.tools.replay.traces import COLUMNS_HELP, parse_columns
 
 _FLUID = tuple(name for name in DEFAULT if name != "fixed-best")
@@ -90,6 +92,8 @@ def add_parser(subparsers: Any) -> None:
     option("--json", type=Path, metavar="FILE", help="all figures")
     option("--timeline", metavar="FILE", help="requests and nodes as JSON lines, of the first "
            "policy and seed; {policy} in the name: of each policy")  # fmt: skip
+    option("--serve", nargs="?", const=ANY_PORT, metavar="HOST:PORT", help="show the runs of the "
+           "first seed in the console with a time slider (default %(const)s)")  # fmt: skip
     option("--jobs", type=int, metavar="N", help="processes (default: all cores)")
     option("--backend", choices=BACKENDS, default="local", help="where the runs go")
     parser.set_defaults(run=run)
@@ -105,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidValue("--policies", args.policies, f"one of {', '.join(POLICIES)}")
     if args.fluid and args.timeline:
         raise UserError("--timeline: with --fluid there are no single requests to write")
+    if args.serve:
+        parse_listen(args.serve, "--serve")
     finite("--rate-scale", args.rate_scale, _LEAST_SCALE, _MOST_SCALE)
     whole("--seeds", args.seeds, 1, 1000)
     whole("--seed", args.seed, 0, 2**31)
@@ -175,7 +181,20 @@ def _run_all(args: argparse.Namespace, policies: Sequence[Policy]) -> int:
     for path, content in ((args.json, as_json), (args.report, page)):
         if path:
             _write(path, content(found))
+    if args.serve:
+        _serve(args.serve, demand, found)
     return 0
+
+
+def _serve(address: str, demand: Demand, found: Backtest) -> None:
+    """Serve the recorded runs of the first trace and seed."""
+    scenario = found.workloads[0].scenario
+    origin_ms = found.recordings[0].origin_ms
+    from_ms, to_ms = (int(origin_ms + 1000 * s) for s in (scenario.lead_s, scenario.end_s))
+    runs = [recorded.run for recorded in found.recordings]
+    title = ", ".join(Path(trace).name for trace in demand.traces)
+    recording = document(title, scenario.cluster, runs, from_ms, to_ms)
+    serve(address, recording, lambda url: print(f"console: {url}/ (Ctrl-C ends)", flush=True))
 
 
 def _scale(text: str) -> tuple[str, float]:
@@ -225,7 +244,14 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
             tuned |= {p.name: tuned["shoal"] for p in policies if p.name in VARIANTS}
     knobs = {policy.name: tuned.get(policy.name, policy.default) for policy in policies}
     main = [
-        Run(one, name, knob, seed, _timeline(args, name, seed, policies[0].name, one is demand))
+        Run(
+            one,
+            name,
+            knob,
+            seed,
+            _timeline(args, name, seed, policies[0].name, one is demand),
+            recorded=bool(args.serve) and one is demand and seed == seeds[0],
+        )
         for one in judged  # This is the outer loop, because a worker keeps few workloads.
         for seed in seeds
         for name, knob in (*knobs.items(), (hindsight_cost.NAME, 0.0))
@@ -259,6 +285,7 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
         curves,
         hindsight_cost.mean_of(plans),
         tuned,
+        tuple(one.recording for one in outcomes if one.recording is not None),
     )
 
 

@@ -20,9 +20,12 @@ from streams.cli.json_output import show_json
 from streams.cli.time_arguments import moment_ms
 from streams.decision_log.log_folder import default_folder
 from streams.decision_log.log_reader import Segment, segments
-from streams.decision_log.log_replay import rerun
+from streams.decision_log.log_replay import rerun, unwatched
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
+from streams.health.listen_address import parse_listen
+from streams.tools.playback.recorded_run import RunRecorder
+from streams.tools.playback.recording_server import ANY_PORT, document, serve
 
 _FOREVER_MS = 1 << 62
 _WINDOWS = ("surge_window_s", "local_window_s", "global_window_s")
@@ -52,11 +55,17 @@ def add_parser(subparsers: Any) -> None:
         "--policy", type=Path, metavar="FILE", help="the shoal.yaml to compare with what was in use"
     )
     parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    parser.add_argument(
+        "--serve", nargs="?", const=ANY_PORT, metavar="HOST:PORT",
+        help="show the span in the console with a time slider, until Ctrl-C (default %(const)s)",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0: same decisions, or a comparison; 1: the decisions differ; 2: bad input."""
+    if args.serve:
+        parse_listen(args.serve, "--serve")
     chosen = _chosen(segments(args.log), args.controller)
     last_ms = chosen[-1].began_ms
     since_ms = moment_ms("--since", args.since, last_ms) if args.since else 0
@@ -64,24 +73,32 @@ def run(args: argparse.Namespace) -> int:
     if until_ms <= since_ms:
         raise UserError(f"--until {args.until}: not after --since {args.since}")
     chosen = _covering(chosen, since_ms, until_ms)
+    recorders = [RunRecorder("recorded")]
     if args.policy is None:
-        found = rerun(chosen, since_ms, until_ms)
+        watch = recorders[0].tick if args.serve else unwatched
+        found = rerun(chosen, since_ms, until_ms, watch)
         if not found.ticks:
             raise UserError(f"{args.log}: nothing was recorded between --since and --until")
         if args.json:
             show_json(replay_view.rerun_facts(found))
         else:
             replay_view.show_rerun(found)
+        _serve(args, recorders)
         return 0 if found.same else 1
     start, _ = chosen[0].read()
     cautious = any(service.cautious for service in start.cluster.services)
     declared = load_config(args.policy, Mode.ACT, cautious=cautious).cluster
     _refuse_windows(args.policy, declared, start.cluster)
     runs: list[WhatIf] = []
-    for cluster in (None, declared):
+    recorders = [
+        RunRecorder("as declared", "decided again; latencies as recorded"),
+        RunRecorder(args.policy.name, "decided again; latencies are not known", latencies=False),
+    ]
+    for cluster, recorder in zip((None, declared), recorders, strict=True):
         _say(f"deciding again: {'as recorded' if cluster is None else args.policy}")
         recorded = _recorded(chosen, since_ms, until_ms)
-        runs.append(decide_again(start.state, recorded, cluster))
+        watch = recorder.tick if args.serve else unwatched
+        runs.append(decide_again(start.state, recorded, cluster, watch=watch))
     if not runs[0].ticks:
         raise UserError(f"{args.log}: nothing was recorded between --since and --until")
     facts = replay_view.compared(start.cluster, declared, runs[0], runs[1])
@@ -89,7 +106,19 @@ def run(args: argparse.Namespace) -> int:
         show_json(facts)
     else:
         replay_view.show_compared(facts, str(args.policy))
+    _serve(args, recorders)
     return 0
+
+
+def _serve(args: argparse.Namespace, recorders: list[RunRecorder]) -> None:
+    """Serve the recorded runs if --serve is given."""
+    cluster = recorders[-1].cluster
+    if not args.serve or cluster is None:
+        return
+    runs = [recorder.as_json() for recorder in recorders]
+    first_ms, last_ms = recorders[0].first_ms, recorders[0].last_ms
+    found = document(str(args.log), cluster, runs, first_ms, last_ms)
+    serve(args.serve, found, lambda url: print(f"console: {url}/ (Ctrl-C ends)", flush=True))
 
 
 def _chosen(found: list[Segment], controller: str | None) -> list[Segment]:

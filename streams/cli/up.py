@@ -47,6 +47,7 @@ _DEMOS = {
     "simulated": ("demo.yaml", "azure2023_conv.csv.gz", 10.0),
     "vllm": ("vllm.yaml", "vllm_trace.csv", 1.0),
 }
+ANY_PORT = "127.0.0.1:0"
 _WORTH_S, _WORTH_INTERRUPTED_S = 20.0, 6.0
 
 
@@ -93,7 +94,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--port", default="0", help="of the gateway (default: any free one)")
     parser.add_argument("--seed", default="1", help="of the draw that spreads requests over models")
-    add_operator_options(parser)
+    add_operator_options(parser, http=ANY_PORT)
     add_log_level(parser)
     parser.set_defaults(run=run)
 

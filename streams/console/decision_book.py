@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from autoscaler.explain.combo_labels import combo_words
-from autoscaler.state.effects import PublishDecision, PublishPlan
+from autoscaler.state.controller_state import ControllerState
+from autoscaler.state.effects import Effect, PublishDecision, PublishPlan
 from streams.console.rounding import rounded
-from streams.controller.tick_loop import TickResult
 from topics.decisions import Decision, PlanRecord
 
 Row = dict[str, Any]
@@ -21,6 +21,16 @@ Key = tuple[int, int]
 
 MOST_DECISIONS = 10_000
 _MOST_CONTEXTS = 2000
+
+
+class ObservedTick(Protocol):
+    """The parts of a tick that explain its decisions."""
+
+    @property
+    def before(self) -> ControllerState: ...
+
+    @property
+    def effects(self) -> tuple[Effect, ...]: ...
 
 
 class DecisionBook:
@@ -33,7 +43,7 @@ class DecisionBook:
         self._last: Decision | None = None
         self.version = 0
 
-    def tick(self, done: TickResult) -> None:
+    def tick(self, done: ObservedTick) -> None:
         """Record the context of the decisions of one tick."""
         plan: PlanRecord | None = None
         made: list[Decision] = []

@@ -56,18 +56,19 @@ async def _run(options: Options) -> int:
     end = end_event(asyncio.get_running_loop())
     insisting = asyncio.create_task(insist(end, _END_WITHIN_S))
 
+    http: list[str] = []
+
     def ready(token: int, leader: str) -> None:
-        said = {"ready": True, "controller": options.controller_id, "leader_token": token}
-        if not token:
-            said = {"ready": True, "controller": options.controller_id, "standby_of": leader}
-        print(json.dumps(said), flush=True)
+        said: dict[str, object] = {"ready": True, "controller": options.controller_id}
+        said |= {"leader_token": token} if token else {"standby_of": leader}
+        print(json.dumps({**said, "http": http[-1]}), flush=True)
 
     try:
         async with contextlib.AsyncExitStack() as stack:
             if not options.broker:
                 address = await stack.enter_async_context(own_broker(options.prefix))
                 options = replace(options, broker=address)
-            await run_controller(options, end, ready)
+            await run_controller(options, end, ready, http.append)
     except (UserError, BrokerUnreachable, TopicsUnusable):
         raise
     except Exception:

@@ -103,8 +103,14 @@ Called once the controller is a standby, and after the first tick of each of its
 """
 
 
-async def run_controller(options: Options, end: asyncio.Event, on_standing: OnStanding) -> None:
-    """Run the controller until `end` is set.
+async def run_controller(
+    options: Options,
+    end: asyncio.Event,
+    on_standing: OnStanding,
+    on_url: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Run the controller until `end` is set. on_url: called with the URL of the HTTP endpoint, ""
+    for none, before `on_standing`.
 
     Raises UserError for an invalid file, BrokerUnreachable, TopicsUnusable, and any exception that
     crashed one of the controller's loops.
@@ -249,7 +255,8 @@ async def run_controller(options: Options, end: asyncio.Event, on_standing: OnSt
 
         async with open_operator_endpoints(
             options.operated, identity, loop, words, signer, leader, behind, verifier
-        ):
+        ) as url:
+            on_url(url)
             await _until_over(loops, end, outbox, seat)
         log.info("%d ticks, %d skipped", loop.ticks.count, loop.ticks.skipped)
     finally:

@@ -14,6 +14,7 @@ from typing import Any
 
 from streams.console.console_feed import ConsoleFeed
 from streams.console.console_routes import ConsoleRoutes
+from streams.console.log_history import fill
 from streams.console.operator_endpoint import OperatorEndpoint
 from streams.console.reasons_on_demand import ReasonsOnDemand
 from streams.controller.controller_options import OperatorOptions
@@ -68,7 +69,7 @@ async def open_operator_endpoints(
     lost = lambda: written.lost if written else 0  # noqa: E731
     metrics = Metrics(facts, lost, lambda: webhook.counts, behind)
     loop.watchers = (*loop.watchers, facts.tick, metrics.tick)
-    following: asyncio.Future[None] | None = None
+    following: list[asyncio.Future[None]] = []
     server: HealthServer | None = None
     try:
         if settings.http:
@@ -88,13 +89,16 @@ async def open_operator_endpoints(
             )
             feed.unhealthy = server.unhealthy
             await server.start()
-            following = asyncio.ensure_future(feed.run())
+            following.append(asyncio.ensure_future(feed.run()))
+            if settings.record is not None:
+                past = fill(feed, settings.record, identity.controller, loop.clock.now_ms())
+                following.append(asyncio.ensure_future(past))
             log.info("console, metrics and status at %s", server.url)
         yield server.url if server else ""
     finally:
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
         if server is not None:
             await server.close()
         if written is not None:

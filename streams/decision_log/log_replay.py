@@ -6,10 +6,11 @@ affect the next segment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from autoscaler.decide import decide
+from autoscaler.decide import ControllerState, Effect, Observation, decide
+from autoscaler.domain.cluster import Cluster
 from streams.decision_log.log_entries import decisions_of, digest
 from streams.decision_log.log_reader import Segment
 from topics.decisions import Decision
@@ -48,9 +49,30 @@ class Rerun:
         return not self.differs
 
 
-def rerun(segments: Iterable[Segment], since_ms: int, until_ms: int) -> Rerun:
-    """Repeat the decisions of the ticks in [since_ms, until_ms]. UserError: a segment cannot be
-    read."""
+@dataclass(frozen=True, slots=True)
+class RepeatedTick:
+    """One repeated tick: the states before and after it, its inputs and its effects."""
+
+    before: ControllerState
+    after: ControllerState
+    observation: Observation
+    cluster: Cluster
+    now_ms: int
+    effects: tuple[Effect, ...]
+
+
+def unwatched(_: object) -> None:
+    """Ignore a tick."""
+
+
+def rerun(
+    segments: Iterable[Segment],
+    since_ms: int,
+    until_ms: int,
+    watch: Callable[[RepeatedTick], None] = unwatched,
+) -> Rerun:
+    """Repeat the decisions of the ticks in [since_ms, until_ms]. watch: called with each of these
+    ticks. UserError: a segment cannot be read."""
     found = Rerun()
     for segment in segments:
         start, ticks = segment.read()
@@ -59,9 +81,11 @@ def rerun(segments: Iterable[Segment], since_ms: int, until_ms: int) -> Rerun:
         for tick in ticks:
             if tick.now_ms > until_ms:
                 break
-            state, effects = decide(state, tick.observation, tick.cluster, tick.now_ms)
+            before = state
+            state, effects = decide(before, tick.observation, tick.cluster, tick.now_ms)
             if tick.now_ms < since_ms:
                 continue
+            watch(RepeatedTick(before, state, tick.observation, tick.cluster, tick.now_ms, effects))
             found.ticks += 1
             found.first_ms = found.first_ms or tick.now_ms
             found.last_ms = tick.now_ms

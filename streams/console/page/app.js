@@ -68,7 +68,7 @@ function Figures({ s }) {
     ["SLO met", percent(facts.attained), facts.attained === null ? "no requests yet" : facts.missed ? `${several(facts.missed, "model")} below promise` : "every model keeps its promise"],
     ["Nodes", String(facts.nodes), `${several(facts.gpus, "GPU")}, ${several(facts.spot, "spot node")}`],
     ["Changing", String(facts.moving), facts.lost ? `! ${facts.lost} lost` : "nodes start or drain"],
-    ["Plan's gap", percent(s.controller.gap), s.controller.planned_at ? `planned ${lasting(s.now_ms - s.controller.planned_at)} ago` : "no full plan yet"],
+    ...(s.source === "live" ? [["Plan's gap", percent(s.controller.gap), s.controller.planned_at ? `planned ${lasting(s.now_ms - s.controller.planned_at)} ago` : "no full plan yet"]] : [["Time", clock(s.now_ms), "UTC"]]),
   ];
   return html`<dl class="figures">${cells.map(([name, value, note]) => html`<div key=${name}><dt>${name}</dt><dd>${value}<small>${note}</small></dd></div>`)}</dl>`;
 }
@@ -87,10 +87,10 @@ function totals({ models, nodes, pools }) {
   if (weight) found.attained = met / weight;
   for (const node of Object.values(nodes)) {
     if (node.state === "lost") found.lost += 1;
-    if (!node.instances.length || node.state === "lost") continue;
+    if (node.state === "idle" || node.state === "lost") continue;
     const pool = pools[node.pool];
     found.nodes += 1;
-    found.gpus += node.instances.reduce((sum, one) => sum + one[3].length, 0);
+    found.gpus += node.instances.length ? node.instances.reduce((sum, one) => sum + one[3].length, 0) : pool?.per_node ?? 0;
     if (pool?.market === "spot") found.spot += 1;
     if (!["serving", "silent", "asleep"].includes(node.state)) found.moving += 1;
   }

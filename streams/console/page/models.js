@@ -9,7 +9,7 @@ import { ask } from "./operator.js";
 const ROWS = 12;
 
 const load = (row) => {
-  const usable = row.ready_rate * row.utilization;
+  const usable = (row.ready_rate ?? row.wanted_rate) * row.utilization;
   return row.demand === null || !(usable > 0) ? null : row.demand / usable;
 };
 const over = (value, limit) => value !== null && limit > 0 && value > limit;
@@ -75,7 +75,7 @@ const ModelRow = memo(({ name, row, curve, chosen }) => {
     <td class="curve"><${Spark} demand=${curve?.[0] ?? []} ready=${curve?.[1] ?? []} /></td>
     <td class="num">${rate(row.demand)}</td>
     <td class="num quiet">${rate(row.target)}</td>
-    <td class="num">${rate(row.ready_rate)}<small>${row.ready}/${row.wanted}</small></td>
+    <td class="num">${rate(row.ready_rate ?? row.wanted_rate)}${row.wanted === null ? "" : html`<small>${row.ready}/${row.wanted}</small>`}</td>
     <td class=${classes("num", used > 1 && "bad")}>${used > 1 ? "! " : ""}${percent(used, 0)}</td>
     <td class=${classes("num", over(row.ttft, row.ttft_limit) && "bad")}>${latency(row.ttft)}<small>${latency(row.ttft_limit)}</small></td>
     <td class=${classes("num", over(row.tpot, row.tpot_limit) && "bad")}>${latency(row.tpot)}<small>${latency(row.tpot_limit)}</small></td>
@@ -152,7 +152,7 @@ function align(t, other, key) {
 const Facts = steady(({ name, row, source }) => html`<dl class="facts">
   <div><dt>Runs</dt><dd>${row.where.length
     ? row.where.map(([region, pool, role, count]) => html`<span class="chip">${count} × ${region}/${pool}${role === "aggregated" ? "" : ` ${role}`}</span>`)
-    : "nothing"}</dd></div>
+    : source === "live" ? "nothing" : "not recorded"}</dd></div>
   ${row.target_why && html`<div><dt>Target</dt><dd>${rate(row.target)} req/s: ${row.target_why}</dd></div>`}
   <div><dt>Policy</dt><dd>mode ${row.mode}, load up to ${percent(row.utilization, 0)}, spot up to ${percent(row.spot_share, 0)}, at least ${several(row.min, "instance")}${row.max ? `, at most ${row.max}` : ""}</dd></div>
   ${row.guards.length > 0 && html`<div><dt>Guards</dt><dd>${row.guards.join("; ")}</dd></div>`}

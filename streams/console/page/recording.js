@@ -10,7 +10,7 @@ const SPEEDS = [10, 60, 300];
 /** Prepares the page for what /v1/console told of a recording. */
 export function startRecording(found) {
   const span = [found.from, found.to];
-  const recording = { ...found, span, at: found.to, run: 0, playing: 0 };
+  const recording = { ...found, span, at: found.to, run: 0, beside: found.runs.length > 1 ? 1 : -1, playing: 0 };
   update({ loaded: true, source: "recording", controller: {}, can_write: false, complete: true });
   show(recording);
 }
@@ -19,7 +19,7 @@ export function startRecording(found) {
 export function runOf(s) {
   if (!s.recording) return { own: (name) => s.history[name], other: () => null };
   const { runs, run } = s.recording;
-  const beside = runs.length > 1 ? runs[1 - run] : null;
+  const beside = runs[s.recording.beside];
   return {
     own: (name) => runs[run].history[name],
     other: (name) => (beside?.history[name] ? { name: beside.name, ...beside.history[name] } : null),
@@ -40,11 +40,12 @@ function show(recording) {
       ...limits,
       demand: now("demand"), target: now("target"), wanted_rate: now("wanted"), ready_rate: now("ready"),
       ttft: now("ttft"), tpot: now("tpot"), attained: now("attained"), usd: now("usd"),
-      ready: where.ready, wanted: where.all, where: where.list,
-      word: where.all > where.ready ? `${where.all - where.ready} starting` : where.all ? "steady" : "at zero",
+      ready: where.all ? where.ready : null, wanted: where.all ? where.all : null, where: where.list,
+      word: where.all > where.ready ? `${where.all - where.ready} starting` : "steady",
     };
     const from = Math.max(0, index - 59);
-    curves[name] = [columns.demand.slice(from, index + 1), columns.ready.slice(from, index + 1)];
+    const capacity = columns.ready.some((v) => v !== null) ? columns.ready : columns.wanted;
+    curves[name] = [columns.demand.slice(from, index + 1), capacity.slice(from, index + 1)];
   }
   const nodes = {};
   for (const [name, row] of nodesAt(run, recording.at)) nodes[name] = row;
@@ -93,7 +94,7 @@ function whereOf(run, model, at, pools) {
 }
 
 export function Player({ recording }) {
-  const { span, at, playing, runs, run } = recording;
+  const { span, at, playing, runs, run, beside } = recording;
   const change = (next) => show({ ...recording, ...next });
   useEffect(() => {
     if (!playing) return undefined;
@@ -115,11 +116,12 @@ export function Player({ recording }) {
         onInput=${(event) => change({ at: span[0] + Number(event.target.value) * step, playing: 0 })} />
       <output>${clock(at)} <span class="quiet">UTC</span></output>
     </div>
-    <table class="runs"><thead><tr><th scope="col">Run</th><th scope="col" class="num">Cost, USD</th><th scope="col" class="num">Until now</th><th scope="col" class="num">SLO met</th><th scope="col" class="num">Decisions</th><th scope="col">Shown</th></tr></thead>
+    <table class="runs"><thead><tr><th scope="col">Run</th><th scope="col" class="num">Cost, USD</th><th scope="col" class="num">Until now</th><th scope="col" class="num">SLO met</th><th scope="col" class="num">Decisions</th><th scope="col">Shown</th><th scope="col">Beside</th></tr></thead>
     <tbody>${runs.map((one, index) => html`<tr key=${one.name} class=${index === run ? "chosen" : ""}>
       <th scope="row">${one.name}${one.note ? html`<small>${one.note}</small>` : null}</th><td class="num">${usd(one.usd)}</td><td class="num quiet">${usd(until(one, at))}</td>
       <td class="num">${percent(one.attained)}</td><td class="num">${one.decisions.length}</td>
-      <td><button class="toggle" aria-pressed=${index === run} onClick=${() => change({ run: index })}>${index === run ? "shown" : "show"}<span class="unseen"> ${one.name}</span></button></td></tr>`)}</tbody></table>
+      <td><button class="toggle" aria-pressed=${index === run} onClick=${() => change({ run: index, beside: beside === index ? run : beside })}>${index === run ? "shown" : "show"}<span class="unseen"> ${one.name}</span></button></td>
+      <td>${index === run ? "" : html`<button class="toggle" aria-pressed=${index === beside} onClick=${() => change({ beside: index === beside ? -1 : index })}>dashed<span class="unseen"> ${one.name}</span></button>`}</td></tr>`)}</tbody></table>
   </section>`;
 }
 

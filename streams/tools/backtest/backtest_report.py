@@ -19,6 +19,7 @@ from autoscaler.simulation.policies.registry import POLICIES
 from autoscaler.simulation.policy_score import Score
 from streams.tools.backtest.backtest_demand import Workload
 from streams.tools.backtest.backtest_runs import spread
+from streams.tools.playback.timeline_run import RecordedRun
 
 WITHIN = 0.005
 """Attainments within this difference count as equal."""
@@ -57,6 +58,7 @@ class Backtest:
     rows: one per policy, in the order of the options. curves: for each policy, one row per setting
     of its knob, on the same traces as `rows`. hindsight: mean over traces and seeds. tuned: by
     policy, the setting chosen by a sweep on another trace.
+    recordings: runs of the first trace and seed for the console, if they were asked for.
     """
 
     traces: tuple[str, ...]
@@ -67,6 +69,7 @@ class Backtest:
     curves: Mapping[str, tuple[Row, ...]]
     hindsight: Hindsight
     tuned: Mapping[str, float]
+    recordings: tuple[RecordedRun, ...] = ()
 
     @property
     def size(self) -> str:

@@ -27,6 +27,7 @@ from streams.files.csv_rows import cause_of
 from streams.files.user_errors import UserError
 from streams.garbage_collection import freeze_objects
 from streams.tools.backtest.backtest_demand import Demand, Workload, load_workload
+from streams.tools.playback.timeline_run import RecordedRun, timeline_run
 
 BACKENDS = ("local", "dask", "ray")
 
@@ -34,22 +35,24 @@ BACKENDS = ("local", "dask", "ray")
 @dataclass(frozen=True, slots=True)
 class Run:
     """One simulation. policy: a name in the table of policies, or the hindsight plan. timeline: the
-    output file."""
+    output file. recorded: whether the outcome holds a recording for the console."""
 
     demand: Demand
     policy: str
     knob: float
     seed: int
     timeline: Path | None = None
+    recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a run: a score, or the plan in hindsight."""
+    """The result of a run: a score, or the plan in hindsight. recording: see `Run.recorded`."""
 
     run: Run
     score: Score | None = None
     hindsight: hindsight_cost.Hindsight | None = None
+    recording: RecordedRun | None = None
 
 
 @lru_cache(maxsize=2)
@@ -79,7 +82,10 @@ def run(one: Run) -> Outcome:
                 out.writelines(orjson.dumps(line) + b"\n" for line in found.lines())
         except OSError as error:
             raise UserError(f"{one.timeline}: cannot be written ({cause_of(error)})") from None
-    return Outcome(one, score(found, workload.scenario, setting.lengths))
+    recording = None
+    if one.recorded:
+        recording = timeline_run(one.policy, found, workload.scenario, setting.lengths)
+    return Outcome(one, score(found, workload.scenario, setting.lengths), recording=recording)
 
 
 def run_all(

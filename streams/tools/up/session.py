@@ -7,6 +7,7 @@ load stops first, then everything else. Clean-up follows every error.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import shutil
 import tempfile
@@ -23,6 +24,7 @@ from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.files.keyfiles import read_keys, run_key_file, write_key
 from streams.files.user_errors import UserError
+from streams.health.tokens import OPERATOR_TOKEN, read_token
 from streams.plain_text import several
 from streams.tools.up import process_list
 from streams.tools.up.child_processes import Child, ChildFailed, Children
@@ -193,7 +195,15 @@ class Session:
         for child in children:
             await self._children.start(child)
         for child in children:
-            await self._children.wait_ready(child, _START_TIMEOUT_S)
+            hello = await self._children.wait_ready(child, _START_TIMEOUT_S)
+            if hello.get("http"):
+                self._show_console(str(hello["http"]))
+
+    def _show_console(self, url: str) -> None:
+        """Show the console's address, with the token for commands if this run made one."""
+        token = self._own_keys.get(OPERATOR_TOKEN, "")
+        self._shown.console_url = url
+        self._shown.say(f"console: {url}/{f'#operator={token}' if token else ''}")
 
     def _url(self, run: process_list.Run) -> str:
         return f"http://{process_list.HOST}:{run.gateway_port}"
@@ -313,10 +323,12 @@ async def _cancelled(task: asyncio.Future[Any]) -> None:
 
 
 def _keys() -> Mapping[str, str]:
-    """A new key for this run's signatures, unless the user has named one."""
-    if read_keys():
-        return {}
-    return {CLUSTER_KEY: secrets.token_hex(32)}
+    """A new key for this run's signatures and a new token for commands in the console, each unless
+    the user has named one."""
+    made = {} if read_keys() else {CLUSTER_KEY: secrets.token_hex(32)}
+    if not read_token(os.environ, OPERATOR_TOKEN):
+        made[OPERATOR_TOKEN] = secrets.token_urlsafe(12)
+    return made
 
 
 def _tail_s(for_s: float) -> float:

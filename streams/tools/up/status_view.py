@@ -29,8 +29,9 @@ _REDRAW_S = 0.25
 class Shown:
     """The screen of one run. state: its current activity. progress: the replayer's progress.
 
-    title: the run's title, once the run serves. trace_began_ms: domain time at which trace time 0
-    is replayed; 0 before the replay. silent: whether gaps of the trace are hidden.
+    title: the run's title, once the run serves. console_url: address of the console, "" = off.
+    trace_began_ms: domain time at which trace time 0 is replayed; 0 before the replay. silent:
+    whether gaps of the trace are hidden.
     """
 
     def __init__(self, wishes: Wishes, view: View, picture: Picture, children: Children) -> None:
@@ -45,6 +46,7 @@ class Shown:
         self.state = "starting"
         self.progress: Mapping[str, Any] = {}
         self.trace_began_ms = 0
+        self.console_url = ""
         self.silent = False
         self._stopped_ms = 0
 
@@ -164,4 +166,5 @@ class Shown:
         )
         api = f"API http://{process_list.HOST}:{port}/v1"
         self.title = (title,)
-        self.state = f"{api} | ready in {ready_s:.0f} s | Ctrl-C stops everything"
+        console = f"console {self.console_url} | " if self.console_url else ""
+        self.state = f"{console}{api} | ready in {ready_s:.0f} s | Ctrl-C stops everything"

@@ -1,0 +1,190 @@
+"""One run of a recording: columns of samples, decisions, and spans of node states.
+
+The page derives the state at any time from them (`streams/console/page/recording.js`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.state.controller_state import ControllerState, Observation
+from autoscaler.state.effects import Effect
+from autoscaler.tick.status import FleetStatus, fleet_status
+from streams.console.decision_book import DecisionBook
+from streams.console.fleet_rows import NodeRows, Row
+from streams.console.history import (
+    FLEET,
+    FLEET_SERIES,
+    MODEL_SERIES,
+    Sample,
+    fleet_sample,
+    model_sample,
+)
+from streams.console.rounding import rounded
+from streams.decision_log.log_entries import decisions_of
+
+STEP_MS = 10_000
+MOST_SAMPLES = 1500
+_LATENCIES = ("ttft", "tpot", "attained")
+
+
+class Tick(Protocol):
+    """One tick of a recorded or repeated run."""
+
+    @property
+    def before(self) -> ControllerState: ...
+    @property
+    def after(self) -> ControllerState: ...
+    @property
+    def observation(self) -> Observation: ...
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def now_ms(self) -> int: ...
+    @property
+    def effects(self) -> tuple[Effect, ...]: ...
+
+
+@dataclass(slots=True)
+class Columns:
+    """Samples of several series over time. If there are more than MOST_SAMPLES, every second one
+    is dropped."""
+
+    names: Sequence[str]
+    t: list[int] = field(default_factory=list)
+    values: list[Sample] = field(default_factory=list)
+
+    def add(self, at_ms: int, sample: Sample) -> None:
+        """Add a sample that is later than the last one."""
+        self.t.append(at_ms)
+        self.values.append(sample)
+
+    def as_json(self) -> dict[str, Any]:
+        """Columns by name, and `t` in ms."""
+        step = 1 + len(self.t) // MOST_SAMPLES
+        kept = self.values[::step]
+        return {
+            "t": self.t[::step],
+            **{name: [rounded(sample.get(name)) for sample in kept] for name in self.names},
+        }
+
+
+class RunRecorder:
+    """Records the ticks of one run through `tick`. latencies: whether they are those of this run;
+    if not, they are left out."""
+
+    def __init__(self, name: str, note: str = "", latencies: bool = True) -> None:
+        self._name = name
+        self._note = note
+        self._latencies = latencies
+        self._book = DecisionBook()
+        self._columns: dict[str, Columns] = {}
+        self._nodes = NodeRows()
+        self._open: dict[str, tuple[int, Row]] = {}
+        self._spans: list[list[Any]] = []
+        self._models: dict[str, dict[str, Any]] = {}
+        self._sampled_ms = 0
+        self._met, self._ended = 0.0, 0.0
+        self.last_ms = 0
+        self.first_ms = 0
+        self.cluster: Cluster | None = None
+
+    def tick(self, done: Tick) -> None:
+        """Record one tick."""
+        self.first_ms = self.first_ms or done.now_ms
+        self.last_ms, self.cluster = done.now_ms, done.cluster
+        self._book.tick(done)
+        self._book.add(decisions_of(done.effects))
+        if done.now_ms < self._sampled_ms + STEP_MS:
+            return
+        self._sampled_ms = done.now_ms
+        status = fleet_status(done.after, done.observation, done.cluster, done.now_ms)
+        for service in done.cluster.services:
+            self._models[service.model] = model_limits(service)
+        self._sample(done, status)
+        self._note_nodes(self._nodes.rows(done.after, done.observation.statuses), done.now_ms)
+
+    def _sample(self, done: Tick, status: FleetStatus) -> None:
+        for model in status.models:
+            sample = dict(model_sample(model))
+            if not self._latencies:
+                sample |= dict.fromkeys(_LATENCIES)
+            self._of(model.model, MODEL_SERIES).add(done.now_ms, sample)
+            if sample["attained"] is not None and model.demand_req_per_s:
+                self._met += sample["attained"] * model.demand_req_per_s
+                self._ended += model.demand_req_per_s
+        nodes = sum(bool(a.instances) for a in done.after.assignments.values())
+        self._of(FLEET, FLEET_SERIES).add(done.now_ms, fleet_sample(status, nodes))
+
+    def _of(self, name: str, series: Sequence[str]) -> Columns:
+        return self._columns.setdefault(name, Columns(series))
+
+    def _note_nodes(self, rows: Mapping[str, Row], now_ms: int) -> None:
+        """End the spans of nodes whose rows changed, and begin new ones."""
+        for name in [known for known, (_, row) in self._open.items() if rows.get(known) != row]:
+            self._end(name, now_ms)
+        for name, row in rows.items():
+            if row["instances"] or row["state"] == "lost":
+                self._open.setdefault(name, (now_ms, row))
+
+    def _end(self, name: str, now_ms: int) -> None:
+        began_ms, row = self._open.pop(name)
+        self._spans.append(
+            [name, row["pool"], began_ms, now_ms, row["state"], row["instances"], row["reclaim"]]
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The run for the page."""
+        for name in [*self._open]:
+            self._end(name, self.last_ms + 1)
+        history = {name: columns.as_json() for name, columns in self._columns.items()}
+        return run_json(
+            self._name, self._note, self._models, history, self._book.rows(), self._spans,
+            self._met / self._ended if self._ended else None,
+        )  # fmt: skip
+
+
+def run_json(
+    name: str,
+    note: str,
+    models: Mapping[str, Any],
+    history: Mapping[str, Any],
+    decisions: Sequence[Row],
+    nodes: Sequence[Sequence[Any]],
+    attained: float | None,
+) -> dict[str, Any]:
+    """One run for the page. nodes: spans as [node, pool, from ms, to ms, state, instances, reclaim
+    ms]. attained: share of requests that met their SLO over the whole run."""
+    fleet = history.get(FLEET, {"t": [], "usd": []})
+    usd = sum(
+        (later - at) / 3.6e6 * cost
+        for at, later, cost in zip(fleet["t"], fleet["t"][1:], fleet["usd"], strict=False)
+        if cost is not None
+    )
+    return {
+        "name": name,
+        "note": note,
+        "usd": rounded(usd),
+        "attained": rounded(attained),
+        "models": {model: limits for model, limits in models.items() if model in history},
+        "history": dict(history),
+        "decisions": list(decisions),
+        "nodes": [list(span) for span in nodes],
+    }
+
+
+def model_limits(service: Service) -> dict[str, Any]:
+    """The declared part of a model's row."""
+    return {
+        "mode": str(service.mode),
+        "ttft_limit": rounded(service.slo.ttft_ms),
+        "tpot_limit": rounded(service.slo.tpot_ms),
+        "percentile": service.percentile,
+        "utilization": service.utilization,
+        "spot_share": service.spot_share,
+        "min": service.min_instances,
+        "max": service.max_instances,
+    }
