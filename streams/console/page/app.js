@@ -144,7 +144,7 @@ function App() {
     decisions: html`<${Decisions} key="decisions" decisions=${s.decisions} selected=${s.decision} model=${s.model} source=${s.source} />`,
     fleet: html`<${Fleet} key="fleet" pools=${s.pools} nodes=${s.nodes} model=${s.model} now=${Math.floor(s.now_ms / 30000) * 30000} />`,
     cost: html`<${Cost} key="cost" ...${shared} columns=${own("*")} other=${other("*")} />`,
-    supply: html`<${Supply} key="supply" pools=${s.pools} now=${Math.floor(s.now_ms / 10000) * 10000} />`,
+    supply: s.source !== "live" ? null : html`<${Supply} key="supply" pools=${s.pools} now=${Math.floor(s.now_ms / 10000) * 10000} />`,
     health: s.source === "live" ? html`<${Health} key="health" controller=${s.controller} now=${s.now_ms} link=${s.link} />` : null,
   };
   return html`<a class="skip" href="#decisions">Skip to decisions</a>

@@ -169,6 +169,8 @@ function drawMarkers(u, { decisions, selected, at }) {
   }
   if (at) {
     const x = Math.round(u.valToPos(at / 1000, "x", true));
+    ctx.setLineDash([]);
+    ctx.globalAlpha = 1;
     ctx.strokeStyle = css("--ink");
     ctx.lineWidth = 1.5 * ratio;
     line(ctx, x, top, top + height);

@@ -66,11 +66,15 @@ function tenants(nodes) {
   return [...found].sort((a, b) => b[1] - a[1]);
 }
 
+/** GPUs in use; without records of instances, all of the node. */
+const gpusOf = (node, pool) => (node.instances.length || node.state === "idle"
+  ? node.instances.reduce((sum, one) => sum + one[3].length, 0) : pool.per_node);
+
 function Pool({ row, model, now, open, onOpen }) {
   const { pool, nodes } = row;
   const held = tenants(nodes);
   const serves = (node) => node.instances.some(([name]) => name === model);
-  const gpus = nodes.reduce((sum, [, node]) => sum + node.instances.reduce((n, one) => n + one[3].length, 0), 0);
+  const gpus = nodes.reduce((sum, [, node]) => sum + gpusOf(node, pool), 0);
   return html`<li class=${classes("pool", !nodes.length && "unused")}>
     <div class="pool-head">
       <span class="pool-name"><b>${pool.name}</b> <span class=${`market ${pool.market}`}>${pool.market}</span>

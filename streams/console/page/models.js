@@ -51,7 +51,7 @@ export function Models({ models, curves, model }) {
         <th scope="col">Model</th><th scope="col" class="curve">Demand in capacity</th>
         <th scope="col" class="num">Demand<small>req/s</small></th>
         <th scope="col" class="num">Target<small>req/s</small></th>
-        <th scope="col" class="num">Ready<small>req/s</small></th>
+        <th scope="col" class="num">Capacity<small>req/s</small></th>
         <th scope="col" class="num">Load<small>of usable</small></th>
         <th scope="col" class="num">TTFT p95<small>limit</small></th>
         <th scope="col" class="num">TPOT p95<small>limit</small></th>
@@ -112,7 +112,7 @@ export function ModelDetail({ name, row, columns, other, decisions, selected, at
         { name: "planned", values: own.wanted, color: "--planned", dash: true },
         { name: "target", values: own.target, color: "--target", spans: true },
         { name: "demand", values: own.demand, color: "--demand", width: 2.25 },
-        ...beside("ready", "ready"),
+        ...beside(other?.ready.some((v) => v !== null) ? "ready" : "wanted", "capacity"),
       ].filter((one) => one.values.some((v) => v !== null) || one.name === "demand")} />
       <${Chart} ...${common} title="SLO met" show=${(v) => percent(v, 1)} tick=${(v) => percent(v, 0)} range=${attainedRange(own.attained, row)} series=${[
         { name: "met", values: own.attained, color: "--ok" },

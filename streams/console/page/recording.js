@@ -11,7 +11,7 @@ const SPEEDS = [10, 60, 300];
 export function startRecording(found) {
   const span = [found.from, found.to];
   const recording = { ...found, span, at: found.to, run: 0, beside: found.runs.length > 1 ? 1 : -1, playing: 0 };
-  update({ loaded: true, source: "recording", controller: {}, can_write: false, complete: true });
+  update({ loaded: true, source: "recording", recording, controller: {}, can_write: false, complete: true });
   show(recording);
 }
 
@@ -70,9 +70,11 @@ function indexAt(t, at) {
   return low - 1;
 }
 
+/** Nodes in use at a time. A span that ends with the recording includes its end. */
 function* nodesAt(run, at) {
+  const end = state.recording?.to ?? Infinity;
   for (const [name, pool, from, to, word, instances, reclaim] of run.nodes) {
-    if (from <= at && at < to) yield [name, { pool, state: word, reclaim, instances, faults: [] }];
+    if (from <= at && (at < to || (at >= end && to >= end))) yield [name, { pool, state: word, reclaim, instances, faults: [] }];
   }
 }
 

@@ -1,0 +1,96 @@
+"""A recording in a real browser: a time slider, and two policies side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from autoscaler.domain.cluster import Cluster
+from autoscaler.serving.billing import NodeSpan
+from autoscaler.simulation.scenario import Scenario
+from autoscaler.simulation.timeline import RequestRow, Timeline
+from streams.tools.playback.recording_server import document, served
+from streams.tools.playback.timeline_run import timeline_run
+from tests.unit.console.console_world import POOLS, TINY
+from topics.codec import write_value
+from topics.decisions import Decision
+
+ORIGIN_MS = 1_790_000_000_000
+pytestmark = pytest.mark.timeout(180)
+
+
+def run(name: str, nodes: int, second_node_s: float) -> dict[str, Any]:
+    """A run of 20 minutes in which a further node is added."""
+    staged = Scenario(Cluster(POOLS, (TINY,)), (), 1200.0)
+    timeline = Timeline(ORIGIN_MS)
+    timeline.nodes = [
+        NodeSpan(f"n{k}", POOLS[0].id, 1.0, second_node_s if k else 0.0, 1200.0)
+        for k in range(nodes)
+    ]
+    for k in range(1200):
+        late = 3.0 if nodes == 2 and k > 900 else 0.4
+        timeline.requests.append(
+            RequestRow(k, "tiny", k, k + late, k + late + 1.0, 9, 11, "served")
+        )
+    at_ms = ORIGIN_MS + int(1000 * second_node_s)
+    timeline.decisions = [
+        Decision(1, 1, "tiny", "scale_out", at_ms, True, f"{name} adds a node", 9.0, 8.0, 1.0,
+                 change=(("tiny:a1@us/l4/on-demand", 1),))
+    ]  # fmt: skip
+    return timeline_run(name, timeline, staged, {"tiny": TINY.lengths}).run
+
+
+@contextmanager
+def shown() -> Iterator[str]:
+    """Serves a recording of two runs in a thread; yields its URL."""
+    runs = [run("shoal", 2, 600.0), run("static", 3, 0.0)]
+    found = document("demo.csv", Cluster(POOLS, (TINY,)), runs, ORIGIN_MS, ORIGIN_MS + 1_200_000)
+    url: list[str] = []
+    ready, loop = threading.Event(), asyncio.new_event_loop()
+    end = asyncio.Event()
+
+    async def serve() -> None:
+        async with served("127.0.0.1:0", write_value(found)) as at:
+            url.append(at)
+            ready.set()
+            await end.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
+    thread.start()
+    assert ready.wait(10.0)
+    yield url[0]
+    loop.call_soon_threadsafe(end.set)
+    thread.join(10.0)
+    loop.close()
+
+
+def test_the_slider_moves_through_time_and_the_other_policy_is_beside(browser: Browser) -> None:
+    with shown() as url:
+        page = browser.new_page()
+        wrong: list[str] = []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(url)
+        expect(page.locator(".pool-count").first).to_contain_text("2 of")
+        slider = page.get_by_role("slider", name="Time")
+        slider.focus()
+        page.keyboard.press("Home")
+        expect(page.locator(".pool-count").first).to_contain_text("1 of")
+        expect(page.locator("output")).to_contain_text("14:13:20")
+        page.keyboard.press("End")
+        expect(page.locator(".pool-count").first).to_contain_text("2 of")
+        expect(page.locator(".runs tbody tr")).to_have_count(2)
+        assert "static" in page.locator(".legend").nth(1).inner_text()
+        page.get_by_role("button", name="show static").click()
+        expect(page.locator(".pool-count").first).to_contain_text("3 of")
+        expect(page.locator(".item")).to_contain_text("static adds a node")
+        page.get_by_role("button", name="Play").click()
+        expect(page.locator("output")).not_to_contain_text("14:13:20", timeout=10_000)
+        assert page.get_by_role("button", name="Pause all").count() == 0
+        assert not wrong
+        page.close()
