@@ -20,7 +20,7 @@ function condition(row) {
   if (row.held) return ["‖", row.word, "hold"];
   if (row.proposal) return ["?", row.word, "warn"];
   if (row.silent_s !== null && row.silent_s >= 60) return ["…", row.word, "warn"];
-  if (over(row.ttft, row.ttft_limit) || over(row.tpot, row.tpot_limit)) return ["!", row.word, "warn"];
+  if (over(row.ttft, row.ttft_limit) || over(row.tpot, row.tpot_limit)) return ["!", `${row.word}, latency over limit`, "warn"];
   if (row.ready < row.wanted) return ["↗", row.word, "busy"];
   return ["✓", row.word, "ok"];
 }
