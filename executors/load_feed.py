@@ -31,8 +31,8 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """The address of one executor's publisher. url: for ZeroMQ. key: its public key, 40 characters
-    (Z85)."""
+    """The address of one executor's publisher. url: its ZeroMQ address. key: its public key, 40
+    characters (Z85)."""
 
     url: str
     key: bytes

@@ -1,6 +1,5 @@
-"""Logging of serving-plane processes: to stderr, one line per message, in the format of all parts.
-
-Kafka clients log every retry, so they log at debug level only.
+"""Logging of serving-plane processes: to stderr, one line per message, in the common format. The
+logs of Kafka clients appear only at debug level, because they log every retry.
 """
 
 from __future__ import annotations

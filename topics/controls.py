@@ -19,10 +19,10 @@ class Control:
 
     scope: a model, or "*" for all models. kind: "pause" (do not change the model), "freeze"
     (remove, move and exchange nothing of the model; additions are allowed), "release" (Shoal no
-    longer manages the model) or "verdict" (on a proposal). active: whether a pause, freeze or
-    release is in force, or whether a verdict approves the proposal. who, why: free text. until_ms:
-    end of a pause or freeze, 0 = no end. proposal, leader_token: the decision to which a verdict
-    refers.
+    longer manages the model) or "verdict" (on a proposal). active: for a verdict, whether it
+    approves the proposal; for all other kinds, whether the command is in force. who, why: operator
+    and reason, as free text. until_ms: end of a pause or freeze, 0 = no end. proposal,
+    leader_token: the decision to which a verdict refers.
     """
 
     scope: str

@@ -1,4 +1,4 @@
-"""LoRA adapters of a model: names under which clients ask for the model with other weights.
+"""LoRA adapters of a model: names by which clients request the model with modified weights.
 
 Planner, executor and gateway each read adapters from their own configuration, by these rules. Facts
 about vLLM 0.32.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from topics import checks
 
 MOST_ADAPTERS = 128
-"""Most adapters of one model. Metrics and telemetry have one series per adapter."""
+"""Maximum of adapters per model, because metrics and telemetry have one series per adapter."""
 DEFAULT_RANK = 16
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _DEFAULT_IN_BATCH = 8
@@ -22,7 +22,7 @@ _KIND = "adapter:"
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """One adapter. weights: path or repository that the engine loads. rank: the rank of its
-    matrices, which decides the memory that the engine reserves."""
+    matrices, which determines the memory that the engine reserves."""
 
     name: str
     weights: str
@@ -30,7 +30,8 @@ class Adapter:
 
     def __post_init__(self) -> None:
         checks.name("name", self.name)
-        checks.name("name", kind_of_adapter(self.name))  # a little shorter than other names
+        # so adapter names must be slightly shorter than other names
+        checks.name("name", kind_of_adapter(self.name))
         checks.machine_text("weights", self.weights, 4000)
         if not self.weights or self.weights.startswith("-"):
             raise checks.InvalidRecord("weights", self.weights, "a path or a repository")
@@ -56,7 +57,8 @@ def rank_limit(adapters: Iterable[Adapter]) -> int:
 
 def in_batch(args: Sequence[str], count: int) -> int:
     """The number of different adapters in one batch, for each of which vLLM reserves memory:
-    --max-loras in `args`, otherwise `count`, at most 8. InvalidRecord for an invalid argument."""
+    --max-loras in `args`, otherwise `count`, at most 8. Raises InvalidRecord for an invalid
+    argument."""
     declared = declared_in_batch(args)
     return declared if declared is not None else min(count, _DEFAULT_IN_BATCH)
 

@@ -79,7 +79,7 @@ class Signer:
             self.sign_after(topic, key, _signed_ms(found))
 
     def sign_after(self, topic: str, key: bytes | None, signed_ms: int) -> None:
-        """Give the next record of `key` a later time than `signed_ms`."""
+        """Ensure that the next record of `key` gets a later signing time than `signed_ms`."""
         place = topic, key or b""
         self._last_ms[place] = max(self._last_ms.get(place, 0), signed_ms)
 

@@ -10,7 +10,8 @@ from enum import StrEnum
 
 
 class ReasonCode(StrEnum):
-    """One reason. meaning: the sentence about the code in docs/reference/reason-codes.md."""
+    """The code of a reason. meaning: the explanation of the code in
+    docs/reference/reason-codes.md."""
 
     meaning: str
 

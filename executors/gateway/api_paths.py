@@ -1,6 +1,5 @@
-"""The paths of engines that clients may use: a closed list, and how requests of each are read.
-
-A path that is not listed does not exist for clients.
+"""The closed list of engine paths that clients may use, and how the gateway reads their requests.
+For clients, other paths do not exist.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ class ApiPath:
     """One path.
 
     fields: checks of the body's fields. prompt: the parts of a checked body that the engine reads
-    as the prompt. sides: for pairs of texts, both sides; the engine reads a text once per text of
-    the other side. output_limits: fields that limit the answer's tokens; the first one in a body
-    counts. output_tokens: tokens of the answer if no field limits it, 0 = unknown. hand_over:
-    whether prefill and decode may be separate. is_work: whether the engine's GPUs compute the
-    answer; other requests are no demand and have no SLO.
+    as the prompt. sides: for pairs of texts, the fields of both sides; the engine reads a text once
+    per text of the other side. output_limits: fields that limit the answer's tokens; the first
+    field that a body has applies. output_tokens: tokens of the answer if no field limits it, 0 =
+    unknown. hand_over: whether prefill and decode may be separate. is_work: whether the engine's
+    GPUs compute the answer; other requests do not count as demand and have no SLO.
     """
 
     fields: Mapping[str, Check]
@@ -140,6 +139,6 @@ API_PATHS: Mapping[str, ApiPath] = {
 
 
 def answers_of(path: str) -> Answers:
-    """The form of answers and errors of `path`, also of a path that is not listed."""
+    """The form of answers and errors of `path`, even if the path is not listed."""
     found = API_PATHS.get(path)
     return found.answers if found is not None else Answers.OPENAI

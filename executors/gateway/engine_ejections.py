@@ -1,4 +1,5 @@
-"""Eject engines: which ones, and which of them must generate a token before they serve again."""
+"""Decides which engines are ejected, and which of them must generate a token before they serve
+again."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _FAULTS_TO_EJECT = 3
 
 
 class EngineEjections:
-    """need_token_probe: ejected engines whose health check proves nothing."""
+    """need_token_probe: ejected engines that must generate a token, because they pass their health
+    check anyway."""
 
     def __init__(self, clock: Clock, table: RouteTable, metrics: GatewayMetrics) -> None:
         self._clock = clock
@@ -23,7 +25,7 @@ class EngineEjections:
         self.need_token_probe: set[Endpoint] = set()
 
     def eject(self, model: str, endpoint: Endpoint) -> None:
-        """Send nothing to `endpoint` until a probe succeeds."""
+        """Send no requests to `endpoint` until a probe succeeds."""
         router = self._table.routers.get(model)
         if router is not None and router.eject(endpoint, self._clock.now_ms()):
             self._metrics.ejections.labels(model).inc()
@@ -42,7 +44,7 @@ class EngineEjections:
                 self.eject(model, endpoint)
 
     def forget_faults(self, endpoint: Endpoint) -> None:
-        """Note that `endpoint` answered a request."""
+        """Forget the faults of `endpoint`, because it answered a request."""
         self._consecutive_faults.pop(endpoint, None)
 
     def keep(self, live: Collection[Endpoint]) -> None:

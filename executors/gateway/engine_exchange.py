@@ -103,8 +103,8 @@ class EngineFailedRequest(EngineFault):
 
 
 class RequestRejected(Exception):
-    """The engine rejected the request as invalid (4xx), or its model cannot do what the path asks
-    for (501); every instance would reject it."""
+    """The engine rejected the request as invalid (4xx), or its model does not support the path
+    (501); every instance would reject it."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"status {status}")
@@ -253,8 +253,8 @@ class EngineClient:
 
 
 def _is_error_object(text: bytes) -> bool:
-    """Whether `text` is an error in OpenAI's or Anthropic's format, not in the format of the web
-    framework."""
+    """Whether `text` is an error in OpenAI's or Anthropic's format. (The web framework has another
+    format.)"""
     try:
         return isinstance(orjson.loads(text)["error"], dict)
     except (orjson.JSONDecodeError, KeyError, TypeError):

@@ -120,7 +120,7 @@ def event_data(event: bytes) -> bytes:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """The JSON object in `data`; empty if it has none."""
+    """The JSON object in `data`; {} if `data` is not a JSON object."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:

@@ -28,7 +28,7 @@ _URL = re.compile(r"https?://([A-Za-z0-9.-]{1,253})(?::[0-9]{1,5})?(?:[/?#][!-\[
 
 def media_of(body: Mapping[str, Any]) -> tuple[str, ...]:
     """The media of a checked request, sorted: image, video and audio in its prompt, and audio-out
-    if `modalities` asks for audio."""
+    if `modalities` contains audio."""
     media = {
         medium
         for _, part in _parts(body)

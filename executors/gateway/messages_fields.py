@@ -1,6 +1,6 @@
 """The request fields of Anthropic's Messages API (`/v1/messages`) that a client may set.
 
-Images come as base64 only, because engines would fetch URLs. Tools are functions of the client.
+Images must be base64, because engines would fetch URLs. Tools may only be functions of the client.
 Fields as of vLLM 0.32.
 """
 

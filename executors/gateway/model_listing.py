@@ -1,4 +1,5 @@
-"""The answers to `/v1/models`: the models and adapters that a key may use and that have routes."""
+"""The answers to `/v1/models`: models and adapters that have routes and that the client's key may
+use."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from executors.gateway.route_table import RouteTable
 
 
 class ModelListing:
-    """Lists models in OpenAI's format. As in vLLM, an adapter is a model with a parent."""
+    """Lists models in OpenAI's format. As in vLLM, an adapter is listed as a model with a
+    parent."""
 
     def __init__(self, table: RouteTable, access: AccessControl) -> None:
         self._table = table

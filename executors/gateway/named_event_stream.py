@@ -1,7 +1,6 @@
-"""Read event streams with named events: of the Responses API and of the Messages API.
-
-Both begin with events that hold no output, state the usage near the end, and end with a last event
-instead of [DONE]. Only these few events are parsed.
+"""Reads event streams with named events, i.e. of the Responses API and the Messages API. Both begin
+with events without output, state the usage near the end, and end with a final event instead of
+[DONE]. Only these few events are parsed.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class NamedEventStream(EventStream):
         super().__init__(strip_usage=False)
 
     def finish(self) -> bytes:
-        """The last bytes for the client. A last event without its blank line counts."""
+        """The last bytes for the client. A final event without its blank line is accepted."""
         rest, self._partial = self._partial.strip(), b""
         return self._read(rest + _EVENT_END) if rest and not self.done else b""
 
@@ -86,8 +85,8 @@ class ResponsesStream(NamedEventStream):
 
 
 class MessagesStream(NamedEventStream):
-    """A stream of `/v1/messages`: `message_delta` has the usage and the stop reason, which is null
-    if vLLM aborted the generation."""
+    """A stream of `/v1/messages`: its event `message_delta` has the usage and the stop reason,
+    which is null if vLLM aborted the generation."""
 
     __slots__ = ()
 

@@ -101,7 +101,8 @@ def parse_call(
         model = names[model]
     del body["model"]
     if path == RESPONSES:
-        body["store"] = False  # no later request could find a stored response
+        # later requests could reach another engine, which has no stored response
+        body["store"] = False
     prompt = asked.prompt(body)
     count = _prompt_count(prompt) if path in (COMPLETIONS, EMBEDDINGS) else 1
     stream = body.get("stream") is True

@@ -45,7 +45,7 @@ RERANK_FIELDS: Mapping[str, Check] = {
     "query": _TEXT,
     "documents": _TEXTS,
     "top_n": integer(0),
-    "return_documents": boolean,  # of Jina's clients; vLLM always returns them
+    "return_documents": boolean,  # sent by Jina's clients; vLLM always returns documents
 }
 TOKENIZE_FIELDS: Mapping[str, Check] = {
     "model": string,

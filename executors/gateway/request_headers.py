@@ -13,8 +13,8 @@ _TRACE_STATE = re.compile(rb"[\x20-\x7e]{1,512}\Z")
 
 
 def bearer_of(exchange: Exchange) -> bytes:
-    """The value of the Authorization header. Clients of the Messages API send the key in a header
-    of its own."""
+    """The value of the Authorization header. Clients of the Messages API may send the key in the
+    header x-api-key instead."""
     given = exchange.headers.get(b"authorization", b"")
     if not given and answers_of(exchange.path) is Answers.MESSAGES:
         key = exchange.headers.get(b"x-api-key", b"")

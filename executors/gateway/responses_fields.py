@@ -1,7 +1,7 @@
 """The request fields of OpenAI's Responses API (`/v1/responses`) that a client may set.
 
-The gateway stores no conversation: each request brings its whole input, and only functions are
-tools, because other tools name servers that the engine would call. Fields as of vLLM 0.32.
+The gateway stores no conversation, so each request must contain its whole input. Tools may only be
+functions, because other tools name servers that the engine would call. Fields as of vLLM 0.32.
 """
 
 from __future__ import annotations

@@ -149,8 +149,8 @@ class RouteTable:
         }
 
     def resolve(self, name: str) -> tuple[str, str]:
-        """(Model, adapter) for the name, alias or adapter `name`; adapter "" if it is none. An
-        unknown name stays as it is."""
+        """(Model, adapter) for the name, alias or adapter `name`; adapter is "" unless the name is
+        an adapter. An unknown name is returned as the model."""
         if name in self.adapters:
             return self.adapters[name], name
         return self.aliases.get(name, name), ""

@@ -1,1 +1,2 @@
-"""The serving plane on Kubernetes: engines as pods, and workloads that others own."""
+"""The serving plane on Kubernetes: engines as Shoal's own pods, or as pods of workloads with
+another owner."""

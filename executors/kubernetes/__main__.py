@@ -1,7 +1,7 @@
 """`python -m executors.kubernetes --config FILE.json`: the executor of pools on Kubernetes.
 
-The composition root: configuration, the API client, Kafka, one worker per slot. The API server
-holds the state: a restarted executor lists the pods and continues. Pods outlive the executor.
+The composition root: configuration, the API client, Kafka, one worker per slot. The state is in the
+API server: a restarted executor lists the pods and continues. Pods outlive the executor.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def run(
     end = shutdown_event(asyncio.get_running_loop())
     metrics = Metrics()
     boot = f"{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:8]}"
-    # A pod of a StatefulSet keeps its name: its successor takes the slots over at once.
+    # The boot of a StatefulSet's pod is its name, so its successor takes over the slots at once.
     place = f"kubernetes:{api.namespace}:{socket.gethostname()}"
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5.0)
     timeout = aiohttp.ClientTimeout(total=None)  # each request has its own deadline
@@ -87,7 +87,7 @@ async def run(
                 "metrics": f"http://{host}:{port}/metrics",
             }
             print(json.dumps(ready), flush=True)
-            # Adoption needs the complete list of pods: nothing starts before it.
+            # Nothing starts before the complete list of pods is known, because adoption needs it.
             if await slots.wait_synced(end):
                 executor.restore()
                 topics = (ASSIGNMENTS.name, STATUS.name)

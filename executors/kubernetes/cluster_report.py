@@ -1,8 +1,7 @@
-"""`python -m executors.kubernetes.cluster_report WHAT`: what a cluster has, serves and offers.
-
-Only reads. `pools` prints the section `regions:` for the GPU nodes of the cluster, `serving` the
-pods that serve by model, role and pool, `availability` and `prices` the feeds of `shoal feed`.
-With `--serve` the feeds are answered over HTTP, read again for each request.
+"""`python -m executors.kubernetes.cluster_report WHAT`: reports on a cluster, without any writes.
+`pools` prints the section `regions:` for the GPU nodes of the cluster, `serving` the pods that
+serve by model, role and pool, `availability` and `prices` the feeds of `shoal feed`. With `--serve`
+the feeds are served over HTTP; each request reads the cluster again.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ REPORTS = ("pools", "serving", *FEEDS)
 async def report(
     what: str, api: KubeApi, pools: Mapping[str, KubePool], per_node: Mapping[str, int]
 ) -> str:
-    """The report as text. KubeError if a right is missing that it needs."""
+    """The report as text. Raises KubeError if a required right is missing."""
     nodes = await _all(api, NODE, parse_node)
     if what == "pools":
         return pools_yaml(found_pools(nodes))
@@ -80,7 +79,7 @@ async def _all(
 
 
 async def _optional(api: KubeApi, kind: Kind, parse: Callable[[Manifest], T | None]) -> list[T]:
-    """The objects of a kind that the server may not have, or that this account may not read."""
+    """The objects of a kind; empty if the server lacks the kind or this account may not read it."""
     try:
         return await _all(api, kind, parse)
     except (NotFound, Forbidden):
@@ -96,7 +95,8 @@ async def _pods(api: KubeApi) -> list[PodView]:
 
 
 def parse_pools(text: str) -> tuple[dict[str, KubePool], dict[str, int]]:
-    """Pools and their GPUs per node from JSON. InvalidRecord names the offending field."""
+    """Pools and their GPUs per node from JSON. Raises InvalidRecord, which names the offending
+    field."""
     try:
         raw: Any = orjson.loads(text)
     except orjson.JSONDecodeError as error:

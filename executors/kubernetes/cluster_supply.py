@@ -30,10 +30,9 @@ def available_nodes(
     nodes: Iterable[NodeView],
     pods: Iterable[PodView],
 ) -> dict[str, int]:
-    """Nodes that Shoal may use, by pool id: usable ones whose GPUs no foreign pod holds.
-
-    per_node: GPUs of a slot by pool id. A pool that waits for new nodes has no entry, because its
-    present nodes are no limit.
+    """Number of nodes that Shoal may use, by pool id: usable nodes whose GPUs no foreign pod holds.
+    per_node: GPUs of a slot by pool id. A pool to which an autoscaler adds nodes has no entry,
+    because its present nodes are no limit.
     """
     foreign: Counter[tuple[str, str]] = Counter()
     for pod in pods:
@@ -61,8 +60,8 @@ def node_prices(
     nodes: Iterable[NodeView],
     overlays: Iterable[NodeOverlayView],
 ) -> dict[str, float]:
-    """USD per node and hour by pool id: of the annotation of its nodes (the highest, if they
-    differ), else of a NodeOverlay. A pool without a price has no entry."""
+    """USD per node and hour by pool id, from the annotation of its nodes (the highest value if they
+    differ), else from a NodeOverlay. A pool without a price has no entry."""
     every, layers = list(nodes), list(overlays)
     found = {}
     for pool, settings in pools.items():
@@ -127,7 +126,7 @@ def found_pools(nodes: Iterable[NodeView]) -> list[FoundPool]:
 def pools_yaml(pools: Iterable[FoundPool]) -> str:
     """The section `regions:` of a shoal.yaml for `pools`, in mode observe.
 
-    A pool without a price is declared as owned: a price must be declared to rent nodes.
+    A pool without a price is declared as owned, because rented nodes need a price.
     """
     lines, region = ["regions:"], ""
     used: Counter[tuple[str, str]] = Counter()

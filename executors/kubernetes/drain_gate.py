@@ -13,9 +13,8 @@ _IDLE_PROBES = 3
 
 @dataclass(slots=True)
 class DrainGate:
-    """One drain. unrouted_s: when the label changed (monotonic), 0 = not confirmed yet.
-
-    extra_lag_s: further time for routers, in addition to the declared lag.
+    """One drain. unrouted_s: monotonic time at which the label changed, 0 = not confirmed yet.
+    extra_lag_s: time for routers in addition to the declared lag.
     """
 
     unrouted_s: float = 0.0
@@ -23,7 +22,7 @@ class DrainGate:
     _idle: int = 0
 
     def is_idle(self, in_flight: int, lag_s: float, now_s: float) -> bool:
-        """Whether the pod counts as idle after a probe that saw `in_flight` requests."""
+        """Whether the pod counts as idle after a probe that reported `in_flight` requests."""
         waited = self.unrouted_s > 0 and now_s - self.unrouted_s >= lag_s + self.extra_lag_s
         self._idle = self._idle + 1 if waited and in_flight == 0 else 0
         return self._idle >= _IDLE_PROBES

@@ -1,7 +1,6 @@
-"""The engine of one instance as a pod: its identity, and what its pod shows. Pure.
-
-A pod that ended, that was deleted, or that can never start is reported as an ended engine with a
-reason. A pod that is only out of sight, because the API server is away, still counts as alive.
+"""The engine of one instance as a pod, and the conditions under which it counts as ended. Pure. A
+pod that ended, was deleted, or can never start is reported as an ended engine with a reason. While
+the API server is away, pods count as alive.
 """
 
 from __future__ import annotations
@@ -12,16 +11,18 @@ from executors.kubernetes.pod_template import PodLaunch
 from executors.kubernetes.pod_view import PodView
 
 NO_NODE_S = 2.0
-"""A pod without a node for this long is given up, unless the pool waits for new nodes."""
+"""A pod is given up if it has no node after this time in seconds, unless an autoscaler adds nodes
+to the pool."""
 
 
 @dataclass(slots=True, eq=False)
 class EnginePod:
     """One launch. pod: name of the pod, "" until it is known.
 
-    created: the server confirmed the pod. gone: the server confirmed that no such pod exists.
-    failure: why no pod was made. hopeless: another attempt would fail too. stopping: this executor
-    stops the pod. waiting_s: since when the scheduler finds no node, 0 = it does not say so.
+    created: whether the server confirmed the pod. gone: whether the server confirmed that no such
+    pod exists. failure: the reason why no pod was created. hopeless: whether another attempt would
+    fail too. stopping: whether this executor stops the pod. waiting_s: time since which the
+    scheduler finds no node, 0 = it does not report that.
     """
 
     launch: PodLaunch
@@ -36,7 +37,8 @@ class EnginePod:
 
 @dataclass(frozen=True, slots=True)
 class PodEnd:
-    """Why an engine no longer counts. remove: its pod still exists and must be deleted."""
+    """The reason why an engine has ended. remove: whether its pod still exists and must be
+    deleted."""
 
     reason: str
     hopeless: bool = False
@@ -46,10 +48,9 @@ class PodEnd:
 def end_of(
     engine: EnginePod, pod: PodView | None, now_s: float, node_wait_s: float, supply_fault: str = ""
 ) -> PodEnd | None:
-    """Why `engine` has ended, None if it lives. now_s: monotonic.
-
-    pod: in the local copy. node_wait_s: how long the pool waits for a new node. supply_fault: why
-    no new node will come, "" = unknown.
+    """The reason why `engine` has ended, None if it is alive. now_s: monotonic time. pod: its pod
+    in the local copy. node_wait_s: time for which a pod of the pool waits for a new node.
+    supply_fault: the reason why no new node will be added, "" = unknown.
     """
     if engine.failure:
         return PodEnd(engine.failure, engine.hopeless)
@@ -61,7 +62,8 @@ def end_of(
         how = pod.ended or ("exit code 0" if pod.phase == "Succeeded" else "its pod failed")
         return PodEnd(how, remove=True)
     if pod.terminating:
-        # Another client deletes the pod: it leaves the routes now and finishes in its grace period.
+        # Another client deletes the pod, so it must leave the routes now, and finishes within its
+        # grace period.
         return None if engine.stopping else PodEnd(pod.disruption or "its pod is being deleted")
     if pod.fault:
         return PodEnd(pod.fault, hopeless=True, remove=True)

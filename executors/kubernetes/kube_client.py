@@ -17,7 +17,7 @@ from executors.kubernetes.kube_errors import KubeError, Unauthorized, kube_error
 from executors.kubernetes.kube_kinds import Kind
 
 Manifest = dict[str, Any]
-"""A Kubernetes object as JSON. It is parsed where it enters (pod_view, node_view, ...)."""
+"""A Kubernetes object as JSON. The modules pod_view, node_view, ... parse it."""
 
 MANAGER = "shoal"
 """Name of this program in `managedFields`."""
@@ -44,7 +44,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The `/scale` subresource of a workload. version: its resource version."""
+    """The `/scale` subresource of a workload. version: resource version of the subresource."""
 
     replicas: int
     version: str
@@ -90,7 +90,7 @@ class KubeApi(Protocol):
         ...
 
     async def write_scale(self, kind: Kind, name: str, replicas: int, version: str) -> Scale:
-        """Set the replicas. Conflict if the workload is not at `version`."""
+        """Set the replicas. Raises Conflict if the workload is not at `version`."""
         ...
 
     async def close(self) -> None:
@@ -116,8 +116,8 @@ class KubeClient:
         return self._namespace
 
     def open(self) -> None:
-        """Read the configuration. KubeError (code 0) if there is none that can be used."""
-        # lightkube takes 30 MB: only processes that use Kubernetes load it.
+        """Read the configuration. Raises KubeError (code 0) if there is no usable one."""
+        # Import here, because lightkube takes 30 MB that other processes do not need.
         from lightkube import AsyncClient, KubeConfig
         from lightkube.core.exceptions import ConfigError
 
@@ -208,8 +208,8 @@ class KubeClient:
         return self._client.patch(resource, name, dict(change), patch_type=PatchType.MERGE)
 
     async def _request(self, send: Any) -> Any:
-        """The result of `send()`. After a 401 the configuration is read again, once: a token in a
-        kubeconfig may have been renewed."""
+        """The result of `send()`. After a 401 the configuration is read again once, because a token
+        in a kubeconfig may have been renewed."""
         try:
             return await self._attempt(send)
         except Unauthorized:

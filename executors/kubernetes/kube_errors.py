@@ -1,11 +1,11 @@
-"""Failures of requests to a Kubernetes API server, by the reaction that they need."""
+"""Errors of a Kubernetes API server; each class needs another reaction of the caller."""
 
 from __future__ import annotations
 
 
 class KubeError(Exception):
     """A request that the server refused. code: HTTP status, 0 = no answer. reason: Kubernetes'
-    word for it ("AlreadyExists", "Forbidden", ...)."""
+    reason ("AlreadyExists", "Forbidden", ...)."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message or reason or f"HTTP {code}")
@@ -30,7 +30,8 @@ class Unauthorized(KubeError):
 
 
 class Forbidden(KubeError):
-    """403: no right, or over a quota. A quota's message contains "exceeded quota"."""
+    """403: a right is missing, or a quota is exceeded (then the message contains "exceeded
+    quota")."""
 
     @property
     def over_quota(self) -> bool:

@@ -44,7 +44,7 @@ SCALABLE = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)
 def parse_kind(text: str) -> Kind:
     """The kind named "GROUP/VERSION/KIND/PLURAL", such as "example.com/v1/EngineSet/enginesets".
 
-    InvalidRecord for any other form.
+    Raises InvalidRecord for any other form.
     """
     match = _KIND.match(text)
     if match is None:

@@ -1,7 +1,7 @@
 """Labels, annotations and object names that Shoal writes or reads on a cluster.
 
-Label values allow fewer characters and less length than Shoal's ids. `label_value` therefore
-shortens an id; the annotation with the launch holds the exact ids.
+Label values are shorter than Shoal's ids and allow fewer characters, so `label_value` converts ids;
+the annotation with the launch holds the exact ids.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SERVING = "shoal.dev/serving"
 
 MIN, MAX, ENGINE = "shoal.dev/min", "shoal.dev/max", "shoal.dev/engine"
 LAUNCH = "shoal.dev/launch"
-"""Annotation with the launch of a pod: what `topics.fleet.DesiredInstance` holds, as JSON."""
+"""Annotation with the launch of a pod: the fields of `topics.fleet.DesiredInstance` as JSON."""
 
 PRICE = "shoal.dev/price"
 """Annotation or label of a node: USD per hour."""
@@ -33,7 +33,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
 def label_value(text: str) -> str:
-    """`text` as a label value: itself if it is one, else shortened and with a hash."""
+    """`text` if it is a valid label value, else `text` shortened and with a hash."""
     clean = _NOT_ALLOWED.sub(".", text).strip("._-")
     if clean == text and len(text) <= _LONGEST:
         return text

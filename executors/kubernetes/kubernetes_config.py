@@ -1,4 +1,5 @@
-"""The configuration of an executor on Kubernetes: that of any executor, and its pools."""
+"""The configuration of an executor on Kubernetes: the common configuration of executors, and its
+pools."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from topics.checks import InvalidRecord, flag, name, number, object_fields, one_
 
 
 class PoolMode(StrEnum):
-    """How Shoal acts on a pool. observe: it writes nothing. scale: it sets the replicas of
-    workloads that others own. pods: it makes the engines' pods."""
+    """Shoal's permission on a pool. observe: no writes. scale: set the replicas of workloads that
+    have another owner. pods: create the pods of engines."""
 
     OBSERVE = "observe"
     SCALE = "scale"
@@ -28,8 +29,8 @@ class PoolMode(StrEnum):
 class KubePool:
     """One pool. nodes: labels of its nodes. gpu_resource: name of its GPUs as a resource.
 
-    node_wait_s: how long a pod waits for a new node; 0 = no autoscaler adds nodes. queue: Kueue's
-    queue of its pods, "" = none.
+    node_wait_s: time for which a pod waits for a new node; 0 = no autoscaler adds nodes. queue:
+    Kueue's queue for its pods, "" = none.
     """
 
     mode: PoolMode
@@ -45,8 +46,8 @@ class KubernetesConfig:
 
     kubeconfig: path, "" = as found (service account first). namespace: "" = as found. templates:
     folder with the pod templates. key_secret: name and key of the Secret with the engines' API key.
-    route_lag_s: until routers that select pods by label have seen a change. read_nodes: this
-    process may read nodes. scale_kinds: further kinds with `/scale`. metrics_host: address of
+    route_lag_s: time until routers that select pods by label apply a change. read_nodes: whether
+    this process may read nodes. scale_kinds: further kinds with `/scale`. metrics_host: address of
     /metrics.
     """
 
@@ -116,7 +117,7 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
 
 
 def parse_kube_pool(where: str, raw: Any) -> KubePool:
-    """One pool. InvalidRecord names the offending field."""
+    """One pool. Raises InvalidRecord, which names the offending field."""
     optional = {"gpu_resource": "nvidia.com/gpu", "node_wait_s": 0.0, "queue": ""}
     item = object_fields(where, raw, ("mode", "nodes"), optional)
     one_of(f"{where}.mode", item["mode"], tuple(PoolMode))

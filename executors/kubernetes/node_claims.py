@@ -1,4 +1,5 @@
-"""Karpenter's NodeClaims and NodeOverlays: why no node comes, and what a node costs. Pure."""
+"""Karpenter's NodeClaims, which tell why no node is added, and NodeOverlays, which hold prices.
+Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +17,16 @@ class Requirements:
     allowed: Mapping[str, frozenset[str]]
 
     def fit(self, labels: Mapping[str, str]) -> bool:
-        """Whether nodes with `labels` may meet the requirements. Labels that the requirements do
-        not name decide nothing; at least one label must be named by both."""
+        """Whether nodes with `labels` may meet the requirements. Only labels that both name are
+        compared; there must be at least one."""
         shared = [key for key in labels if key in self.allowed]
         return bool(shared) and all(labels[key] in self.allowed[key] for key in shared)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeClaimView:
-    """One NodeClaim. failure: why the cloud gave no node, "" = it did, or it is being asked."""
+    """One NodeClaim. failure: the reason why the cloud provided no node, "" = it did, or the
+    request is open."""
 
     name: str
     requirements: Requirements
@@ -65,7 +67,7 @@ def parse_overlay(raw: Manifest) -> NodeOverlayView | None:
 
 
 def supply_fault(claims: Iterable[NodeClaimView], labels: Mapping[str, str]) -> str:
-    """Why no node with `labels` comes, "" if no claim for such a node failed."""
+    """The reason why no node with `labels` is added, "" if no claim for such a node failed."""
     for claim in sorted(claims, key=lambda one: one.name):
         if claim.failure and claim.requirements.fit(labels):
             return f"NodeClaim {claim.name}: {claim.failure}"

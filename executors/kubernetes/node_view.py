@@ -1,4 +1,4 @@
-"""A node as this package needs it, parsed from the server's JSON."""
+"""The facts about a node that this package needs, parsed from the server's JSON."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ RECLAIM_TAINTS = frozenset(
         "kubernetes.azure.com/scheduled-event",
     }
 )
-"""Taints by which autoscalers and clouds announce that a node goes away."""
+"""Taints by which autoscalers and clouds announce that a node will be removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node. usable: Ready and open for pods. reclaim: the taint that announces its end, else
-    "". devices: allocatable devices by resource name. price: USD per hour, None = not declared."""
+    """One node. usable: whether it is Ready and schedulable. reclaim: the taint that announces its
+    removal, else "". devices: allocatable devices by resource name. price: USD per hour, None = not
+    declared."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)

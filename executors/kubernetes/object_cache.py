@@ -1,8 +1,7 @@
 """A local copy of one kind of objects, kept up to date by list and watch.
 
 It survives restarts of the API server, expired versions (410), expired tokens, throttling and dead
-connections. While the server is away the copy keeps its last content: absence of news is no
-deletion.
+connections. While the server is away, the copy keeps its last content.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WATCH_S = 240  # a connection is renewed after this time
-_SILENT_S = 30.0  # a watch without news for this much longer is opened again
+_SILENT_S = 30.0  # a watch without any message for this much longer is opened again
 _NO_KIND_PAUSE_S = 60.0
 _LASTED_S = 2.0  # a watch that was open for this long works
 _LEAST_PAUSE_S, _MOST_PAUSE_S, _NO_RIGHT_PAUSE_S = 0.2, 5.0, 1.0
@@ -34,8 +33,8 @@ class ObjectCache(Generic[T]):
     """Objects by name. parse: the parsed object, None = ignore it.
 
     labels: label selector. everywhere: objects of all namespaces, by "NAMESPACE/NAME". synced:
-    whether the objects have been listed at least once. absent: the server has no such kind. fault:
-    why the copy may be old, "" = it is current.
+    whether the objects have been listed at least once. absent: whether the server lacks the kind.
+    fault: the reason why the copy may be old, "" = it is current.
     """
 
     def __init__(
@@ -80,7 +79,8 @@ class ObjectCache(Generic[T]):
                 self._failed(error)
                 await asyncio.sleep(_NO_KIND_PAUSE_S)
             except Forbidden as error:
-                pause_s = max(pause_s, _NO_RIGHT_PAUSE_S)  # a server that starts knows no rights
+                # a starting server may not know the rights yet
+                pause_s = max(pause_s, _NO_RIGHT_PAUSE_S)
                 self._failed(error)
             except Temporary as error:
                 pause_s = max(pause_s, error.retry_after_s)

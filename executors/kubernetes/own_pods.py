@@ -1,7 +1,6 @@
-"""Mode `pods`: each launch becomes a pod of its own, made from the operator's template.
-
-The name of a pod follows from its instance and attempt, so a create that is repeated, by this or by
-a later executor, cannot make a second pod.
+"""Mode `pods`: each launch becomes a separate pod, made from the operator's template. The name of a
+pod follows from its instance and attempt, so a repeated create, even by a later executor, cannot
+make a second pod.
 """
 
 from __future__ import annotations
@@ -46,7 +45,8 @@ class Placer(Protocol):
     def start(
         self, launch: PodLaunch, line: Callable[[], LaunchLine], image: str, grace_s: int
     ) -> EnginePod:
-        """Begin a launch. line: makes the command line. ValueError if it cannot begin."""
+        """Begin a launch. line: function that makes the command line. Raises ValueError if the
+        launch cannot begin."""
         ...
 
     def stop(self, engine: EnginePod, grace_s: int) -> None:
@@ -58,11 +58,11 @@ class Placer(Protocol):
         ...
 
     def release(self, engine: EnginePod, remove: bool) -> None:
-        """Note that an engine ended. remove: its pod still exists."""
+        """Note that an engine ended. remove: whether its pod still exists and must be deleted."""
         ...
 
     def mark(self, engine: EnginePod, state: InstanceState, launch: PodLaunch) -> bool:
-        """Bring the labels of an engine's pod up to date; returns whether they are."""
+        """Update the labels of an engine's pod; returns whether they are up to date."""
         ...
 
     def held_gpus(self, known: Mapping[str, EnginePod]) -> set[int] | None:
@@ -74,7 +74,7 @@ class Templates(Protocol):
     """The operator's pod templates."""
 
     def template(self, pool: str, engine: str) -> Manifest:
-        """The template for an engine in a pool. InvalidRecord if there is none that is valid."""
+        """The template for an engine in a pool. Raises InvalidRecord if there is no valid one."""
         ...
 
 
@@ -244,7 +244,7 @@ def serving_label(state: InstanceState) -> str:
 
 
 def _is_launch(pod: PodView, launch: PodLaunch) -> bool:
-    """Whether `pod` is that of `launch` and lives."""
+    """Whether `pod` belongs to `launch` and is alive."""
     found = read_launch(pod.annotations)
     if found is None or pod.terminating or pod.over:
         return False

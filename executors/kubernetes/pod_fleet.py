@@ -30,9 +30,8 @@ _NO_RIGHT_S, _NO_RIGHT_PAUSE_S = 20.0, 1.0
 
 
 class PodFleet:
-    """The pods of a namespace that match `labels`, and the nodes of the cluster.
-
-    with_nodes: whether this process may read nodes.
+    """The pods of a namespace that match `labels` and, if `with_nodes` (this process may read
+    nodes), the nodes of the cluster.
     """
 
     def __init__(self, api: KubeApi, labels: str, with_nodes: bool = True) -> None:
@@ -123,7 +122,8 @@ class PodFleet:
 async def persist(send: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
     """The result of `send()`, repeated while the server is away or throttles.
 
-    A missing right is retried for a short time too: a server that starts knows no rights yet.
+    It is also repeated for a short time if a right is missing, because a starting server may not
+    know the rights yet.
     """
     pause_s = _LEAST_PAUSE_S
     began_s = time.monotonic()

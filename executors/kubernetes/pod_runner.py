@@ -1,7 +1,7 @@
 """`EngineRunner` of one slot: the engines of a node as pods.
 
-A slot stands for one node of the plan. Its pods have addresses of their own; the device plugin of
-the node picks the GPUs, so GPU indices are only counted. This module makes no decisions.
+A slot represents one node of the plan. Each pod has its own address. The node's device plugin
+chooses the GPUs, so only the number of GPU indices matters. This module makes no decisions.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ log = logging.getLogger(__name__)
 
 FIRST_PORT = 8000
 NOTICE_S = 90.0
-"""Seconds that a reclaim notice without a time gives: the shortest of the large clouds is 30 s for
-the node, and engines get their own grace period in addition."""
+"""Assumed seconds until reclaim if a notice states no time: the shortest notice of the large
+clouds, 30 s for the node, to which engines add their own grace period."""
 
-_HOST = "pod-ip.invalid"  # stands for the pod's address until the pod is made
+_HOST = "pod-ip.invalid"  # placeholder for the pod's address until the pod exists
 _MOVED_LAG_S = 5.0
 _DRAINS = (InstanceState.DRAINING, InstanceState.STOPPING)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSettings:
-    """Settings of a slot. node_wait_s: how long a pod without a node waits for a new node.
-    route_lag_s: until routers by label have seen a change. supply_fault: why no node comes."""
+    """Settings of a slot. node_wait_s: time for which a pod waits for a new node. route_lag_s: time
+    until routers that select by label apply a change. supply_fault: returns the reason why no node
+    is added."""
 
     node_wait_s: float = 0.0
     route_lag_s: float = 0.0
@@ -88,12 +89,12 @@ class PodRunner:
 
     @property
     def fault(self) -> str:
-        """Why the local copy of the pods may be old, "" if it is current."""
+        """The reason why the local copy of the pods may be old, "" if it is current."""
         return self._fleet.pods.fault
 
     @property
     def endpoints_vary(self) -> bool:
-        """Each pod has an address of its own."""
+        """True: each pod has its own address."""
         return True
 
     def restore(self, state: NodeState) -> tuple[NodeState, int]:
@@ -113,7 +114,7 @@ class PodRunner:
         return replace(state, instances=tuple(records.values())), len(self.engines)
 
     def save(self, state: NodeState) -> bool:
-        """The pods themselves hold the state: nothing else is saved."""
+        """True: the pods hold the state, so nothing must be saved."""
         return True
 
     def observe(self, records: tuple[InstanceRecord, ...]) -> Mapping[str, ProcessObservation]:
@@ -172,7 +173,7 @@ class PodRunner:
         return "", engine.launch.ports
 
     def rename_sleeper(self, command: Wake) -> None:
-        """Pods do not sleep."""
+        """Does nothing: pods do not sleep."""
 
     def terminate(self, instance: str) -> None:
         """See `EngineRunner`."""
@@ -225,13 +226,13 @@ class PodRunner:
         await self._probes.close()
 
     def terminate_all(self) -> None:
-        """Pods outlive their executor."""
+        """Do nothing, because pods outlive their executor."""
 
     def kill_all(self) -> None:
-        """Pods outlive their executor."""
+        """Do nothing, because pods outlive their executor."""
 
     def count_alive(self) -> int:
-        """Pods outlive their executor: it waits for none."""
+        """0: pods outlive their executor, so it need not wait for them."""
         return 0
 
     # -- inside -------------------------------------------------------------------------------
@@ -268,7 +269,7 @@ class PodRunner:
         if gate is not None and load is not None:
             held = load.in_flight + load.held_kv
             if not gate.is_idle(held, self._settings.route_lag_s, now_s) and not held:
-                in_flight = None  # no evidence yet that no request follows
+                in_flight = None  # unknown: requests may still follow
         return ProcessObservation(
             alive=True,
             healthy=answered.healthy,
@@ -279,8 +280,8 @@ class PodRunner:
         )
 
     def _moved(self, instance: str) -> None:
-        """The engine is now another pod: results of the old one say nothing about it, and routers
-        must learn its address first."""
+        """Note that the engine is now another pod: probe results of the old pod are void, and
+        routers must learn the new address first."""
         self._probes.forget(instance)
         if instance in self._gates:
             self._gates[instance] = DrainGate(extra_lag_s=_MOVED_LAG_S)
@@ -294,8 +295,8 @@ class PodRunner:
             gate.unrouted_s = time.monotonic()
 
     def _adopted(self, engine: EnginePod) -> InstanceRecord:
-        """The record of an adopted engine. Its labels tell whether it has served: a pod that may
-        hold requests must not count as one that never started."""
+        """The record of an adopted engine. The pod's labels tell whether it has served, because a
+        pod that may have requests must not count as never started."""
         launch = engine.launch
         now_ms = self._config.time_base.now_ms(time.monotonic_ns())
         pod = self._fleet.pods.objects.get(engine.pod)
@@ -314,12 +315,13 @@ class PodRunner:
             ports=launch.ports,
             launched_ms=launch.launched_ms,
             restarts=launch.attempt,
-            # The drain's deadline counts from the adoption: when the drain began is not known.
+            # The drain's deadline counts from the adoption, because the begin of the drain is
+            # unknown.
             drain_ms=now_ms if label == "draining" else 0,
         )
 
     def _line(self, launch: PodLaunch, kind: EngineKind) -> LaunchLine:
-        """The engine's command line, in which POD_IP stands for the pod's address."""
+        """The engine's command line, with POD_IP as a placeholder for the pod's address."""
         desired, gang, node = launch.desired, launch.desired.gang, self._node
         model = self._config.models[desired.model]
         if gang is not None and gang.leads:
@@ -354,7 +356,8 @@ class PodRunner:
 
 
 def reach_pod(engine_key: str) -> Reach:
-    """How probes reach engines in pods. engine_key: of this fleet, "" = none."""
+    """How probes reach engines in pods. engine_key: the API key of this fleet's engines, "" =
+    none."""
 
     def reach(item: InstanceRecord, _: object) -> tuple[str, str] | None:
         return (item.endpoint, engine_key) if item.endpoint else None

@@ -32,10 +32,9 @@ _RESERVED = ("command", "args")
 
 @dataclass(frozen=True, slots=True)
 class PodLaunch:
-    """The identity of one launch, which the pod carries in an annotation.
-
-    attempt: number of earlier pods of the instance. ports: on which the engine listens.
-    launched_ms: domain time.
+    """The identity of one launch, stored in an annotation of the pod. attempt: number of earlier
+    pods of the instance. ports: ports on which the engine listens. launched_ms: domain time of the
+    launch.
     """
 
     desired: DesiredInstance
@@ -66,7 +65,8 @@ class PodSettings:
 
 
 def parse_template(text: str) -> Manifest:
-    """The template in `text`. InvalidRecord names the field that Shoal cannot accept."""
+    """The template in `text`. Raises InvalidRecord, which names the field that Shoal cannot
+    accept."""
     try:
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -95,7 +95,7 @@ def build_pod(
     template: Manifest, settings: PodSettings, slot: str, launch: PodLaunch, line: LaunchLine,
     image: str, grace_s: int,
 ) -> Manifest:  # fmt: skip
-    """The pod of `launch`. image: of the engine's profile, "" = the template's."""
+    """The pod of `launch`. image: image of the engine's profile, "" = use the template's."""
     desired = launch.desired
     pod = copy.deepcopy(template)
     meta, spec = pod.setdefault("metadata", {}) or {}, pod["spec"]
@@ -139,7 +139,7 @@ def dump_launch(launch: PodLaunch) -> str:
 
 
 def read_launch(annotations: Mapping[str, str]) -> PodLaunch | None:
-    """The launch in a pod's annotations; None if there is none that can be read."""
+    """The launch in a pod's annotations; None if it is missing or unreadable."""
     try:
         raw: dict[str, Any] = orjson.loads(annotations.get(names.LAUNCH, ""))
         desired = read_value(DesiredInstance, raw["desired"])
@@ -172,7 +172,8 @@ def _labels(settings: PodSettings, slot: str, desired: DesiredInstance) -> dict[
 
 
 def _with_slot(affinity: Manifest, settings: PodSettings, slot: str) -> Manifest:
-    """`affinity` and the slot's rule: all pods of a slot on one node, no two slots on one node.
+    """`affinity` with the rules of slots added: all pods of a slot are on one node, and a node has
+    only one slot.
 
     The first pod of a slot binds the slot to its node, because a required affinity to one's own
     labels is met while no pod with these labels exists.
@@ -196,7 +197,7 @@ def _with_slot(affinity: Manifest, settings: PodSettings, slot: str) -> Manifest
 
 def _variables(given: list[Manifest], line: LaunchLine, settings: PodSettings) -> list[Manifest]:
     """The engine's variables. POD_IP comes first, because later values refer to it. The API key is
-    a reference to a Secret: no secret is part of a pod."""
+    a reference to a Secret, so that the pod contains no secret."""
     address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     own: dict[str, Manifest] = {}
     for name, value in line.env:

@@ -1,4 +1,4 @@
-"""A pod as this package needs it, parsed from the server's JSON."""
+"""The facts about a pod that this package needs, parsed from the server's JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ _IMAGE_FAULTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod.
-
-    ip, node: "" until known. phase: Pending, Running, Succeeded, Failed. ready: the Ready
-    condition. terminating: deletion was requested; grace_s: the time from then until SIGKILL.
-    unschedulable: the scheduler's message if it finds no node, else "". fault: why the container
-    cannot start, else "". ended: how the engine's container ended, else "". disruption: the reason
-    of a planned eviction, else "". gpus: GPUs that the pod holds, of all resource names. owner:
-    kind and name of the controller that owns the pod.
+    """One pod. ip, node: "" until known. phase: Pending, Running, Succeeded or Failed. ready: the
+    Ready condition. terminating: whether deletion was requested; grace_s: time from then until
+    SIGKILL. unschedulable: the scheduler's message if it finds no node, else "". fault: the reason
+    why the container cannot start, else "". ended: description of how the engine's container ended,
+    else "". disruption: the reason of a planned eviction, else "". gpus: GPUs that the pod holds,
+    of all resource names. owner: kind and name of the controller that owns the pod.
     """
 
     name: str
@@ -52,7 +50,7 @@ class PodView:
 
     @property
     def serves(self) -> bool:
-        """Whether the pod is Ready and stays."""
+        """Whether the pod is Ready and not being deleted."""
         return self.ready and not self.terminating and not self.over
 
 
@@ -98,7 +96,8 @@ def timestamp_s(text: object) -> float:
 
 
 def _containers(status: Manifest) -> tuple[str, str]:
-    """Why a container cannot start, and how the first ended one ended."""
+    """(reason why a container cannot start, description of how the first ended container ended); ""
+    if there is none."""
     fault = ended = ""
     statuses = [
         *(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()),

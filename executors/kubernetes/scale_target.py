@@ -1,7 +1,6 @@
-"""One workload in mode `scale`: which of its pods serve which instances, and its next write. Pure.
-
-Claims connect instances to pods. A claim without a pod takes a pod without a claim, and only if
-there is none the workload grows. A claim that stops makes the workload shrink by one.
+"""One workload in mode `scale`: the assignment of its pods to instances, and the next write of its
+replicas. Pure. A claim connects an instance to a pod. A new claim gets a pod without a claim; the
+workload grows only if there is none. A claim that stops makes the workload shrink by one.
 """
 
 from __future__ import annotations
@@ -16,17 +15,18 @@ from executors.kubernetes.workload_view import WorkloadView
 from topics.fleet import InstanceState
 
 LEAVES_COST, DRAINS_COST = "-2000000", "-1000000"
-"""Deletion costs: an idle pod leaves before one that still drains, and both before others."""
+"""Deletion costs, by which an idle pod is removed before a draining pod, and both before all
+others."""
 
 
 @dataclass(slots=True)
 class ScaleTarget:
     """The claims on one workload.
 
-    claims: engines, with or without a pod. raised: replicas that Shoal added and that may still be
-    without a node. written: the replicas of Shoal's last write, None = no
-    write yet. leaving: stopped engines whose removal was written. refusal: why Shoal does not scale
-    the workload any more, "" = it does.
+    claims: engines, with or without a pod. raised: number of replicas that Shoal added and that may
+    still lack a node. written: the replicas of Shoal's last write, None = no write yet. leaving:
+    stopped engines whose removal was written. refusal: the reason why Shoal no longer scales the
+    workload, "" = it does.
     """
 
     claims: list[EnginePod] = field(default_factory=list)
@@ -67,9 +67,9 @@ def deletion_cost(state: InstanceState) -> str | None:
 def removable(
     target: ScaleTarget, workload: WorkloadView, pods: Collection[PodView]
 ) -> list[EnginePod]:
-    """The claims whose pods the next removal takes: they carry the lowest cost. None is removable
-    while a pod of a Deployment starts, because a ReplicaSet removes pods that are not ready first,
-    whatever their cost."""
+    """The claims whose pods the next removal would take, because they have the lowest cost. None is
+    removable while a pod of a Deployment starts, because a ReplicaSet removes pods that are not
+    ready first, whatever their cost."""
     if not workload.picks_victim:
         return target.stopping
     if any(pod.node and not (pod.ready or pod.terminating or pod.over) for pod in pods):
@@ -84,12 +84,12 @@ def next_replicas(
     pods: Collection[PodView],
     removed: Collection[EnginePod],
 ) -> int | None:
-    """The replicas to write, None if the present ones are right. pods: of the workload. removed:
-    claims that this write removes.
+    """The number of replicas to write; None if the present number is right. pods: pods of the
+    workload. removed: claims that this write removes.
 
     Growth counts every claim, because each needs a pod of its own. A removal lowers the replicas by
-    the engines that stop, which are idle by then. Replicas that Shoal added, that found no node and
-    that no claim needs any more are taken back.
+    the number of stopping engines, which are idle by then. Replicas that Shoal added are removed
+    again if they found no node and no claim needs them any more.
     """
     claimed = {engine.pod for engine in target.claims}
     living = [pod for pod in pods if not (pod.terminating or pod.over)]
@@ -105,8 +105,8 @@ def next_replicas(
 
 
 def other_writer(target: ScaleTarget, workload: WorkloadView) -> str:
-    """Why another program sets the replicas too, "" if none does. It is noticed when the replicas
-    differ from Shoal's last write."""
+    """Text that names another program that sets the replicas, "" if there is none. It is detected
+    if the replicas differ from Shoal's last write."""
     if target.written is None or workload.replicas == target.written:
         return ""
     manager = workload.last_writer or "another client"

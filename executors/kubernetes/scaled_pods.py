@@ -1,6 +1,5 @@
-"""`Placer` of one slot in mode `scale`: engines are pods of workloads that others own.
-
-Shoal writes only labels and annotations of these pods, and the replicas of their workload.
+"""`Placer` of one slot in mode `scale`: engines are pods of workloads with another owner. Shoal
+writes only labels and annotations of these pods, and the replicas of their workload.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class ScaledPods:
     def start(
         self, launch: PodLaunch, line: Callable[[], LaunchLine], image: str, grace_s: int
     ) -> EnginePod:
-        """See `Placer`. The command line is the owner's."""
+        """See `Placer`. The command line is ignored, because the owner sets it."""
         desired = launch.desired
         workload = self._scaler.find(desired.model, desired.phase, self._pool)
         if workload is None:
@@ -71,7 +70,7 @@ class ScaledPods:
         self._scaler.stop(engine)
 
     def kill(self, engine: EnginePod) -> None:
-        """See `Placer`. Shoal has no right to delete a pod: the workload shrinks."""
+        """See `Placer`. Shoal may not delete pods, so the workload shrinks instead."""
         self._scaler.stop(engine)
 
     def release(self, engine: EnginePod, remove: bool) -> None:
@@ -86,7 +85,8 @@ class ScaledPods:
             self._fleet.spawn(self._fleet.patch_pod(engine.pod, change))
 
     def mark(self, engine: EnginePod, state: InstanceState, launch: PodLaunch) -> bool:
-        """See `Placer`. A pod is unrouted only for a drain: one that is claimed serves on."""
+        """See `Placer`. A pod leaves the routes only for a drain, so a claimed pod continues to
+        serve."""
         if state is InstanceState.DRAINING and engine not in self._draining:
             self._draining.add(engine)
             self._scaler.swap_ordinals(engine)
@@ -119,7 +119,7 @@ class ScaledPods:
         return False
 
     def held_gpus(self, known: Mapping[str, EnginePod]) -> set[int] | None:
-        """See `Placer`. A slot in this mode is only a number: nothing blocks its GPUs."""
+        """See `Placer`. Empty, because a slot of this mode has no GPUs of its own."""
         return set()
 
     # -- inside -------------------------------------------------------------------------------

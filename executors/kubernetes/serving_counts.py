@@ -1,4 +1,4 @@
-"""Mode `observe`: counts the pods that serve, by model, role and pool. Pure, and writes nothing."""
+"""Mode `observe`: counts the serving pods by model, role and pool. Pure, without any writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Serving:
-    """Pods of one kind. gpus: of one pod. pool: id, "unknown" if its node is in no pool."""
+    """The key of a count. gpus: number of GPUs of one pod. pool: pool id, "unknown" if its node is
+    in no pool."""
 
     model: str
     role: str
@@ -53,7 +54,7 @@ def count_serving(
 
 
 def pool_of(node: NodeView | None, pools: Mapping[str, KubePool]) -> str:
-    """The pool of a node: that with the most labels that the node has."""
+    """The pool of a node: of all pools whose labels the node has, the one with the most labels."""
     if node is None:
         return UNKNOWN
     fitting = [(len(one.nodes), pool) for pool, one in pools.items() if node.matches(one.nodes)]

@@ -98,7 +98,7 @@ class SlotWorkers:
             self.fleet.spawn(self._claims.run())
 
     async def wait_synced(self, end: asyncio.Event) -> bool:
-        """Wait until all pods are known; False if `end` comes first."""
+        """Wait until all pods are known; False if `end` is set first."""
         while not (self.fleet.pods.synced and (self.scaler is None or self.scaler.synced)):
             if end.is_set():
                 return False
@@ -107,7 +107,7 @@ class SlotWorkers:
         return True
 
     async def watch_notices(self) -> None:
-        """Pass reclaim notices on until cancelled."""
+        """Pass reclaim notices to the workers until cancelled."""
         while True:
             for slot, runner in self.runners.items():
                 self.workers[slot].on_reclaim_notice(runner.reclaim_left_s())

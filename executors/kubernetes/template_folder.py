@@ -22,7 +22,7 @@ class TemplateFolder:
 
     def template(self, pool: str, engine: str) -> Manifest:
         """The template for an engine in a pool: the first file that exists, in the order pool,
-        engine, default. InvalidRecord if there is none that is valid."""
+        engine, default. Raises InvalidRecord if there is no valid one."""
         for name in self._names(pool, engine):
             path = self.folder / name
             try:

@@ -1,7 +1,7 @@
 """Mode `scale`: grows and shrinks the workloads of a namespace by the claims of all slots.
 
-Before each write it looks for another manager of the replicas. If one is found, Shoal writes
-nothing more to this workload and names the manager.
+Before each write it looks for another manager of the replicas. If there is one, Shoal no longer
+writes to the workload, and reports the manager.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 _EVERY_S, _PAUSE_S = 0.5, 0.1
 _COST_SEEN_S, _COPY_EVERY_S = 0.5, 0.05
 _VICTIM_S = 5.0
-"""A pod that was to leave and still lives this long after the write was not chosen."""
+"""If a pod that should be removed is still alive this many seconds after the write, another pod was
+removed."""
 
 
 class WorkloadScaler:
@@ -84,7 +85,7 @@ class WorkloadScaler:
         return None
 
     def refusal(self, workload: WorkloadView) -> str:
-        """Why Shoal does not scale `workload`, "" if it does."""
+        """The reason why Shoal does not scale `workload`, "" if it does."""
         target = self.targets.get(workload.title)
         return workload.fault or (target.refusal if target else "")
 
@@ -102,8 +103,8 @@ class WorkloadScaler:
         return False
 
     def stop(self, engine: EnginePod) -> None:
-        """Remove the pod of `engine` by lowering the replicas. Of a workload with ordinals the
-        highest one leaves: its claim changes places with `engine`."""
+        """Remove the pod of `engine` by lowering the replicas. A workload with ordinals removes its
+        highest one, so the claim on that pod is exchanged with `engine`'s."""
         engine.stopping = True
         if not engine.pod:  # no pod was found yet
             engine.gone = True
@@ -188,13 +189,15 @@ class WorkloadScaler:
         if found:
             await self._refuse(workload, target, found)
         elif wanted == workload.replicas:
-            for engine in removed:  # the owner's minimum: the pod stays, without a claim
+            # the replicas are at the owner's minimum, so the pod stays without a claim
+            for engine in removed:
                 engine.gone = True
         else:
             await self._write(workload, target, wanted, removed)
 
     def _settled(self, engines: list[EnginePod]) -> list[EnginePod]:
-        """Those of `engines` whose cost the controller has surely seen in its own local copy."""
+        """The engines among `engines` whose deletion cost the controller must have in its own local
+        copy by now."""
         now_s = time.monotonic()
         for engine in engines:
             self._marked_s.setdefault(engine, now_s)
@@ -231,7 +234,8 @@ class WorkloadScaler:
         return scale.replicas
 
     async def _await_copy(self, workload: WorkloadView, wanted: int) -> None:
-        """Wait until the local copy shows the write, so that it is not taken for another's."""
+        """Wait until the local copy shows the write, so that it is not mistaken for another
+        program's."""
         for _ in range(100):
             current = next((one for one in self.workloads() if one.title == workload.title), None)
             if current is None or current.replicas != workload.replicas:
@@ -253,7 +257,8 @@ class WorkloadScaler:
     def _check_victims(
         self, workload: WorkloadView, target: ScaleTarget, pods: list[PodView]
     ) -> None:
-        """Notice removals of other pods than chosen. The chosen pod then stays, without a claim."""
+        """Detect that another pod than the chosen one was removed. The chosen pod then stays,
+        without a claim."""
         now_s = time.monotonic()
         alive = {pod.name for pod in pods if not (pod.terminating or pod.over)}
         for engine in list(target.leaving):
@@ -267,7 +272,7 @@ class WorkloadScaler:
                 engine.gone = True
 
     async def _other_autoscaler(self, workload: WorkloadView) -> str:
-        """Why a HorizontalPodAutoscaler forbids a write, "" if none does."""
+        """The reason why a HorizontalPodAutoscaler forbids a write, "" if none does."""
         listing = await self._api.list_objects(AUTOSCALER)
         for raw in listing.objects:
             ref = raw["spec"].get("scaleTargetRef") or {}
@@ -290,7 +295,7 @@ class WorkloadScaler:
             engine.gone = True
 
     def _fail_orphans(self) -> None:
-        """End the claims on workloads that are gone or no longer opted in."""
+        """End the claims on workloads that no longer exist or are no longer opted in."""
         known = {workload.title for workload in self.workloads()}
         for title, target in list(self.targets.items()):
             if title in known:
@@ -303,7 +308,7 @@ class WorkloadScaler:
                 del self.targets[title]
 
     async def _event(self, workload: WorkloadView, reason: str, text: str) -> None:
-        """Write an Event on the workload, where its owner looks."""
+        """Write an Event on the workload, so that its owner sees it."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         event: Manifest = {
             "metadata": {"name": f"{workload.name}.{uuid.uuid4().hex[:12]}"},

@@ -21,10 +21,10 @@ _LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
 
 @dataclass(frozen=True, slots=True)
 class WorkloadView:
-    """One workload. model, role, pool, least, most, port: from its annotations.
-
-    selector: labels of its pods. gpus: of one pod, 0 = unknown. fault: why Shoal must not scale it,
-    "" = none. last_writer: manager that last set the replicas, "" = Shoal or unknown.
+    """One workload. model, role, pool, least, most, port: values of its annotations. selector:
+    labels of its pods. gpus: number of GPUs of one pod, 0 = unknown. fault: the reason why Shoal
+    must not scale it, "" = none. last_writer: manager that last set the replicas, "" = Shoal or
+    unknown.
     """
 
     kind: Kind
@@ -137,7 +137,7 @@ def _writers(meta: Manifest) -> list[Mapping[str, Any]]:
 
 
 def _declared_by(meta: Manifest) -> str:
-    """The manager that applies the replicas from a manifest again and again, "" if none does."""
+    """The manager that repeatedly applies the replicas from a manifest, "" if there is none."""
     applied = [e for e in _writers(meta) if e.get("operation") == "Apply"]
     return next((str(e.get("manager")) for e in applied if e.get("manager") != MANAGER), "")
 

@@ -70,12 +70,12 @@ class EngineProcesses:
 
     @property
     def fault(self) -> str:
-        """Why the state folder cannot be written, "" if it can."""
+        """The reason why the state folder cannot be written, "" if it can."""
         return self._store.fault
 
     @property
     def endpoints_vary(self) -> bool:
-        """All processes share the node's address."""
+        """False: all processes share the node's address."""
         return False
 
     def restore(self, state: NodeState) -> tuple[NodeState, int]:
@@ -303,7 +303,8 @@ class EngineProcesses:
 
 
 def reach_process(host: str) -> Reach:
-    """How probes reach engines that are processes on this machine. host: their address."""
+    """How probes reach engines that are processes on this machine. host: address of the
+    processes."""
 
     def reach(item: InstanceRecord, engine: object) -> tuple[str, str] | None:
         # Read the key from the process: an adopted engine may have another key.

@@ -30,7 +30,7 @@ class EngineRunner(Protocol):
 
     @property
     def endpoints_vary(self) -> bool:
-        """Whether each engine has an address of its own, instead of the node's address."""
+        """Whether each engine has its own address instead of the node's address."""
         ...
 
     def restore(self, state: NodeState) -> tuple[NodeState, int]:
@@ -38,7 +38,8 @@ class EngineRunner(Protocol):
         ...
 
     def save(self, state: NodeState) -> bool:
-        """Save `state` for the next executor. Returns False if it must be saved again later."""
+        """Save `state` for the next executor. Returns False if that failed and must be repeated
+        later."""
         ...
 
     def observe(self, records: tuple[InstanceRecord, ...]) -> Mapping[str, ProcessObservation]:

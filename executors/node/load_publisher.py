@@ -30,8 +30,8 @@ _ASKED = (InstanceState.READY, InstanceState.DRAINING)
 
 
 class LoadPublisher:
-    """The load feed of one executor. address_of: "host:port" of an instance's engine for this
-    process; records: all instances."""
+    """The load feed of one executor. address_of: returns "host:port" at which this process reaches
+    an instance's engine; records: returns all instances."""
 
     def __init__(
         self,

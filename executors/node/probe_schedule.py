@@ -34,7 +34,7 @@ yet."""
 
 
 class ProbeSchedule:
-    """The probes of all engines of one node. An engine is any object that stands for one launch."""
+    """The probes of all engines of one node. An engine is any object that represents one launch."""
 
     def __init__(
         self,

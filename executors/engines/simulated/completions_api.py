@@ -68,7 +68,7 @@ def parse(body: bytes, chat: bool, model: str, max_len: int) -> Job:
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in `body`; ApiError if it has none."""
+    """The JSON object in `body`. Raises ApiError for any other body."""
     try:
         raw = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -84,7 +84,7 @@ def prompt_tokens(raw: Mapping[str, Any]) -> int:
 
 
 def check_model(raw: Mapping[str, Any], model: str) -> None:
-    """ApiError 404 if `raw` asks for another model than `model`."""
+    """Raise ApiError with status 404 if `raw` names another model than `model`."""
     wanted = model if raw.get("model") is None else raw["model"]
     if not isinstance(wanted, str):
         raise malformed("model", "Input should be a valid string")

@@ -58,10 +58,11 @@ _VERSION = orjson.dumps({"version": "simulated"})
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Settings of the server. max_len: most tokens of one request. Times in domain s.
+    """Settings of the server. max_len: maximum of tokens in one request. Times in domain s.
 
-    adapters: further names under which the engine serves. dev_mode: enables pause and sleep.
-    api_key: required by /v1, "" for no key. has_tools: accept tools, as with --tool-call-parser.
+    adapters: further names that the engine serves. dev_mode: whether pause and sleep are enabled.
+    api_key: required by /v1, "" for no key. has_tools: whether tools are accepted, as with
+    --tool-call-parser.
     """
 
     identity: Identity
@@ -191,7 +192,7 @@ class Server:
         self._engine.submit(job, form(job, responder, model, name, created))
 
     def _asked_model(self, raw: Mapping[str, Any]) -> str:
-        """The adapter that `raw` asks for, if this engine serves it; otherwise the model."""
+        """The adapter that `raw` names, if this engine serves it; otherwise the model."""
         asked = raw.get("model")
         found = isinstance(asked, str) and asked in self._serving.adapters
         return str(asked) if found else self._serving.identity.model

@@ -18,7 +18,7 @@ _TAKEN = ("input", "instructions", "system", "messages", "text", "store", "outpu
 
 
 def chat_of_responses(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The chat request that a request of `/v1/responses` stands for; ApiError."""
+    """The chat request that corresponds to a request of `/v1/responses`. Raises ApiError."""
     given = raw.get("input")
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
@@ -30,7 +30,7 @@ def chat_of_responses(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chat_of_messages(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The chat request that a request of `/v1/messages` stands for; ApiError."""
+    """The chat request that corresponds to a request of `/v1/messages`. Raises ApiError."""
     given = raw.get("messages")
     if not isinstance(given, list):
         raise malformed("messages", "Input should be a valid list")

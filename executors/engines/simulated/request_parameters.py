@@ -140,7 +140,7 @@ _FLAGS = ("ignore_eos", "echo", "add_special_tokens", "skip_special_tokens", "us
 
 def check(raw: Mapping[str, Any], chat: bool, has_tools: bool = False) -> None:
     """Refuse requests that vLLM refuses or this engine does not support; raises ApiError.
-    has_tools: the engine's arguments enable tools, although no answer ever calls one."""
+    has_tools: whether the engine's arguments enable tools (no answer ever calls one)."""
     for name, (real_fits, allowed) in _RANGES.items():
         real = _real(raw, name)
         if real is not None and not real_fits(real):

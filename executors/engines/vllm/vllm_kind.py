@@ -138,8 +138,8 @@ class VllmKind(HttpApi):
         return LaunchLine(argv, self._environment(spec, local))
 
     def _adapter_words(self, spec: LaunchSpec, loaded: Sequence[str]) -> list[str]:
-        """Arguments for LoRA adapters, whose weights are `loaded`. All of them stay in the host's
-        memory, and a batch may use as many as the GPU has slots for."""
+        """Arguments for LoRA adapters, whose weights are `loaded`. All adapters stay in the host's
+        memory; a batch may use as many as there are slots on the GPU."""
         if not spec.adapters:
             return []
         count = len(spec.adapters)
@@ -149,7 +149,7 @@ class VllmKind(HttpApi):
             words.append(f"--max-loras={slots}")
         if not any(arg.replace("_", "-").startswith("--max-cpu-loras") for arg in self.args):
             words.append(f"--max-cpu-loras={max(slots, count)}")
-        if spec.gang is None or spec.gang.leads:  # other ranks serve no names
+        if spec.gang is None or spec.gang.leads:  # only rank 0 serves model names
             modules = zip(spec.adapters, loaded, strict=True)
             words.append("--lora-modules")
             words += [
