@@ -64,7 +64,7 @@ class GangRank:
         return f"rank {self.rank} of {self.size}"
 
     def same_part(self, other: GangRank | None) -> bool:
-        """Whether `other` is the same rank of the same gang; only rendezvous and broken may
+        """Whether `other` is the same rank of the same gang; only `rendezvous` and `broken` may
         differ."""
         mine = self.gang, self.rank, self.stages
         return other is not None and mine == (other.gang, other.rank, other.stages)

@@ -115,8 +115,8 @@ class Keys:
 
 
 def derive_key(cluster: str, topic: str, key: str) -> str:
-    """The signing key for records with key `key` on `topic` (such as the assignments of a node), as
-    hexadecimal digits."""
+    """The signing key, as hexadecimal digits, for records with the Kafka key `key` on `topic` (e.g.
+    the assignments of a node)."""
     return hmac.new(cluster.encode(), f"shoal/{topic}\n{key}".encode(), hashlib.sha256).hexdigest()
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from topics import checks
 
 ALL_REQUESTS = "all"
-"""Kind in `Telemetry.sent` that counts all requests for the name of a score split, by model."""
+"""Kind in `Telemetry.sent` under which a service with a score split counts all its requests, by the
+model that answers."""
 FALLBACK = "fell-back"
 """Kind in `Telemetry.sent` that counts requests answered by another model because the chosen model
 had no free capacity."""
@@ -68,7 +69,7 @@ class ScoreSource:
 
 @dataclass(frozen=True, slots=True)
 class ScoreSplit:
-    """The models behind one name, beginning with the model for the lowest scores.
+    """The models of a service, beginning with the model for the lowest scores.
 
     edges: rising scores that separate the classes; the class of a score is the number of edges at
     or below it (0 to len(edges)), and gateways report requests by class. cuts: rising class

@@ -19,7 +19,7 @@ from topics.checks import InvalidRecord
 
 GAMMA = 1.04
 _LOG_GAMMA = math.log(GAMMA)
-LOWEST, HIGHEST = -118, 590  # about 0.01 ms to 3 hours in ms
+LOWEST, HIGHEST = -118, 590  # bucket numbers: values from about 0.01 ms to 3 hours
 WIDTH = HIGHEST - LOWEST + 1
 MOST_COUNT = 10_000_000  # maximum count of a bucket in a record
 DIGITS = "".join(chr(code) for code in range(33, 127) if chr(code) not in '"\\')

@@ -73,7 +73,8 @@ def batch_from_rows(
     cells: Sequence[bytes],
     kinds: Mapping[int, SentByKind] | None = None,
 ) -> TelemetryBatch:
-    """A batch of records whose numbers are given as rows of COLUMNS."""
+    """A batch made of rows of numbers, in the order of COLUMNS, and the parts that belong to
+    them."""
     return TelemetryBatch(
         names, np.array(rows, np.int64).reshape(-1, len(COLUMNS)), cells, kinds or {}
     )

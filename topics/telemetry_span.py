@@ -33,7 +33,7 @@ class Span:
     classes: dict[int, int] = field(default_factory=dict)
 
     def count_arrival(self, input_tokens: int, output_tokens: int) -> None:
-        """Count an arriving request. output_tokens: the expected number."""
+        """Count an arriving request. output_tokens: expected number of output tokens."""
         self.arrivals += 1
         self.in_flight += 1
         self.input_tokens_arrived += input_tokens

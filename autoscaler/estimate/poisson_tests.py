@@ -73,9 +73,9 @@ def mean_bounds(count: float, z: float) -> tuple[float, float]:
     """Lower and upper bound, at `z` sigma, of the mean of a Poisson count that was observed as
     `count`.
 
-    Garwood's interval by Wilson and Hilferty's formula for quantiles of chi-square. At z = 1.645
-    the bounds are within 1% of the exact ones for three or more events; the lower bound for one
-    event is a quarter too low.
+    It is Garwood's interval, by Wilson and Hilferty's formula for quantiles of chi-square. At z =
+    1.645 the bounds are within 1% of the exact ones for three or more events; the lower bound for
+    one event is a quarter too low.
     """
     above = count + 1.0
     high = above * (1.0 - 1.0 / (9.0 * above) + z / (3.0 * math.sqrt(above))) ** 3

@@ -59,10 +59,9 @@ def answer_request(
     strategy: Strategy,
     options: PlanOptions = OPTIONS,
 ) -> PlanAnswer:
-    """The answer to `request`. cluster: as declared; prices come with the request.
-
-    There is always an answer. A malformed request (e.g. a price that is not a number) gets an
-    answer with outcome NONE that names the error.
+    """The answer to `request`. cluster: the declared cluster (current prices are in the request).
+    There is always an answer: a malformed request, e.g. with a price that is not a number, gets
+    outcome NONE and a note that names the error.
     """
     try:
         resolved = _resolve(request, cluster, profile)

@@ -134,8 +134,8 @@ class FlowGateway:
         self._routes[routes.model] = routes
 
     def refresh_serving(self) -> None:
-        """Look up the running instances of each model. Later flows go to these instances; the
-        requests in the others end."""
+        """Look up the running instances of each model. Later requests go to these instances;
+        requests in all other instances end."""
         before = self._serving
         self._serving = {model: self._serving_instances(model) for model in self._arrival_flows}
         for model, old in before.items():

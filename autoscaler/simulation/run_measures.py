@@ -112,7 +112,8 @@ class ComboCapacity:
         return found
 
     def total(self, counts: Iterable[tuple[str, float]], model: str) -> float:
-        """Requests/s of `model` over (combo id, count) pairs."""
+        """Total requests/s of the combos of `model` in `counts`, which are (combo id, count)
+        pairs."""
         total = 0.0
         for combo_id, count in counts:
             owner, req_per_s = self.of(combo_id)

@@ -1,9 +1,9 @@
 """Set partitions of up to six nodes into stages; interchangeable nodes are counted once.
 
 Builds the static tables that the compiled placement search reads. Nodes are sorted by
-configuration. Only the equality pattern of a multiset matters: bit i is set if node i + 1 has the
-configuration of node i. Six distinct nodes have 203 partitions; six equal nodes have only 11, one
-for each way to write 6 as a sum.
+configuration. Only the equality pattern of a multiset matters; its bit i is set if nodes i and i +
+1 have equal configurations. Six distinct nodes have 203 partitions; six equal nodes have only 11,
+one for each way to write 6 as a sum.
 """
 
 from __future__ import annotations

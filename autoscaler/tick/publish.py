@@ -190,8 +190,8 @@ def _is_applied(cluster: Cluster, model: str) -> bool:
 def _numbered(
     models: Mapping[str, ModelState], decisions: Iterable[Decision]
 ) -> dict[str, ModelState]:
-    """`models`, with the decision number in each new pending approval. People refer to approvals by
-    this number."""
+    """`models`, in which each new pending approval has the number of its decision, by which
+    operators refer to it."""
     found = dict(models)
     for decision in decisions:
         proposal = found[decision.model].proposal if decision.model in found else None

@@ -164,7 +164,7 @@ class AccessControl:
 
     def may_use(self, key: ApiKey | None, model: str, adapter: str = "") -> bool:
         """Whether `key` may use `model`, or its `adapter` if one is given. A key for a model is
-        also one for its adapters."""
+        valid for its adapters too."""
         if key is None or ALL_MODELS in key.models or model in key.models:
             return True
         return bool(adapter) and adapter in key.models

@@ -24,9 +24,8 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of one request. Durations in domain ms since it arrived at the gateway.
-
-    first_ms: until the first token, None if the client did not stream. last_ms: until the end.
+    """The end of one request. Durations are domain ms since the request's arrival at the gateway.
+    first_ms: time of the first token, None if the client did not stream. last_ms: time of the end.
     """
 
     ending: Ending

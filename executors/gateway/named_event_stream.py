@@ -65,7 +65,7 @@ class NamedEventStream(EventStream):
         return block
 
     def _note(self, name: bytes, event: bytes) -> None:
-        """Note an event that holds no output."""
+        """Handle an event without output."""
 
 
 class ResponsesStream(NamedEventStream):

@@ -199,7 +199,7 @@ _KV_FOR_DECODER = {
 
 
 def with_fields(call: ApiCall, fields: Mapping[str, Any]) -> Blocks:
-    """The whole body: the core, the model's name, and `fields`."""
+    """The whole body for an engine: the core of `call`, the model's name, and `fields`."""
     *core, last = call.body_core
     comma = b"," if core or len(last) > 1 else b""
     return (*core, last + comma + orjson.dumps({"model": call.served_name, **fields})[1:])

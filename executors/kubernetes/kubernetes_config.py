@@ -64,7 +64,7 @@ class KubernetesConfig:
 
 
 def load_kubernetes_config(path: Path) -> KubernetesConfig:
-    """Load the JSON file `path`. InvalidRecord names the offending field."""
+    """Load the JSON file `path`. Raises InvalidRecord, which names the offending field."""
     try:
         raw = orjson.loads(path.read_bytes())
     except OSError as error:

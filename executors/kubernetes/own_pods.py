@@ -31,7 +31,7 @@ from topics.fleet import InstanceState
 
 log = logging.getLogger(__name__)
 
-KILL_GRACE_S = 1  # 0 would remove the pod before its processes are dead
+KILL_GRACE_S = 1  # seconds; 0 would remove the pod before its processes have ended
 _NAME_TAKEN_S = 0.5
 
 

@@ -1,8 +1,9 @@
 """Mode `scale`: pods that no instance of the plan claims, such as those of a workload that Shoal
 took over with more replicas than the plan needs.
 
-They serve on until the plan's own instances have been ready for a while. Then one at a time is
-unrouted, drained and removed. An instance that needs a pod gets it back at once.
+They continue to serve until the plan's own instances have been ready for a while. Then they leave
+the routes, drain and are removed, one at a time. An instance that needs a pod gets one of them at
+once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from topics.fleet import DesiredInstance
 log = logging.getLogger(__name__)
 
 LoadOf = Callable[[WorkloadView, PodView], Awaitable[int | None]]
-"""The requests in flight on a pod; None = unknown."""
+"""Function that returns the number of requests in flight on a pod; None = unknown."""
 
 _SETTLED_S, _DEADLINE_S = 60.0, 600.0
 
@@ -110,7 +111,7 @@ class SurplusPods:
 
 
 def _is_settled(target: ScaleTarget, pods: list[PodView]) -> bool:
-    """Whether the plan's instances all have a ready pod, and none leaves or comes."""
+    """Whether all instances of the plan have a ready pod, and no pod is starting or leaving."""
     ready = {pod.name for pod in pods if pod.serves}
     claims = target.claims
     still = not (target.waiting or target.stopping or target.leaving or target.refusal)

@@ -121,8 +121,8 @@ class WorkloadScaler:
         self._wake()
 
     def swap_ordinals(self, engine: EnginePod) -> bool:
-        """Give `engine`, which begins to drain, the pod that its workload removes first. Returns
-        whether another pod than planned leaves."""
+        """Exchange claims so that `engine`, which begins to drain, has the pod that its workload
+        removes first. Returns whether claims were exchanged."""
         for workload in self.workloads():
             target = self.targets.get(workload.title)
             if target is None or engine not in target.claims or workload.picks_victim:
@@ -208,7 +208,7 @@ class WorkloadScaler:
     ) -> None:
         scale = await self._api.read_scale(workload.kind, workload.name)
         if scale.replicas != workload.replicas:
-            return  # the local copy is old: decide again with the next news
+            return  # the local copy is old: decide again at its next update
         try:
             await self._api.write_scale(workload.kind, workload.name, wanted, scale.version)
         except Conflict:

@@ -82,7 +82,7 @@ def _rounded(how: Keys) -> Storage | None:
 
 
 def hqq(how: Keys) -> Scheme:
-    """HQQ: each group has a scale and a zero point in FP16."""
+    """HQQ, in which each group has a scale and a zero point in FP16."""
     inner = how.section("quant_config") or how
     weights = inner.section("weight_quant_params")
     if weights is None:

@@ -39,8 +39,8 @@ class Job:
     """One parsed request.
 
     prompts: tokens of each prompt. Each prompt is answered `n` times, so there are `samples`
-    choices. hold_kv: whether the request is a prefill for another instance. running_usage: whether
-    every chunk includes the usage so far.
+    choices. hold_kv: whether to keep the KV, because the request is a prefill for another instance.
+    running_usage: whether every chunk includes the usage so far.
     """
 
     chat: bool

@@ -21,7 +21,7 @@ from executors.gateway.wire.client_limits import ClientLimits
 from executors.gateway.wire.fair_scheduler import FairScheduler
 
 _EXPIRY_PERIOD_S = 0.25
-_READ_BYTES = 64 * 1024  # per client and iteration
+_READ_BYTES = 64 * 1024  # bytes read per client and iteration of the loop
 
 
 class HttpServer:
