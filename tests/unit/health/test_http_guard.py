@@ -122,9 +122,10 @@ async def _lost(writer: asyncio.StreamWriter) -> None:
 async def test_connections_of_one_loop_iteration_keep_to_the_limit() -> None:
     async with serving(HttpLimits(connections=5)) as port:
         sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
-        await asyncio.sleep(0.1)  # Until here all connections wait in the backlog.
+        async with asyncio.timeout(5.0):  # At first all connections wait in the backlog.
+            while sum(not closed(each) for each in sockets) > 5:
+                await asyncio.sleep(0)
         assert status(await ask(port, "GET /v1/status HTTP/1.1")) == 200
-        assert sum(not closed(each) for each in sockets) <= 5
         for each in sockets:
             each.close()
 
@@ -143,9 +144,10 @@ async def test_many_idle_connections_do_not_lock_out_other_clients() -> None:
     async with serving(HttpLimits(connections=5)) as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
         assert status(await ask(port, "GET /v1/status HTTP/1.1")) == 200
-        await asyncio.sleep(0.05)
-        open_ = [not reader.at_eof() for reader, _ in held]
-        assert sum(open_) <= 5 and open_[-1]
+        async with asyncio.timeout(5.0):
+            while sum(not reader.at_eof() for reader, _ in held) > 5:
+                await asyncio.sleep(0)
+        assert not held[-1][0].at_eof()
         for _, writer in held:
             writer.close()
 
