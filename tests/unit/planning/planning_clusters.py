@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
-from autoscaler.domain.workload import Lengths, Phase, Slo
+from autoscaler.domain.workload import Demand, Lengths, Phase, Slo
 from autoscaler.performance.catalog import gpu, model
+from autoscaler.performance.packaged_profile import default_profile
 
 CONVERSATION = Lengths(1155.0, 211.0)
+PROFILE = default_profile()
 
 
 def pool(
@@ -47,3 +49,19 @@ def combo(name: str, req_per_s: float, usd_per_h: float, pool_id: str, gpus: int
     owner, _, _ = name.partition(":")
     region = pool_id.split("/")[0]
     return Combo(name, owner, region, (member,), req_per_s, usd_per_h, 100.0, 20.0, 60.0)
+
+
+def demands(cluster: Cluster, *rates: float) -> dict[str, Demand]:
+    """Demand for each service of `cluster`, in order, at `rates` requests/s."""
+    return {
+        s.model: Demand(s.model, rate, CONVERSATION)
+        for s, rate in zip(cluster.services, rates, strict=False)
+    }
+
+
+A, B = "r/a/on-demand", "r/b/on-demand"
+TWO_POOLS = (
+    pool("r", "a", "L40S", 1, 20, Market.ON_DEMAND, 1.0),
+    pool("r", "b", "H100", 1, 20, Market.ON_DEMAND, 4.0),
+)
+"""Pools of one-GPU nodes for 1 and 4 USD/h, with the ids A and B."""
