@@ -1,0 +1,86 @@
+"""Health, status and listen addresses of the controller."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import aiohttp
+import pytest
+
+from streams.cli import explain, status
+from streams.files.user_errors import UserError
+from streams.health.listen_address import parse_listen
+from streams.health.status_server import HealthServer
+from tests.unit.health.served_controller import (
+    SILENT,
+    Made,
+    get,
+)
+
+
+async def test_a_leader_without_decisions_is_not_healthy(made: Made) -> None:
+    made.run(1, 1)
+    assert (await get(made, "/healthz"))[0] == 200
+    made.now_s = 11.0
+    code, words = await get(made, "/healthz")
+    assert code == 503 and words == "no decision for 11 s\n"
+    assert (await get(made, "/readyz"))[0] == 503
+
+
+async def test_status_and_explain_show_the_plan_in_mode_recommend(made: Made) -> None:
+    """No assignment is published in this mode. The text fits a terminal."""
+    made.run(1, 5)
+    facts = json.loads((await get(made, "/v1/status"))[1])
+    assert facts["writes"] == 0 and facts["models"][0]["wanted"] >= 1
+    shown = " ".join(" ".join(map(str, status.lines(facts))).split())
+    assert "ctl-1 leads, last decision 0 s ago; mode recommend" in shown
+    assert "; 0 records written" in shown
+    found = json.loads((await get(made, "/v1/explain/tiny"))[1])
+    reasons = explain.planned_again(found["request"], found["cluster"], "tiny")
+    assert reasons is not None
+    text = list(map(str, explain.lines(found, reasons)))
+    assert max(map(len, text)) <= 80
+    assert "recommended, not applied" in " ".join(text[:2])
+    assert any(line.split()[:2] == ["why", "declared"] for line in text)
+    assert found["sizing"]["code"] == "declared" and any("sizing" in line for line in text)
+    assert (await get(made, "/v1/explain/none"))[0] == 404
+
+
+@pytest.mark.parametrize("address", ["", "8702", "host:", ":80", "host:99999", "host:x", "[]:80"])
+def test_a_malformed_address_is_refused(address: str) -> None:
+    with pytest.raises(UserError, match="not HOST:PORT"):
+        parse_listen(address)
+
+
+async def test_an_invalid_host_name_is_refused(made: Made) -> None:
+    server = HealthServer(
+        "a..b:0",
+        made.metrics,
+        made.metrics,
+        SILENT,
+        lambda: True,  # type: ignore[arg-type]
+    )
+    with pytest.raises(UserError, match=r"--http a\.\.b:0: "):
+        await server.start()
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [("[::1]:0", r"http://\[::1\]:\d+"), ("127.0.0.1:0", r"http://127.0.0.1:\d+")],
+)
+async def test_the_controller_listens_on_ipv4_and_ipv6(made: Made, address: str, url: str) -> None:
+    server = HealthServer(
+        address,
+        made.metrics,
+        made.metrics,
+        SILENT,
+        lambda: True,  # type: ignore[arg-type]
+    )
+    await server.start()
+    try:
+        assert re.fullmatch(url, server.url)
+        async with aiohttp.ClientSession() as session, session.get(f"{server.url}/metrics") as got:
+            assert got.status == 200
+    finally:
+        await server.close()
