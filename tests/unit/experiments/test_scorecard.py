@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from autoscaler.simulation.policies.registry import VARIANTS
-from loadtests.scorecard import SCENARIOS, _report, _source, _traces, main
+from loadtests.scorecard import _report, _source, _traces, main
 from loadtests.scorecard_page import write
+from loadtests.scorecard_scenarios import SCENARIOS
 from streams.tools.replay.traces import load_trace
 
 

@@ -1,0 +1,207 @@
+"""The scenarios of the scorecard, and the generated arrivals of some of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoscaler.simulation.arrivals import Arrival
+from loadtests.arrivals import (
+    Draw,
+    Step,
+    Swing,
+    gamma_renewal,
+    lognormal_lengths,
+    poisson,
+    swinging,
+)
+
+MODELS = {"chat": 0.25, "code": 0.3, "mini": 0.45}
+Make = Callable[[str, float, float, Draw, np.random.Generator], list[Arrival]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One scenario. about: text for the page. make: generates arrivals of one model at a mean rate
+    for a number of seconds, with the lengths of the bundled trace. req_per_s is then the rate over
+    all models. None = use the slice [from_s, from_s + span_s) of the trace in `file`, and assign
+    its requests to the models at random. config: a file in this folder; "" for the bundled one.
+    models: shares of the requests. few: whether only our policy, its variants, Homo and the fixed
+    fleet for the peak run, because a run takes long. fluid: whether rates are simulated (`shoal
+    backtest --fluid`).
+    """
+
+    name: str
+    about: str
+    span_s: float
+    make: Make | None = None
+    file: str = ""
+    from_s: float = 0.0
+    rate_scale: float = 1.0
+    req_per_s: float = 5.5
+    config: str = ""
+    models: Mapping[str, float] = field(default_factory=lambda: MODELS)
+    few: bool = False
+    fluid: bool = False
+
+
+def _swing(
+    model: str, rate: float, span_s: float, draw: Draw, random: np.random.Generator
+) -> list[Arrival]:
+    return swinging(model, Swing(rate, 4.0, span_s), span_s, draw, random)
+
+
+def _bursts(
+    model: str, rate: float, span_s: float, draw: Draw, random: np.random.Generator
+) -> list[Arrival]:
+    return gamma_renewal(model, rate, 3.5, span_s, draw, random)
+
+
+def _steps(
+    model: str, rate: float, span_s: float, draw: Draw, random: np.random.Generator
+) -> list[Arrival]:
+    low, high = 0.5 * rate, 2.0 * rate
+    steps = [Step(0.0, low), Step(span_s / 3, high), Step(2 * span_s / 3, low)]
+    return poisson(model, steps, span_s, draw, random)
+
+
+def _hourly(
+    model: str, rate: float, span_s: float, draw: Draw, random: np.random.Generator
+) -> list[Arrival]:
+    """Jobs that start on the hour.
+
+    The rate in the first tenth of every hour is four times that in the rest.
+    """
+    high = rate / 0.325
+    steps = [
+        Step(at_s, each)
+        for hour_s in np.arange(0.0, span_s, 3600.0)
+        for at_s, each in ((hour_s, high), (hour_s + 360.0, 0.25 * high))
+        if at_s < span_s
+    ]
+    return poisson(model, steps, span_s, draw, random)
+
+
+def _roles(
+    model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
+) -> list[Arrival]:
+    """Requests with long prompts and short answers.
+
+    In the middle third they have shorter prompts, longer answers and a higher rate.
+    """
+    third_s = span_s / 3.0
+    prompts, answers = lognormal_lengths(6000.0, 150.0, 0.7), lognormal_lengths(2000.0, 400.0, 0.7)
+    parts = ((0.82, prompts), (1.36, answers), (0.82, prompts))
+    return [
+        one
+        for number, (share, draw) in enumerate(parts)
+        for one in poisson(
+            model, [Step(number * third_s, share * rate)], (number + 1) * third_s, draw, random
+        )
+    ]
+
+
+def _mix(
+    model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
+) -> list[Arrival]:
+    """Requests at a constant rate that change from long prompts to long answers and back."""
+    long, short = lognormal_lengths(8000.0, 80.0, 0.5), lognormal_lengths(500.0, 400.0, 0.5)
+    return [
+        one
+        if random.random() < 0.5 + 0.5 * math.cos(2.0 * math.pi * one.at_s / span_s)
+        else Arrival(one.at_s, model, *short(random))
+        for one in poisson(model, [Step(0.0, rate)], span_s, long, random)
+    ]
+
+
+SCENARIOS = (
+    Scenario("conversation", "Azure 2023 conversations, the first 20 min, 5.5 req/s", 1200.0),
+    Scenario("aibrix", "AIBrix, 8 min, up and down", 480.0, file="aibrix_8min_up_and_down.csv.gz"),
+    Scenario(
+        "mooncake",
+        "Mooncake, the first 15 min: long contexts (15,000 tokens on average), 3.9 req/s",
+        900.0,
+        file="mooncake_synthetic.jsonl.gz",
+    ),
+    Scenario(
+        "servegen",
+        "ServeGen m-large, day 2, 07:00 to 07:30, at 3% of its rate",
+        1800.0,
+        file="servegen/m-large_rate_10min.csv.gz",
+        from_s=31 * 3600.0,
+        rate_scale=0.03,
+    ),
+    Scenario(
+        "swing",
+        "25 min that swing 4:1 around 16.5 req/s, once",
+        1500.0,
+        _swing,
+        req_per_s=16.5,
+    ),
+    Scenario("bursts", "20 min of Gamma arrivals with CV 3.5, 5.5 req/s", 1200.0, _bursts),
+    Scenario("steps", "7 min at 2.75 req/s, 7 at 11, 7 at 2.75", 1260.0, _steps),
+    Scenario(
+        "large",
+        "25 min that swing 4:1 around 24 req/s, once; two large models (chat 40%, code 60%) with "
+        "a TTFT of 1 s on five kinds of nodes, none of which there is enough of "
+        "(`loadtests/scorecard_large.yaml`); as rates",
+        1500.0,
+        _swing,
+        req_per_s=24.0,
+        config="scorecard_large.yaml",
+        models={"chat": 0.4, "code": 0.6},
+        few=True,
+        fluid=True,
+    ),
+    Scenario(
+        "roles",
+        "8 min of 6,000 tokens in and 150 out at 14.5 req/s, 8 of 2,000 and 400 at 24, 8 as "
+        "before; one model with 10 ms a token on six nodes, which is all there are "
+        "(`loadtests/scorecard_roles.yaml`)",
+        1440.0,
+        _roles,
+        req_per_s=17.67,
+        config="scorecard_roles.yaml",
+        models={"chat": 1.0},
+        few=True,
+    ),
+    Scenario(
+        "hourly",
+        "5 h at 1.5 req/s, 6 req/s in the first 6 min of each; one model on nodes that take a "
+        "minute to come up (`loadtests/scorecard_hourly.yaml`); as rates",
+        18_000.0,
+        _hourly,
+        req_per_s=1.95,
+        config="scorecard_hourly.yaml",
+        models={"code": 1.0},
+        few=True,
+        fluid=True,
+    ),
+    Scenario(
+        "mix",
+        "25 min at 16 req/s that go from 8,000 tokens in and 80 out to 500 and 400 and back, once; "
+        "one model on up to twelve nodes (`loadtests/scorecard_mix.yaml`); as rates",
+        1500.0,
+        _mix,
+        req_per_s=16.0,
+        config="scorecard_mix.yaml",
+        models={"chat": 1.0},
+        few=True,
+        fluid=True,
+    ),
+    Scenario(
+        "scarce",
+        "the requests of mix, the first token within 1 s, on three H100 and sixteen L40S "
+        "(`loadtests/scorecard_scarce.yaml`); as rates",
+        1500.0,
+        _mix,
+        req_per_s=16.0,
+        config="scorecard_scarce.yaml",
+        models={"chat": 1.0},
+        few=True,
+        fluid=True,
+    ),
+)
