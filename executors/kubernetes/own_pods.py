@@ -32,6 +32,7 @@ from topics.fleet import InstanceState
 log = logging.getLogger(__name__)
 
 KILL_GRACE_S = 1  # seconds; 0 would remove the pod before its processes have ended
+STRAY_GRACE_S = 30  # seconds; a second pod of an instance was never in a route
 _NAME_TAKEN_S = 0.5
 
 
@@ -91,6 +92,7 @@ class OwnPods:
         self._creating: dict[EnginePod, asyncio.Task[None]] = {}
         self._marking: set[str] = set()
         self._removing: set[str] = set()
+        self._unreadable: set[str] = set()
 
     def adopt(self) -> list[EnginePod]:
         """See `Placer`."""
@@ -158,18 +160,21 @@ class OwnPods:
         """See `Placer`. Pods that no instance needs are deleted."""
         own = {engine.pod for engine in known.values()}
         held: set[int] = set()
+        unreadable = False
         for pod in self._fleet.in_slot(self._slot):
             if pod.name in own:
                 continue
-            if not pod.terminating:
-                self._remove(pod.name, KILL_GRACE_S if pod.over else int(pod.grace_s or 30))
-            if pod.over:
-                continue
             launch = read_launch(pod.annotations)
-            if launch is None:
-                return None
-            held.update(launch.desired.gpus)
-        return held
+            if launch is None and not pod.over:
+                # Another version may have made it, and it may serve: its owner decides.
+                self._report_unreadable(pod.name)
+                unreadable = True
+                continue
+            if not pod.terminating:
+                self._remove(pod.name, KILL_GRACE_S if pod.over else STRAY_GRACE_S)
+            if launch is not None and not pod.over:
+                held.update(launch.desired.gpus)
+        return None if unreadable else held
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -220,6 +225,12 @@ class OwnPods:
             await self._fleet.patch_pod(name, change)
         finally:
             self._marking.discard(name)
+
+    def _report_unreadable(self, name: str) -> None:
+        if name not in self._unreadable:
+            self._unreadable.add(name)
+            log.error("%s: pod %s has no launch that can be read, so the slot starts nothing until "
+                      "it is deleted", self._slot, name)  # fmt: skip
 
     def _remove(self, name: str, grace_s: int) -> None:
         if name not in self._removing:

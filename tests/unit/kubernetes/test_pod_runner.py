@@ -172,6 +172,22 @@ async def test_a_second_pod_of_an_instance_is_deleted_and_not_adopted(
     await heir.close()
 
 
+async def test_a_pod_whose_launch_cannot_be_read_is_left_alone_and_blocks_its_slot(
+    bench: SlotBench, tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
+    await serve(bench)
+    newer = {"metadata": {"annotations": {names.LAUNCH: '{"form": 2}'}}}
+    bench.cluster.change(POD, NAME, newer)
+    heir = SlotBench(tmp_path, bench.cluster, client)
+    assert await heir.open() == 0
+    heir.assign(SLOT, wish("b", 1))
+    await heir.steps(4)
+    assert bench.cluster.names(POD) == [NAME]
+    assert "deletionTimestamp" not in bench.cluster.objects["pods", NAME]["metadata"]
+    assert heir.state(SLOT, "b") is InstanceState.STARTING
+    await heir.close()
+
+
 @pytest.mark.parametrize("taint", ["karpenter.sh/disrupted", "ToBeDeletedByClusterAutoscaler"])
 async def test_a_taint_that_announces_the_end_of_a_node_is_a_notice(
     bench: SlotBench, taint: str
