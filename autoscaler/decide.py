@@ -19,8 +19,7 @@ from autoscaler.planning.time_limits import drain_warnings
 from autoscaler.state.controller_state import ControllerState, ModelState, Observation
 from autoscaler.state.decision_record import notice
 from autoscaler.state.effects import Effect, SolveRequested
-from autoscaler.state.operator_controls import active_controls, retained_notices
-from autoscaler.state.operator_controls import control_notices as guards_said
+from autoscaler.state.operator_controls import active_controls, control_notices, retained_notices
 from autoscaler.tick.apply_plans import apply_plans
 from autoscaler.tick.observe import observe
 from autoscaler.tick.publish import FrozenRoutes, publish
@@ -44,15 +43,15 @@ def decide(
     )
     # Pauses, freezes, scheduled floors and the reader's lag restrict this tick.
     guarded = active_controls(cluster, observation.controls, now_ms, observation.lag_ms)
-    found = observe(state, observation, guarded, now_ms)
-    wanted = size(found)
-    done = apply_plans(found, wanted)
-    asked = request_plans(found, done)
+    observed = observe(state, observation, guarded, now_ms)
+    sized = size(observed)
+    applied = apply_plans(observed, sized)
+    requested = request_plans(observed, applied)
 
-    ground = done.ground
-    held = {
+    ground = applied.ground
+    restrictions = {
         **guarded.reasons,
-        **retained_notices(found.inputs.retained_models, guarded),
+        **retained_notices(observed.inputs.retained_models, guarded),
         **_drains_too_short(guarded.cluster, ground.models),
     }
     after = replace(
@@ -60,36 +59,36 @@ def decide(
         groups=ground.groups,
         models={model: view.state for model, view in ground.views.items()},
         combos=ground.combos,
-        evaluated_at=found.evaluated_at,
+        evaluated_at=observed.evaluated_at,
         services={service.model: service for service in guarded.cluster.services},
-        supply=found.supply,
+        supply=observed.supply,
         backoff=ground.backoff,
         silent_nodes=ground.sight.silent,
         lost_nodes=ground.sight.lost,
-        pending={**done.pending, **{one.request.urgency: one for one in asked.requests}},
-        full=asked.full,
-        next_serial=done.next_serial,
-        request_number=asked.number,
+        pending={**applied.pending, **{one.request.urgency: one for one in requested.requests}},
+        full=requested.full,
+        next_serial=applied.next_serial,
+        request_number=requested.number,
         announce=None,
-        active_controls=held,
-        unassigned=found.unassigned,
-        splits=done.splits,
+        active_controls=restrictions,
+        unassigned=observed.unassigned,
+        splits=applied.splits,
         ticked_ms=now_ms,
-        listens_since_ms=found.listens_since_ms,
+        listens_since_ms=observed.listens_since_ms,
     )
     decisions = (
         *announced,
-        *guards_said(state.active_controls, held, now_ms),
-        *found.decisions,
-        *wanted.decisions,
-        *done.decisions,
-        *asked.decisions,
+        *control_notices(state.active_controls, restrictions, now_ms),
+        *observed.decisions,
+        *sized.decisions,
+        *applied.decisions,
+        *requested.decisions,
     )
-    stands = FrozenRoutes(guarded.advised, found.inputs.retained_models)
+    frozen_routes = FrozenRoutes(guarded.advised, observed.inputs.retained_models)
     new_state, published = publish(
-        state, after, ground.sight, ground.cluster, decisions, now_ms, stands
+        state, after, ground.sight, ground.cluster, decisions, now_ms, frozen_routes
     )
-    return new_state, (*published, *(SolveRequested(one.request) for one in asked.requests))
+    return new_state, (*published, *(SolveRequested(one.request) for one in requested.requests))
 
 
 def _drains_too_short(cluster: Cluster, models: Mapping[str, ModelState]) -> dict[str, Reason]:

@@ -40,26 +40,26 @@ class AppliedPlans:
     decisions: tuple[Decision, ...]
 
 
-def apply_plans(found: ObservedTick, wanted: SizedTick) -> AppliedPlans:
+def apply_plans(observed: ObservedTick, sized: SizedTick) -> AppliedPlans:
     """Apply all approved proposals and all answers of this observation."""
-    inputs, cluster = found.inputs, found.cluster
+    inputs, cluster = observed.inputs, observed.cluster
     state, observation, now_ms = inputs.state, inputs.observation, inputs.now_ms
     priced, combos = inputs.cluster, inputs.combos
-    groups, models, seen, sight = wanted.groups, wanted.models, wanted.views, wanted.sight
-    backoff = swept(found.faults.backoff, now_ms)
+    groups, models, current_views, sight = sized.groups, sized.models, sized.views, sized.sight
+    backoff = swept(observed.faults.backoff, now_ms)
     ground = PlanningContext(
-        priced, sight, groups, models, seen, found.supply, backoff, now_ms, combos
+        priced, sight, groups, models, current_views, observed.supply, backoff, now_ms, combos
     )
-    splits, decisions = advance_splits(state.splits, seen, cluster, now_ms)
-    heard = (status for status in sight.fleet.running if status.node not in sight.gone)
-    used = used_gpus(groups, heard)
+    splits, decisions = advance_splits(state.splits, current_views, cluster, now_ms)
+    reporting = (status for status in sight.fleet.running if status.node not in sight.gone)
+    used = used_gpus(groups, reporting)
     # The budget does not count lost nodes, so that they can be replaced.
     spare = spare_usd_per_h(priced, used.keys() - sight.unpaid(groups))
     site = FreeCapacity(
         priced, used, ground.obtainable(), ground.unusable_nodes(), state.next_serial, spare
     )
 
-    scene = ChangeContext(priced, sight, combos, seen, now_ms)
+    scene = ChangeContext(priced, sight, combos, current_views, now_ms)
     settled = resolve_approvals(
         groups, site, models, observation.controls, state.leader_token, scene
     )
@@ -68,7 +68,7 @@ def apply_plans(found: ObservedTick, wanted: SizedTick) -> AppliedPlans:
     if settled.models is not models:
         sight = sight.with_new(carried.groups)
         models = dict(carried.models)
-        seen = refresh_views(seen, inputs, groups, carried.groups, models, sight)
+        current_views = refresh_views(current_views, inputs, groups, carried.groups, models, sight)
 
     replan, again, full = [*settled.replan], list[Trigger](), state.full
     pending = within_deadline(state.pending, now_ms)
@@ -77,7 +77,7 @@ def apply_plans(found: ObservedTick, wanted: SizedTick) -> AppliedPlans:
         if asked is None or asked.request.number != answer.number:
             continue  # ignore the answer to an abandoned request
         del pending[answer.urgency]
-        scene = ChangeContext(priced, sight, combos, seen, now_ms)
+        scene = ChangeContext(priced, sight, combos, current_views, now_ms)
         before = carried.groups
         carried = apply_answer(answer, asked, before, carried.site, carried.models, scene)
         decisions += carried.decisions
@@ -89,12 +89,12 @@ def apply_plans(found: ObservedTick, wanted: SizedTick) -> AppliedPlans:
             failed = dict.fromkeys(asked.request.scope, now_ms)
             full = replace(full, failed_ms={**full.failed_ms, **failed})
         elif answer.urgency is Urgency.FULL:
-            full = _with_plan(full, answer, seen, now_ms)
+            full = _with_plan(full, answer, current_views, now_ms)
         sight = sight.with_new(carried.groups)
         models = dict(carried.models)
-        seen = refresh_views(seen, inputs, before, carried.groups, models, sight)
+        current_views = refresh_views(current_views, inputs, before, carried.groups, models, sight)
 
-    ground = replace(ground, sight=sight, groups=carried.groups, models=models, views=seen)
+    ground = replace(ground, sight=sight, groups=carried.groups, models=models, views=current_views)
     serial = carried.site.serial
     return AppliedPlans(
         ground, serial, pending, splits, full, tuple(again), tuple(replan), tuple(decisions)

@@ -48,7 +48,7 @@ class FrozenRoutes:
     retained_models: Collection[str] = ()
 
 
-NOTHING_STANDS = FrozenRoutes()
+NOTHING_FROZEN = FrozenRoutes()
 
 
 def publish(
@@ -58,12 +58,12 @@ def publish(
     cluster: Cluster,
     decisions: Iterable[Decision],
     now_ms: int,
-    stands: FrozenRoutes = NOTHING_STANDS,
+    frozen: FrozenRoutes = NOTHING_FROZEN,
 ) -> tuple[ControllerState, tuple[Effect, ...]]:
     """The state `after` with the published records, and the effects: decisions, routes,
     assignments, plan.
 
-    cluster: with the present prices. stands: models whose routes do not change.
+    cluster: with the present prices. frozen: models whose routes do not change.
     """
     token = before.leader_token
     numbered = [
@@ -78,12 +78,12 @@ def publish(
     effects: list[Effect] = [PublishDecision(decision) for decision in numbered]
     routes = dict(after.routes)
     of = by_model(after.groups)
-    told: dict[str, int] = {}
+    published: dict[str, int] = {}
     starts = start_times_s(after.combos.values(), after.models)
     for service in cluster.services:
         own, last = of.get(service.model, []), routes.get(service.model)
         if not service.managed and not _became_empty(last, own):
-            advised = service.model in stands.advised
+            advised = service.model in frozen.advised
             if last is not None and last.advised is not advised:
                 routes[service.model] = marked(last, advised, token, now_ms)
                 effects.append(PublishRoutes(routes[service.model]))
@@ -103,17 +103,17 @@ def publish(
         if record is not None:
             routes[service.model] = record
             effects.append(PublishRoutes(record))
-        told[service.model] = routes[service.model].generation
-    known = {*told, *stands.retained_models, *(s.model for s in cluster.services)}
+        published[service.model] = routes[service.model].generation
+    known = {*published, *frozen.retained_models, *(s.model for s in cluster.services)}
     for model in sorted(routes.keys() - known - {route.name for route in cluster.routes}):
         if routes[model].groups or routes[model].split:
             routes[model] = without_groups(routes[model], token, now_ms)
             effects.append(PublishRoutes(routes[model]))
-        told[model] = routes[model].generation
+        published[model] = routes[model].generation
     for record in split_routes(cluster, after.splits, routes, token, now_ms):
         routes[record.model] = record
         effects.append(PublishRoutes(record))
-    groups = _with_route_generations(after.groups, told)
+    groups = _with_route_generations(after.groups, published)
     assignments = dict(after.assignments)
     nodes = _may_differ(before, groups)
     if nodes is None or nodes:
@@ -202,7 +202,7 @@ def _numbered(
 
 
 def _with_route_generations(
-    groups: Iterable[ServingGroup], told: Mapping[str, int]
+    groups: Iterable[ServingGroup], published: Mapping[str, int]
 ) -> tuple[ServingGroup, ...]:
     """`groups`, in which each unrouted group holds the first route generation without it. A gateway
     that applies this generation confirms that it sends no more requests to the group."""
@@ -210,7 +210,7 @@ def _with_route_generations(
     for group in groups:
         held = group.switch is not None and not group.switch.asked
         if (group.life is Life.UNROUTED or held) and not group.unrouted_generation:
-            generation = told.get(group.model)
+            generation = published.get(group.model)
             if generation:
                 group = replace(group, unrouted_generation=generation)
         kept.append(group)

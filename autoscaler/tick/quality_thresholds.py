@@ -111,7 +111,7 @@ def adopt_answer(
     """`splits` with the thresholds of `answer`, and the decisions about them. The first thresholds
     of a service take effect at once, because gateways then accept the service's name and queue its
     requests until instances are ready."""
-    found, said = dict(splits), []
+    found, decisions = dict(splits), []
     mixes = {ask.name: ask.mix for ask in request.routes}
     for chosen in answer.splits:
         route = _route(cluster, chosen.name)
@@ -127,8 +127,8 @@ def adopt_answer(
             tuple((d.model, d.req_per_s) for d in answer.demands if d.model in route.models),
         )
         if changed:
-            said.append(_decision(route, chosen, cluster, now_ms))
-    return found, said
+            decisions.append(_decision(route, chosen, cluster, now_ms))
+    return found, decisions
 
 
 def advance_splits(
@@ -136,7 +136,7 @@ def advance_splits(
 ) -> tuple[Splits, list[Decision]]:
     """`splits`, in which planned thresholds take effect if their capacity is ready or overdue. A
     split that needs approval waits for its capacity without a time limit."""
-    found, said = dict(splits), []
+    found, decisions = dict(splits), []
     for route in cluster.routes:
         known = found.get(route.name)
         if known is None or known.chosen is None or known.cuts == known.target_cuts:
@@ -151,8 +151,10 @@ def advance_splits(
         marks = tuple(route.thresholds(known.target_cuts))
         because = (Reason(ReasonCode.FLEET_NOT_READY, route.name),) if late else ()
         code = ReasonCode.THRESHOLDS_IN_FORCE
-        said.append(notice(route.name, Reason(code, route.name, (), marks, "", because), now_ms))
-    return (found if said else splits), said
+        decisions.append(
+            notice(route.name, Reason(code, route.name, (), marks, "", because), now_ms)
+        )
+    return (found if decisions else splits), decisions
 
 
 def split_routes(
@@ -200,8 +202,8 @@ def _decision(route: QualityRoute, chosen: ChosenSplit, cluster: Cluster, now_ms
     why = Reason(
         ReasonCode.THRESHOLDS_CHOSEN, route.name, route.models, figures, because=(chosen.bound_by,)
     )
-    said = notice(route.name, why, now_ms, kind="replan")
-    return replace(said, applied=is_managed(route, cluster))
+    decision = notice(route.name, why, now_ms, kind="replan")
+    return replace(decision, applied=is_managed(route, cluster))
 
 
 def _is_ready(view: ModelView) -> bool:

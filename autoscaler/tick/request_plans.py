@@ -47,20 +47,24 @@ class PlanRequests:
     decisions: tuple[Decision, ...]
 
 
-def request_plans(found: ObservedTick, done: AppliedPlans) -> PlanRequests:
+def request_plans(observed: ObservedTick, applied: AppliedPlans) -> PlanRequests:
     """The plan requests after `done`, and the updated memory of full plans."""
-    ground, number = done.ground, found.inputs.state.request_number
+    ground, number = applied.ground, observed.inputs.state.request_number
     asks: list[Pending] = []
-    needy = models_below_target(ground, found.evaluated_at)
-    if needy and Urgency.URGENT not in done.pending:
+    needy = models_below_target(ground, observed.evaluated_at)
+    if needy and Urgency.URGENT not in applied.pending:
         number += 1
         asks.append(urgent_request(number, ground, needy))
-    memory, decisions = _report_failure(found, _declared_only(done.full, ground))
-    news = _trigger_inputs(found, done)
+    memory, decisions = _report_failure(observed, _declared_only(applied.full, ground))
+    news = _trigger_inputs(observed, applied)
     memory = replace(memory, nodes=news.planned_nodes)
-    now_ms, services, routed = ground.now_ms, tuple(ground.views), found.inputs.observation.demand
+    now_ms, services, routed = (
+        ground.now_ms,
+        tuple(ground.views),
+        observed.inputs.observation.demand,
+    )
 
-    waiting = (*memory.due, *done.again)
+    waiting = (*memory.due, *applied.again)
     due = collect(news, declared_only(waiting, services))
     late = tuple(
         trigger
@@ -71,10 +75,12 @@ def request_plans(found: ObservedTick, done: AppliedPlans) -> PlanRequests:
     ripe = tuple(t for t in due if t not in late)
     concerned = scope_of(ripe, services)
     scope = _next_scope(concerned, memory, ground)
-    if scope and Urgency.FULL not in done.pending and plan_allowed(memory.asked_ms, now_ms):
+    if scope and Urgency.FULL not in applied.pending and plan_allowed(memory.asked_ms, now_ms):
         number += 1
         rest = [model for model in concerned if model not in scope]
-        asked_routes = route_requests(found.cluster, done.splits, routed, ground.models, now_ms)
+        asked_routes = route_requests(
+            observed.cluster, applied.splits, routed, ground.models, now_ms
+        )
         why = limited_to(scope, ripe) if rest else ripe
         asks.append(full_request(number, replace(ground, routes=asked_routes), scope, why))
         memory = _remember_request(memory, news, scope, ground)
@@ -120,16 +126,16 @@ def _declared_only(memory: FullPlans, ground: PlanningContext) -> FullPlans:
 
 
 def _report_failure(
-    found: ObservedTick, memory: FullPlans
+    observed: ObservedTick, memory: FullPlans
 ) -> tuple[FullPlans, tuple[Decision, ...]]:
     """Report once that no full plan was found, and periodically while this lasts."""
-    now_ms, told_ms = found.inputs.now_ms, memory.failure_noticed_ms
+    now_ms, told_ms = observed.inputs.now_ms, memory.failure_noticed_ms
     failed = now_ms in memory.failed_ms.values()
     if not failed or (told_ms and now_ms - told_ms < NOTICE_INTERVAL_MS):
         return memory, ()
     notes = (
         note
-        for answer in found.inputs.observation.answers
+        for answer in observed.inputs.observation.answers
         if answer.urgency is Urgency.FULL and answer.outcome is Outcome.NONE
         for note in answer.notes
     )
@@ -138,28 +144,28 @@ def _report_failure(
     return replace(memory, failure_noticed_ms=now_ms), (said,)
 
 
-def _trigger_inputs(found: ObservedTick, done: AppliedPlans) -> TriggerInputs:
+def _trigger_inputs(observed: ObservedTick, applied: AppliedPlans) -> TriggerInputs:
     """The inputs of all triggers in this tick."""
-    ground, observation = done.ground, found.inputs.observation
+    ground, observation = applied.ground, observed.inputs.observation
     views, now_ms = ground.views, ground.now_ms
     short = [m for m, view in views.items() if not view.covers and view.service.managed]
     standing = (group for group in ground.groups if ground.sight.counts(group))
     nodes = Counter(nodes_of(standing).values())
     return TriggerInputs(
         now_ms=now_ms,
-        state=found.inputs.state,
-        cluster=found.cluster,
+        state=observed.inputs.state,
+        cluster=observed.cluster,
         supply=ground.supply,
         views=views,
         lost=ground.sight.lost,
-        failures=found.faults.failures,
+        failures=observed.faults.failures,
         alerts=observation.alerts,
         engines=observation.engines,
-        replan=done.replan,
+        replan=applied.replan,
         demand=observation.demand,
         groups=ground.groups,
         nodes=nodes,
-        planned_nodes=nodes if done.full.made_ms == now_ms else done.full.nodes,
+        planned_nodes=nodes if applied.full.made_ms == now_ms else applied.full.nodes,
         switchable=dict(may_switch(ground, short)),
     )
 

@@ -29,23 +29,27 @@ class SizedTick:
     decisions: tuple[Decision, ...]
 
 
-def size(found: ObservedTick) -> SizedTick:
+def size(observed: ObservedTick) -> SizedTick:
     """Update all models, set their targets, and advance their rollouts by one step."""
-    inputs, sight = found.inputs, found.sight
+    inputs, sight = observed.inputs, observed.sight
     now_ms, before = inputs.now_ms, inputs.state.models
-    models = update_models(inputs, found.faults, sight)
+    models = update_models(inputs, observed.faults, sight)
     decisions = [
-        *unmanaged_said(before, models, found.cluster, now_ms),
+        *unmanaged_said(before, models, observed.cluster, now_ms),
         *uncertain_said(before, models, now_ms),
     ]
-    groups = retire_undeclared(found.faults.groups, inputs)
-    seen = views(inputs, groups, models, sight)
-    seen = with_states(seen, {model: update_target(view) for model, view in seen.items()})
-    models, said = data_notices(seen)
+    groups = retire_undeclared(observed.faults.groups, inputs)
+    current_views = views(inputs, groups, models, sight)
+    current_views = with_states(
+        current_views, {model: update_target(view) for model, view in current_views.items()}
+    )
+    models, said = data_notices(current_views)
     decisions += said
-    seen = with_states(seen, models)
+    current_views = with_states(current_views, models)
 
-    moved = advance_waves(keep_needed(groups, seen, sight, now_ms), seen, sight, inputs)
+    moved = advance_waves(
+        keep_needed(groups, current_views, sight, now_ms), current_views, sight, inputs
+    )
     sight = sight.with_undone(groups, moved)
-    seen = refresh_views(seen, inputs, groups, moved, models, sight)
-    return SizedTick(moved, models, seen, sight, tuple(decisions))
+    current_views = refresh_views(current_views, inputs, groups, moved, models, sight)
+    return SizedTick(moved, models, current_views, sight, tuple(decisions))
