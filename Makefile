@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run docs test loadtest test-vllm test-kubernetes lint types layers lock kafka clean recording parquet
+.PHONY: run docs test loadtest test-vllm test-kubernetes lint types layers lock kafka clean recording picture parquet
 .DEFAULT_GOAL := help
 
 help:            ## what can be made
@@ -67,6 +67,9 @@ lint: $(VENV)/.dev            ## style, types and layers
 	$(BIN)/python deploy/reason_codes.py --check
 	$(BIN)/python deploy/configuration_reference.py --check
 	$(BIN)/python deploy/reference_pages.py --check
+
+picture: $(VENV)/.dev         ## docs/pictures/console.png, from the page's tests
+	SHOAL_TEST_PICTURES=docs/pictures $(BIN)/pytest tests/integration/console/test_console_page.py -k readmes_picture
 
 test-vllm: $(VENV)/.dev       ## the engine contract on a real vLLM for CPUs (built once, outside the clone)
 	@environment="$$($(BIN)/python -m executors.engines.vllm.cpu_environment)" && \

@@ -259,9 +259,9 @@ def staged(size: Size) -> Stage:
         pool = pools[(k * 7) % len(pools)]
         model = size.models[k % len(size.models)]
         state = "serving"
-        if k % 9 == 4:
+        if k % 17 == 4:
             state = "starting"
-        elif k % 13 == 7:
+        elif k % 19 == 8:
             state = "draining"
         elif k == 5:
             state = "lost"

@@ -180,6 +180,7 @@ def test_a_large_fleet_is_on_the_screen_within_a_second(browser: Browser) -> Non
                     "(one) => Object.keys(one).length))(shoalState())"
                 )
                 assert state == [100, 1000, 10_000]
+        print("ms until the whole page is there:", [round(ms) for ms in times])
         crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
         assert min(times) < 1000.0 * crowd, times
 
@@ -251,6 +252,18 @@ def test_the_page_fits_its_window_and_has_its_picture_taken(
         page.wait_for_timeout(300)
         assert page.evaluate("document.scrollingElement.scrollWidth") <= width
         page.screenshot(path=pictures / f"console-{size}-{scheme}.png", full_page=True)
+
+
+def test_the_readmes_picture_is_taken(browser: Browser, pictures: Path) -> None:
+    """`make picture` writes it to docs/pictures."""
+    options = {"viewport": {"width": 1400, "height": 900}, "color_scheme": "light"}
+    with served() as at, opened(browser, at, **options) as page:
+        until(page, "shoalState().history.chat && shoalState().history['*']")
+        page.locator(".item-head", has_text="chat").first.click()
+        page.mouse.move(0, 0)
+        page.wait_for_timeout(300)
+        page.screenshot(path=pictures / "console.png")
+        assert (pictures / "console.png").stat().st_size < 400_000
 
 
 def test_the_read_token_is_asked_for_and_kept_for_the_window(browser: Browser) -> None:
