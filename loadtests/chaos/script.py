@@ -48,9 +48,9 @@ Act = Callable[["Chaos", random.Random], Awaitable[None]]
 class Fault:
     """One fault. lines: lines of the table of promises that it tests. lasts_s: shortest and longest
     duration. limit_s: longest time from its end until the stack is healthy. loses: permitted
-    failures during the fault as text; "" for none. The rest are flags. quiet: gives no reason to
-    start or remove an instance. real: needs a real broker. killable: needs a broker that restarts
-    after a kill. leads: removes the leader.
+    failures during the fault as text; "" for none. Flags: quiet: gives no reason to start or remove
+    an instance. real: needs a real broker. killable: needs a broker that restarts after a kill.
+    leads: removes the leader.
     """
 
     name: str

@@ -235,10 +235,8 @@ class Promises:
             self._clocks()
 
     def _nodes(self) -> None:
-        """Check lines 8 and 9.
-
-        A GPU has one process. An instance starts again only after a failure or restart. Assignments
-        only go forward and come from a legitimate leader.
+        """Check lines 8 and 9: one process per GPU, starts only after a failure or restart, and
+        assignments that only go forward and come from a legitimate leader.
         """
         for node in self._world.nodes.values():
             gpus = [gpu for p in node.processes.values() for gpu in p.gpus]
@@ -366,10 +364,7 @@ class Promises:
                 )
 
     def _hold(self, line: str, good: bool, what: str) -> None:
-        """Count a check.
-
-        Each broken promise is recorded only once, so that it does not fill the report.
-        """
+        """Count a check. Each broken promise is recorded only once."""
         self.checked[line] += 1
         if not good and (line, what) not in self._told:
             self._told.add((line, what))

@@ -33,5 +33,5 @@ class DemandSource(Protocol):
     async def live(self) -> None:
         """Return once `follow` has passed on all records that existed when it began.
 
-        After that, silence means missing traffic or missing telemetry.
+        After that, a silent gateway has no traffic or is not alive.
         """

@@ -1,4 +1,4 @@
-"""Windows distinguish missing data, ended series and zero traffic. Their ticks stay cheap."""
+"""Windows distinguish missing data, ended series and zero traffic. Updates of windows are cheap."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Leader election of several controllers over one log.
-
-Each controller has a monotonic clock that stops with its process.
-"""
+"""Leader election of several controllers over one log, with clocks that stop with their process."""
 
 from __future__ import annotations
 
@@ -240,9 +237,7 @@ def test_a_leader_that_resigns_is_replaced_at_once() -> None:
 
 @pytest.mark.parametrize("slow_s", [0.3, 1.5, 2.5])
 def test_of_two_crossing_claims_the_first_one_leads_first(slow_s: float) -> None:
-    """Two standbys detect a silent leader at the same time. One claim arrives later. The other
-    claimant leads until it reads the later claim.
-    """
+    """Two standbys claim at the same time. The first leads until it reads the later claim."""
     world = World()
     first = world.start("one")
     world.run(3.0)
