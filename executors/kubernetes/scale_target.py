@@ -19,6 +19,15 @@ LEAVES_COST, DRAINS_COST = "-2000000", "-1000000"
 others."""
 
 
+@dataclass(frozen=True, slots=True)
+class PendingWrite:
+    """A write whose outcome is unknown. before, wanted: replicas. removed: claims it removes."""
+
+    before: int
+    wanted: int
+    removed: tuple[EnginePod, ...]
+
+
 @dataclass(slots=True)
 class ScaleTarget:
     """The claims on one workload.
@@ -26,7 +35,7 @@ class ScaleTarget:
     claims: engines, with or without a pod. raised: number of replicas that Shoal added and that may
     still lack a node. written: the replicas of Shoal's last write, None = no write yet. leaving:
     stopped engines whose removal was written. refusal: the reason why Shoal no longer scales the
-    workload, "" = it does.
+    workload, "" = it does. pending: the last write, if its answer was lost.
     """
 
     claims: list[EnginePod] = field(default_factory=list)
@@ -34,6 +43,7 @@ class ScaleTarget:
     raised: int = 0
     written: int | None = None
     refusal: str = ""
+    pending: PendingWrite | None = None
 
     @property
     def waiting(self) -> list[EnginePod]:
@@ -65,14 +75,16 @@ def deletion_cost(state: InstanceState) -> str | None:
 
 
 def removable(
-    target: ScaleTarget, workload: WorkloadView, pods: Collection[PodView]
+    target: ScaleTarget, workload: WorkloadView, pods: Collection[PodView], patient: bool = True
 ) -> list[EnginePod]:
-    """The claims whose pods the next removal would take, because they have the lowest cost. None is
-    removable while a pod of a Deployment starts, because a ReplicaSet removes pods that are not
-    ready first, whatever their cost."""
+    """The claims whose pods the next removal would take, because they have the lowest cost.
+
+    patient: none is removable while a pod of a Deployment starts, because a ReplicaSet removes pods
+    that are not ready first, whatever their cost.
+    """
     if not workload.picks_victim:
         return target.stopping
-    if any(pod.node and not (pod.ready or pod.terminating or pod.over) for pod in pods):
+    if patient and any(pod.node and not (pod.ready or pod.terminating or pod.over) for pod in pods):
         return []
     marked = {p.name for p in pods if p.annotations.get(names.DELETION_COST) == LEAVES_COST}
     return [engine for engine in target.stopping if engine.pod in marked]

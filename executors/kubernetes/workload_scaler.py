@@ -24,6 +24,7 @@ from executors.kubernetes.pod_fleet import PodFleet, persist
 from executors.kubernetes.pod_template import dump_launch
 from executors.kubernetes.pod_view import PodView
 from executors.kubernetes.scale_target import (
+    PendingWrite,
     ScaleTarget,
     assign_pods,
     next_replicas,
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 
 _EVERY_S, _PAUSE_S = 0.5, 0.1
 _COST_SEEN_S, _COPY_EVERY_S = 0.5, 0.05
+_PATIENCE_S = 60.0
 _VICTIM_S = 5.0
 """If a pod that should be removed is still alive this many seconds after the write, another pod was
 removed."""
@@ -57,6 +59,7 @@ class WorkloadScaler:
         self.targets: dict[str, ScaleTarget] = {}
         self._written_s: dict[EnginePod, float] = {}
         self._marked_s: dict[EnginePod, float] = {}
+        self._stopping_s: dict[EnginePod, float] = {}
         self._surplus = SurplusPods(fleet, load_of, lag_s)
         self._failing: set[str] = set()
         self._news = asyncio.Event()
@@ -118,6 +121,7 @@ class WorkloadScaler:
             target.leaving.discard(engine)
         self._written_s.pop(engine, None)
         self._marked_s.pop(engine, None)
+        self._stopping_s.pop(engine, None)
         self._wake()
 
     def swap_ordinals(self, engine: EnginePod) -> bool:
@@ -169,6 +173,8 @@ class WorkloadScaler:
             self._failing.add(workload.title)
 
     async def _step(self, workload: WorkloadView, target: ScaleTarget) -> None:
+        if target.pending is not None:
+            await self._resolve(workload, target, target.pending)
         refusal = target.refusal or workload.fault or other_writer(target, workload)
         if refusal and not (target.refusal or workload.fault):
             # The local copy may be old: only the server's own answer accuses another program.
@@ -181,7 +187,7 @@ class WorkloadScaler:
         for engine, pod in assign_pods(target, pods):
             await self._bind(engine, pod)
         self._check_victims(workload, target, pods)
-        removed = self._settled(removable(target, workload, pods))
+        removed = self._settled(removable(target, workload, pods, self._is_patient(target)))
         wanted = next_replicas(target, workload, pods, removed)
         if wanted is None:
             return
@@ -203,12 +209,21 @@ class WorkloadScaler:
             self._marked_s.setdefault(engine, now_s)
         return [e for e in engines if now_s - self._marked_s[e] >= _COST_SEEN_S]
 
+    def _is_patient(self, target: ScaleTarget) -> bool:
+        """Whether removals still wait for pods that start. A pod that never gets ready must not
+        hold them up for good."""
+        now_s = time.monotonic()
+        waits = [now_s - self._stopping_s.setdefault(e, now_s) for e in target.stopping]
+        return max(waits, default=0.0) < _PATIENCE_S
+
     async def _write(
         self, workload: WorkloadView, target: ScaleTarget, wanted: int, removed: list[EnginePod]
     ) -> None:
         scale = await self._api.read_scale(workload.kind, workload.name)
         if scale.replicas != workload.replicas:
             return  # the local copy is old: decide again at its next update
+        removed = removed[: max(0, workload.replicas - wanted)]
+        pending = PendingWrite(workload.replicas, wanted, tuple(removed))
         try:
             await self._api.write_scale(workload.kind, workload.name, wanted, scale.version)
         except Conflict:
@@ -216,16 +231,27 @@ class WorkloadScaler:
         except Temporary:
             # The write may have arrived although its answer was lost: a second one would remove a
             # second pod.
-            if (await self._live_replicas(workload)) != wanted:
-                raise
-        removed = removed[: max(0, workload.replicas - wanted)]
-        target.leaving.update(removed)
-        for engine in removed:
-            self._written_s[engine] = time.monotonic()
-        target.written = wanted
-        target.raised = max(0, target.raised + wanted - workload.replicas)
-        log.info("%s: %d replicas, was %d", workload.title, wanted, workload.replicas)
+            target.pending = pending
+            raise
+        self._commit(workload, target, pending)
         await self._await_copy(workload, wanted)
+
+    async def _resolve(
+        self, workload: WorkloadView, target: ScaleTarget, pending: PendingWrite
+    ) -> None:
+        """Find out whether a write arrived whose answer was lost."""
+        live = await self._live_replicas(workload)
+        target.pending = None
+        if live == pending.wanted:
+            self._commit(workload, target, pending)
+
+    def _commit(self, workload: WorkloadView, target: ScaleTarget, done: PendingWrite) -> None:
+        target.leaving.update(done.removed)
+        for engine in done.removed:
+            self._written_s[engine] = time.monotonic()
+        target.written = done.wanted
+        target.raised = max(0, target.raised + done.wanted - done.before)
+        log.info("%s: %d replicas, was %d", workload.title, done.wanted, done.before)
 
     async def _live_replicas(self, workload: WorkloadView) -> int:
         """The replicas that the server has now; waits while it is away."""
@@ -291,8 +317,8 @@ class WorkloadScaler:
         target.refusal = why
         for engine in target.waiting:
             engine.failure, engine.hopeless = why, True
-        for engine in target.stopping:
-            engine.gone = True
+        for engine in target.claims:
+            engine.gone = engine.gone or engine.stopping
 
     def _fail_orphans(self) -> None:
         """End the claims on workloads that no longer exist or are no longer opted in."""

@@ -212,6 +212,7 @@ async def test_while_the_api_server_is_killed_nothing_stops_and_nothing_is_doubl
             await asyncio.sleep(0.5)
             assert bench.ready(A, "s")  # Probes do not need the API server.
             await asyncio.to_thread(plane.start_api_server)
+            plane.restart_controllers()
             await bench.until(lambda name=name: bench.ready(A, [name]))  # type: ignore[misc]
             assert {"s", name} <= set(await pods_of(admin))
         assert bench.ready(A, "s")

@@ -184,6 +184,7 @@ async def test_while_the_api_server_is_killed_a_workload_keeps_its_claims(
             await asyncio.sleep(0.3)
             assert bench.ready(A, "s")
             await asyncio.to_thread(plane.start_api_server)
+            plane.restart_controllers()
             await bench.until(lambda name=name: bench.ready(A, [name]), 100)  # type: ignore[misc]
             await bench.until(
                 lambda old=old: bench.is_in(A, old, InstanceState.STOPPED),

@@ -112,7 +112,8 @@ async def install_definitions(admin: RawApi) -> None:
 
 async def test_every_granted_verb_is_used(plane: ControlPlane, admin: RawApi) -> None:
     await install_definitions(admin)
-    workload = {"metadata": {"name": "lws"}, "spec": {"replicas": 1}}
+    kind = {"apiVersion": LEADER_WORKER_SET.api_version, "kind": LEADER_WORKER_SET.kind}
+    workload = {**kind, "metadata": {"name": "lws"}, "spec": {"replicas": 1}}
     path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/serving/leaderworkersets"
     await admin.post(path, workload)
     reads = (POD, NODE, NODE_CLAIM, NODE_OVERLAY, LEADER_WORKER_SET, STATEFUL_SET)

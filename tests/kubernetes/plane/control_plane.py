@@ -65,6 +65,17 @@ class ControlPlane:
             "--unsafe-no-fsync",
         )  # fmt: skip
         self.start_api_server()
+        self._start_controllers()
+
+    def restart_controllers(self) -> None:
+        """Start scheduler and controllers again: they wait for long after many lost connections."""
+        for name in ("kube-controller-manager", "kube-scheduler"):
+            process = self._processes.pop(name)
+            process.kill()
+            process.wait()
+        self._start_controllers()
+
+    def _start_controllers(self) -> None:
         admin = f"--kubeconfig={self.kubeconfig()}"
         common = (admin, "--leader-elect=false", "--bind-address=127.0.0.1")
         self._run(

@@ -62,16 +62,24 @@ class Kubelet:
         self._changed: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._processes: set[Any] = set()
+        self._devices: dict[str, str] = {}
 
     async def register(self, gpus: int, labels: dict[str, str]) -> None:
         devices = {"cpu": "64", "memory": "512Gi", "pods": "250", "nvidia.com/gpu": str(gpus)}
+        self._devices = devices
+        for node in self.nodes:
+            meta = {"name": node, "labels": {"kubernetes.io/hostname": node, **labels}}
+            await self.api.post("/api/v1/nodes", {"metadata": meta})
+        await self._report_nodes()
+
+    async def _report_nodes(self) -> None:
+        """Say that the nodes are ready, also after the server was away for long."""
+        devices = self._devices
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
                  "lastHeartbeatTime": _stamp(), "lastTransitionTime": _stamp()}  # fmt: skip
         status = {"capacity": devices, "allocatable": devices, "conditions": [ready],
                   "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}  # fmt: skip
         for node in self.nodes:
-            meta = {"name": node, "labels": {"kubernetes.io/hostname": node, **labels}}
-            await self.api.post("/api/v1/nodes", {"metadata": meta})
             await self.api.patch(f"/api/v1/nodes/{node}/status", {"status": status}, STRATEGIC)
 
     async def renew_leases(self) -> None:
@@ -87,6 +95,8 @@ class Kubelet:
                     if code == 404:
                         meta = {"name": node, "namespace": "kube-node-lease"}
                         await self.api.call("POST", base, {"metadata": meta, "spec": spec})
+            with contextlib.suppress(*_LOST, AssertionError):
+                await self._report_nodes()
             await asyncio.sleep(10)
 
     async def follow(self) -> None:

@@ -110,6 +110,44 @@ async def test_a_lost_answer_removes_no_second_pod(bench: SlotBench) -> None:
     assert len(writes(cluster)) == 1
 
 
+async def test_a_lost_answer_is_not_mistaken_for_another_clients_write(bench: SlotBench) -> None:
+    cluster: Any = bench.cluster
+    wishes = [wish("a", 0), wish("b", 1)]
+    bench.assign(SLOT, *wishes, wish("c", 2))
+    await rounds(bench, 8)
+    assert cluster.replicas == 3
+    original = cluster.write_scale
+
+    async def lossy(*words: Any) -> Any:
+        cluster.lost_answers = 1
+        cluster.write_scale = original
+        return await original(*words)
+
+    cluster.write_scale = lossy
+    bench.assign(SLOT, *wishes, wish("c", 2), wish("d", 3))
+    await rounds(bench, 8)
+    assert cluster.replicas == 4
+    assert bench.state(SLOT, "d") is InstanceState.READY
+    assert len(writes(cluster)) == 2
+
+
+async def test_a_pod_that_never_gets_ready_does_not_hold_up_removals(
+    bench: SlotBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster: Any = bench.cluster
+    bench.assign(SLOT, wish("a", 0), wish("b", 1))
+    await rounds(bench)
+    broken = {"metadata": {"name": "e-broken", "labels": {"app": "e"}}, "spec": {"nodeName": "n"}}
+    cluster.put(POD, broken)
+    cluster.change(DEPLOYMENT, "e", {"spec": {"replicas": 3}})
+    bench.assign(SLOT, wish("a", 0, drain=True), wish("b", 1))
+    await rounds(bench, 8)
+    assert cluster.replicas == 3  # e-broken would leave instead
+    monkeypatch.setattr(workload_scaler, "_PATIENCE_S", 0.0)
+    await rounds(bench, 8)
+    assert cluster.replicas == 2
+
+
 async def test_growth_beyond_the_running_pods_writes_the_replicas(bench: SlotBench) -> None:
     cluster: Any = bench.cluster
     bench.assign(SLOT, wish("a", 0), wish("b", 1), wish("c", 2))
