@@ -184,9 +184,7 @@ class Promises:
             self._hold("15", known, f"{pool} is believed to cost {price.usd_per_h}")
 
     def _solver(self, controller: Controller, done: TickResult) -> None:
-        """Check lines 18 and 23: a missing answer changes nothing, and full plans keep to their
-        limit.
-        """
+        """Check lines 18 and 23: a missing answer changes nothing; full plans keep to a limit."""
         answers = done.observation.answers
         if answers and all(answer.outcome is Outcome.NONE for answer in answers):
             said = [e.record for e in done.effects if isinstance(e, PublishDecision)]
