@@ -212,7 +212,7 @@ def _unmanaged(reason: Reason, _: Text) -> str:
     now, *earlier = reason.quantities
     verb = "runs" if now == 1 else "run"
     then = f" ({earlier[0]:.0f} before)" if earlier else ""
-    servers = f"{now:.0f} of {reason.names[0]} {verb} without being started by Shoal{then}"
+    servers = f"{now:.0f} of {reason.names[0]} {verb} that Shoal did not start{then}"
     return f"{servers}; recommendations start from them"
 
 

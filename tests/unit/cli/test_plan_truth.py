@@ -260,7 +260,7 @@ def test_a_baseline_that_breaks_survive_is_marked(
     asked = declared(tmp_path, capsys, pools, mini("req_per_s: 4", "    survive: one-node\n"))
     code, out = asked.text("--strategy", strategy, "--no-explain")
     assert code == 0
-    said = rf"mini: survive one-node is not kept by {strategy}: losing a node of us/l40s"
+    said = rf"mini: survive one-node is violated by the plan of {strategy}: the loss of a node"
     assert re.search(said, flat(out))
     _, found = asked.json("--strategy", strategy, "--no-explain")
     assert [b["what"] for b in found["broken_promises"]] == ["survive one-node"]

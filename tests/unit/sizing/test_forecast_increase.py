@@ -64,6 +64,6 @@ def test_a_steady_rise_gets_capacity_for_its_extrapolated_rate() -> None:
     assert state.target_req_per_s == 9.5
     assert state.target_why is not None
     assert text(state.target_why) == (
-        "9.5 req/s expected in ~2 min because it has been rising for 3 min "
+        "9.5 req/s expected in ~2 min because the rate has been rising for 3 min "
         "(8.0 now, +0.90 a minute)"
     )
