@@ -45,26 +45,26 @@ def decide(
     guarded = active_controls(cluster, observation.controls, now_ms, observation.lag_ms)
     observed = observe(state, observation, guarded, now_ms)
     sized = size(observed)
-    applied = apply_plans(observed, sized)
+    applied = apply_plans(sized.fleet)
     requested = request_plans(observed, applied)
 
-    ground = applied.ground
+    fleet, inputs = applied.fleet, observed.inputs
     restrictions = {
         **guarded.reasons,
-        **retained_notices(observed.inputs.retained_models, guarded),
-        **_drains_too_short(guarded.cluster, ground.models),
+        **retained_notices(inputs.retained_models, guarded),
+        **_drains_too_short(guarded.cluster, fleet.models),
     }
     after = replace(
         state,
-        groups=ground.groups,
-        models={model: view.state for model, view in ground.views.items()},
-        combos=ground.combos,
-        evaluated_at=observed.evaluated_at,
+        groups=fleet.groups,
+        models={model: view.state for model, view in fleet.views.items()},
+        combos=fleet.combos,
+        evaluated_at=inputs.evaluated_at,
         services={service.model: service for service in guarded.cluster.services},
-        supply=observed.supply,
-        backoff=ground.backoff,
-        silent_nodes=ground.sight.silent,
-        lost_nodes=ground.sight.lost,
+        supply=inputs.supply,
+        backoff=inputs.backoff,
+        silent_nodes=fleet.sight.silent,
+        lost_nodes=fleet.sight.lost,
         pending={**applied.pending, **{one.request.urgency: one for one in requested.requests}},
         full=requested.full,
         next_serial=applied.next_serial,
@@ -84,9 +84,9 @@ def decide(
         *applied.decisions,
         *requested.decisions,
     )
-    frozen_routes = FrozenRoutes(guarded.advised, observed.inputs.retained_models)
+    frozen_routes = FrozenRoutes(guarded.advised, inputs.retained_models)
     new_state, published = publish(
-        state, after, ground.sight, ground.cluster, decisions, now_ms, frozen_routes
+        state, after, fleet.sight, fleet.cluster, decisions, now_ms, frozen_routes
     )
     return new_state, (*published, *(SolveRequested(one.request) for one in requested.requests))
 

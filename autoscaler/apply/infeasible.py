@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from autoscaler.apply.context import ChangeContext
+from autoscaler.apply.decision import decision_about
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.reason import Reason, about
+from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.planning.planner_messages import PlanAnswer
 from autoscaler.state.controller_state import ModelState
 from autoscaler.state.decision_record import NOTICE_INTERVAL_MS
@@ -31,14 +32,14 @@ def unmet_demand(
     runs: int,
     state: ModelState,
     service: Service,
-    scene: ChangeContext,
+    fleet: TickFleet,
 ) -> tuple[list[Decision], ModelState]:
     """Store in the state that no more capacity is available, and report it periodically. short,
     sought: unserved and requested demand in requests/s; both include the derating, which is removed
     here. runs: number of planned combos now. If the target has risen since the request, the
     difference is requested at once.
     """
-    now_ms = scene.now_ms
+    now_ms = fleet.now_ms
     short, sought = short * state.derate, sought * state.derate
     served = short <= RATE_EPSILON
     until_ms = now_ms + ASK_AGAIN_MS
@@ -48,7 +49,7 @@ def unmet_demand(
     if state.shortage_noticed_ms and now_ms - state.shortage_noticed_ms < NOTICE_INTERVAL_MS:
         return [], state
     model = service.model
-    bound = (why for why in answer.binding if _concerns(why.subject, service, scene))
+    bound = (why for why in answer.binding if _concerns(why.subject, service, fleet))
     limits = (*about(answer.notes, model), *bound) or (Reason(ReasonCode.NOTHING_MORE, model),)
     state = replace(state, shortage_noticed_ms=now_ms)
     code, figures = ReasonCode.UNSERVED, (short, sought)
@@ -56,8 +57,8 @@ def unmet_demand(
         code, figures = ReasonCode.FLOOR_UNMET, (float(service.min_instances), float(runs))
     why = Reason(code, model, quantities=figures, because=limits)
     over_ms = state.overload_since_ms
-    decision = scene.decision(
-        model, "infeasible", [why], state, applied=False, over_since_ms=over_ms
+    decision = decision_about(
+        fleet, model, "infeasible", [why], state, applied=False, over_since_ms=over_ms
     )
     return [decision], state
 
@@ -67,23 +68,23 @@ def slo_unattainable(
     target: Iterable[str],
     state: ModelState,
     service: Service,
-    scene: ChangeContext,
+    fleet: TickFleet,
 ) -> tuple[list[Decision], ModelState]:
     """Report periodically that no available GPU meets the SLO at the present request lengths.
 
     target: the planned combos of `service`.
     """
-    late = any(not scene.combos[i].meets_slo for i in target if i in scene.combos)
+    late = any(not fleet.combos[i].meets_slo for i in target if i in fleet.combos)
     again_ms = state.slo_noticed_ms + NOTICE_INTERVAL_MS
-    if not late or (state.slo_noticed_ms and scene.now_ms < again_ms):
+    if not late or (state.slo_noticed_ms and fleet.now_ms < again_ms):
         return [], state
     why = about(answer.notes, service.model) or (Reason(ReasonCode.OUTSIDE_SLO, service.model),)
-    decision = scene.decision(service.model, "infeasible", why, state, applied=False)
-    return [decision], replace(state, slo_noticed_ms=scene.now_ms)
+    decision = decision_about(fleet, service.model, "infeasible", why, state, applied=False)
+    return [decision], replace(state, slo_noticed_ms=fleet.now_ms)
 
 
 def constraints_violated(
-    answer: PlanAnswer, state: ModelState, service: Service, scene: ChangeContext
+    answer: PlanAnswer, state: ModelState, service: Service, fleet: TickFleet
 ) -> tuple[list[Decision], ModelState]:
     """Report the constraints that the plan violates, except demand: survival, the spot limit.
 
@@ -97,15 +98,15 @@ def constraints_violated(
     ]
     told = tuple(promise.code for promise in broken)
     again_ms = state.violations_noticed_ms + _PROMISE_AGAIN_MS
-    again = not state.violations_noticed_ms or scene.now_ms >= again_ms
+    again = not state.violations_noticed_ms or fleet.now_ms >= again_ms
     if not broken or not (again or set(told) - set(state.violations_noticed)):
         return [], replace(state, violations_noticed=told)
-    decision = scene.decision(service.model, "infeasible", broken, state, applied=False)
-    return [decision], replace(state, violations_noticed_ms=scene.now_ms, violations_noticed=told)
+    decision = decision_about(fleet, service.model, "infeasible", broken, state, applied=False)
+    return [decision], replace(state, violations_noticed_ms=fleet.now_ms, violations_noticed=told)
 
 
-def _concerns(subject: str, service: Service, scene: ChangeContext) -> bool:
+def _concerns(subject: str, service: Service, fleet: TickFleet) -> bool:
     if subject in ("*", service.model):
         return True
-    pool = next((p for p in scene.cluster.pools if p.id == subject), None)
+    pool = next((p for p in fleet.cluster.pools if p.id == subject), None)
     return pool is not None and (not service.regions or pool.region in service.regions)

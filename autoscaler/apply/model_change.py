@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.apply.context import ChangeContext
 from autoscaler.apply.scale_in_guards import is_exchange, raw_req_per_s_of
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.scale_in_evidence import slo_pressure
+from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, raw_req_per_s
 from autoscaler.rollout.diff import FreeCapacity, leaving, start
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
@@ -82,7 +82,7 @@ def apply_change(
     groups: Mapping[str, ServingGroup],
     site: FreeCapacity,
     state: ModelState,
-    scene: ChangeContext,
+    fleet: TickFleet,
     short: float = 0.0,
 ) -> AppliedChange:
     """Apply `change`. counting: the model's groups that count as capacity; groups: the groups of
@@ -91,32 +91,32 @@ def apply_change(
     if not change.adds and not change.removes:
         return AppliedChange(groups, site, state, (), (), (), Counter(), 0.0, change.left_out)
     counting = list(counting)
-    prices = scene.cluster.prices_usd_per_h()
-    before_usd = billed_usd_per_h(groups.values(), scene.sight, prices)
-    change, site, switched = apply_switch(change, service, counting, site, scene)
+    prices = fleet.cluster.prices_usd_per_h()
+    before_usd = billed_usd_per_h(groups.values(), fleet.sight, prices)
+    change, site, switched = apply_switch(change, service, counting, site, fleet)
     was = {group.switch.source for group in switched if group.switch}
-    placed = start(change.adds, scene.combos, service, site, scene.now_ms)
+    placed = start(change.adds, fleet.combos, service, site, fleet.now_ms)
     counting = [group for group in counting if group.name not in was]
     change = _affordable(
-        change, placed.groups, placed.unplaced, counting, service, scene, bool(switched)
+        change, placed.groups, placed.unplaced, counting, service, fleet, bool(switched)
     )
     kept = {name: group for name, group in groups.items() if name not in was}
-    leave = leaving(change.removes, counting, kept.values(), scene.sight)
+    leave = leaving(change.removes, counting, kept.values(), fleet.sight)
     gone = {group.name for group in leave}
     kept |= {group.name: group for group in (*switched, *placed.groups)}
     staying = [group for group in kept.values() if group.name not in gone]
-    delta_usd = billed_usd_per_h(staying, scene.sight, prices) - before_usd
+    delta_usd = billed_usd_per_h(staying, fleet.sight, prices) - before_usd
     makes_room = bool(leave and placed.unplaced)
     yields = short > RATE_EPSILON or makes_room
     after = tuple(group.name for group in placed.groups)
-    kept |= {g.name: replace(retire(g, scene.now_ms, after), yields=yields) for g in leave}
+    kept |= {g.name: replace(retire(g, fleet.now_ms, after), yields=yields) for g in leave}
     if makes_room:
-        state = replace(state, preemption_until_ms=scene.now_ms + _MAKE_ROOM_MS)
+        state = replace(state, preemption_until_ms=fleet.now_ms + _MAKE_ROOM_MS)
     come = (*placed.groups, *switched)
     going = (*leave, *(groups[name] for name in sorted(was)))
     if come or going:
-        net = raw_req_per_s(come, scene.combos) - raw_req_per_s(going, scene.combos)
-        view = scene.views[service.model]
+        net = raw_req_per_s(come, fleet.combos) - raw_req_per_s(going, fleet.combos)
+        view = fleet.views[service.model]
         both = bool(come and going)
         state = after_change(state, net, both, view, outward=change.urgent and bool(come))
     return AppliedChange(
@@ -130,7 +130,7 @@ def apply_switch(
     service: Service,
     counting: list[ServingGroup],
     site: FreeCapacity,
-    scene: ChangeContext,
+    fleet: TickFleet,
 ) -> tuple[Change, FreeCapacity, tuple[ServingGroup, ...]]:
     """Apply the part of `change` that needs no other GPUs, by switching groups to other combos in
     place. Returns the rest of the change, the free capacity, and the switched groups. A group
@@ -138,16 +138,16 @@ def apply_switch(
     model that gains capacity, the disruption budget is the limit instead. The remaining groups are
     replaced by new groups.
     """
-    policy = scene.cluster.policy
+    policy = fleet.cluster.policy
     if not change.adds or not change.removes or not policy.switches_roles:
         return change, site, ()
-    gains = raw_req_per_s_of(change.adds, scene.combos) > raw_req_per_s_of(
-        change.removes, scene.combos
+    gains = raw_req_per_s_of(change.adds, fleet.combos) > raw_req_per_s_of(
+        change.removes, fleet.combos
     )
-    view = scene.views[service.model]
-    room = room_to_switch(view, service, counting, scene.combos, scene.sight, gains)
+    view = fleet.views[service.model]
+    room = room_to_switch(view, service, counting, fleet.combos, fleet.sight, gains)
     switched = in_place(
-        change.adds, change.removes, counting, scene.combos, room, site.serial, scene.now_ms
+        change.adds, change.removes, counting, fleet.combos, room, site.serial, fleet.now_ms
     )
     before = {group.name: group.combo_id for group in counting}
     adds = change.adds - Counter(group.combo_id for group in switched)
@@ -221,7 +221,7 @@ def _affordable(
     unplaced: Counter[str],
     counting: list[ServingGroup],
     service: Service,
-    scene: ChangeContext,
+    fleet: TickFleet,
     switches: bool,
 ) -> Change:
     """`change` after some additions found no room: it keeps only the removals that the capacity
@@ -231,16 +231,16 @@ def _affordable(
     if not unplaced:
         return change
     left_out = no_room(unplaced)
-    view = scene.views[service.model]
-    spare = raw_req_per_s(counting, scene.combos) + raw_req_per_s(placed, scene.combos)
+    view = fleet.views[service.model]
+    spare = raw_req_per_s(counting, fleet.combos) + raw_req_per_s(placed, fleet.combos)
     spare -= view.raw_for(view.state.target_req_per_s)
     budget = max(0.0, spare)
     if change.makes_room and not switches:
-        each = (raw_req_per_s([group], scene.combos) for group in counting)
+        each = (raw_req_per_s([group], fleet.combos) for group in counting)
         budget = max(budget, service.max_leaving_req_per_s(each))
     allowed: Counter[str] = Counter()
     for combo_id, count in sorted(change.removes.items()):
-        rate = raw_req_per_s_of({combo_id: 1}, scene.combos)
+        rate = raw_req_per_s_of({combo_id: 1}, fleet.combos)
         for _ in range(count):
             if rate <= budget + RATE_EPSILON:
                 allowed[combo_id] += 1

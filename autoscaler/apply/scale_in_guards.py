@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from autoscaler.apply.context import ChangeContext
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.scale_in_evidence import is_stale, scale_in_paused, slo_pressure
 from autoscaler.estimate.windows import Stats
 from autoscaler.model.prediction_drift import drift_veto
+from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.rollout.reversal_limit import scale_in_within_limit
 from autoscaler.sizing.scale_in import stale_evidence
 from autoscaler.sizing.sizing_rate import sizing_rate
@@ -26,7 +26,7 @@ NOT_COVERED = Reason(ReasonCode.NOT_COVERED)  # since the plan, demand rose or c
 
 
 def scale_in_veto(
-    view: ModelView, adds: Counter[str], removes: Counter[str], short: float, scene: ChangeContext
+    view: ModelView, adds: Counter[str], removes: Counter[str], short: float, fleet: TickFleet
 ) -> Reason | None:
     """The reason why nothing of the model may be removed now; None if the removal is allowed."""
     if view.frozen is not None:
@@ -34,8 +34,8 @@ def scale_in_veto(
     # Use the real fleet, because the view counts an open proposal as applied.
     proposal = view.state.proposal
     waiting = dict(proposal.change) if proposal is not None and not proposal.rejected else {}
-    raw = view.raw_req_per_s - raw_req_per_s_of(waiting, scene.combos)
-    change = raw_req_per_s_of(adds, scene.combos) - raw_req_per_s_of(removes, scene.combos)
+    raw = view.raw_req_per_s - raw_req_per_s_of(waiting, fleet.combos)
+    change = raw_req_per_s_of(adds, fleet.combos) - raw_req_per_s_of(removes, fleet.combos)
     # Even an increase within the planned capacity may need the capacity that would be removed.
     present = max(view.state.target_req_per_s, sizing_rate(view.demand, view.policy).req_per_s)
     if short <= RATE_EPSILON and raw + change < view.raw_for(present) * (1 - RATE_EPSILON):
@@ -49,8 +49,8 @@ def scale_in_veto(
         )
     # An exchange is no reversal, but needs the evidence of a removal.
     exchange = adds and is_exchange(change, view)
-    return (None if exchange else reversal_veto(view, scene.now_ms)) or insufficient_evidence(
-        view, scene.now_ms
+    return (None if exchange else reversal_veto(view, fleet.now_ms)) or insufficient_evidence(
+        view, fleet.now_ms
     )
 
 

@@ -5,8 +5,8 @@ The target is set in `autoscaler.sizing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
@@ -21,15 +21,16 @@ from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.estimate.windows import NoData
 from autoscaler.estimate.workload_mix import declared_mix, estimate_kind_mix, estimate_mix
 from autoscaler.model.prediction_drift import start_times_s, update_drift
+from autoscaler.model.tick_fleet import TickInputs
 from autoscaler.model.unmanaged_servers import adopt_unmanaged
 from autoscaler.planning.planner_messages import Outcome
-from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
+from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.launch_failures import Faults
-from autoscaler.rollout.serving_group import ServingGroup, combo_id_of
+from autoscaler.rollout.serving_group import combo_id_of
 from autoscaler.state.controller_state import ControllerState, ModelState, Observation
 from autoscaler.state.decision_record import notice
-from autoscaler.state.model_view import ModelView, RoutedTraffic
+from autoscaler.state.model_view import ModelView
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
@@ -38,23 +39,8 @@ _SAY_SILENCE_MS = 10_000
 _CV_MATTERS = 1.25
 
 
-@dataclass(frozen=True, slots=True)
-class ModelUpdateInputs:
-    """Inputs of all models' views in a tick. retained_models: models that are no longer declared,
-    with groups that Shoal may not change."""
-
-    state: ControllerState
-    observation: Observation
-    cluster: Cluster
-    combos: Mapping[str, Combo]
-    now_ms: int
-    frozen: Mapping[str, Reason] = field(default_factory=dict)
-    routed: Mapping[str, RoutedTraffic] = field(default_factory=dict)
-    retained_models: frozenset[str] = frozenset()
-
-
 def update_models(
-    inputs: ModelUpdateInputs, faults: Faults, sight: FleetSnapshot
+    inputs: TickInputs, faults: Faults, sight: FleetSnapshot
 ) -> dict[str, ModelState]:
     """The updated state of every declared model: measured lengths, forecast, and new losses of
     capacity."""
@@ -87,7 +73,7 @@ def update_models(
     return found
 
 
-def _with_mix(state: ModelState, service: Service, inputs: ModelUpdateInputs) -> ModelState:
+def _with_mix(state: ModelState, service: Service, inputs: TickInputs) -> ModelState:
     """`state` with updated shares of the workload types, if plans use shares. Updated every ten
     seconds."""
     kinds: Sequence[WorkloadType | RequestType] = ()
@@ -110,7 +96,7 @@ def _with_mix(state: ModelState, service: Service, inputs: ModelUpdateInputs) ->
     return state if mix == state.mix else replace(state, mix=mix)
 
 
-def _with_lengths(state: ModelState, service: Service, inputs: ModelUpdateInputs) -> ModelState:
+def _with_lengths(state: ModelState, service: Service, inputs: TickInputs) -> ModelState:
     """`state` with updated lengths and burstiness, every ten seconds because they change slowly."""
     if not _is_due(service, inputs):
         return state
@@ -126,7 +112,7 @@ def _with_lengths(state: ModelState, service: Service, inputs: ModelUpdateInputs
 
 
 def _with_forecast(
-    state: ModelState, service: Service, inputs: ModelUpdateInputs, starts: Mapping[str, float]
+    state: ModelState, service: Service, inputs: TickInputs, starts: Mapping[str, float]
 ) -> ModelState:
     """`state` with the expected demand at the time when an instance started now would be ready."""
     if not _is_due(service, inputs):
@@ -146,7 +132,7 @@ def _stagger_slot(service: Service) -> int:
     return sum(service.model.encode())
 
 
-def _is_due(service: Service, inputs: ModelUpdateInputs) -> bool:
+def _is_due(service: Service, inputs: TickInputs) -> bool:
     """Whether the model's slow update is due: once in ten seconds, at a second that depends on the
     model. Ticks may be more than a second apart."""
     before_ms = inputs.state.ticked_ms or inputs.state.started_ms
@@ -154,105 +140,6 @@ def _is_due(service: Service, inputs: ModelUpdateInputs) -> bool:
     return (inputs.now_ms + own_ms) // _LENGTHS_EVERY_MS != (
         before_ms + own_ms
     ) // _LENGTHS_EVERY_MS
-
-
-def views(
-    inputs: ModelUpdateInputs,
-    groups: Iterable[ServingGroup],
-    models: Mapping[str, ModelState],
-    sight: FleetSnapshot,
-) -> dict[str, ModelView]:
-    """A view of every declared model."""
-    of = by_model(groups)
-    return {
-        s.model: _view(inputs, s, models[s.model], of.get(s.model, []), sight)
-        for s in inputs.cluster.services
-    }
-
-
-def refresh_views(
-    views_: Mapping[str, ModelView],
-    inputs: ModelUpdateInputs,
-    before: tuple[ServingGroup, ...],
-    after: tuple[ServingGroup, ...],
-    models: Mapping[str, ModelState],
-    sight: FleetSnapshot,
-) -> dict[str, ModelView]:
-    """`views_`, with new views for the models whose groups or state changed."""
-    if after is before and all(view.state is models[model] for model, view in views_.items()):
-        return dict(views_)
-    old = {group.name: group for group in before}
-    touched = {group.model for group in after if old.pop(group.name, None) is not group}
-    touched |= {group.model for group in old.values()}
-    touched |= {model for model, view in views_.items() if view.state is not models[model]}
-    of = by_model(group for group in after if group.model in touched)
-    return {
-        model: _view(inputs, view.service, models[model], of.get(model, []), sight)
-        if model in touched
-        else view
-        for model, view in views_.items()
-    }
-
-
-def _view(
-    inputs: ModelUpdateInputs,
-    service: Service,
-    state: ModelState,
-    groups: list[ServingGroup],
-    sight: FleetSnapshot,
-) -> ModelView:
-    combos = inputs.combos
-    counting = [group for group in groups if sight.counts(group)]
-    if service.managed:
-        count, raw = len(counting), raw_req_per_s(counting, combos)
-        if state.proposal is not None and not state.proposal.rejected:
-            # An open proposal counts as approved, so that the planner plans only what it does not
-            # cover.
-            change = [(i, n) for i, n in state.proposal.change if i in combos]
-            count += sum(n for _, n in change)
-            raw += sum(combos[i].req_per_s * n for i, n in change)
-    else:
-        count = sum(n for _, n in state.recommended)
-        raw = sum(combos[i].req_per_s * n for i, n in state.recommended if i in combos)
-    ready = [g for g in counting if sight.views[g.name].all_ready]
-    settled = len(ready) == len(counting)
-    since_ms = (state.settled_ms or inputs.now_ms) if settled else 0
-    instances = sight.fleet.instances
-    held = sum(
-        instances[p.instance].in_flight for g in groups for p in g.placed if p.instance in instances
-    )
-    routes = inputs.state.routes.get(service.model)
-    view = ModelView(
-        service=service,
-        policy=inputs.cluster.policy,
-        now_ms=inputs.now_ms,
-        started_ms=inputs.state.started_ms,
-        state=replace(state, settled_ms=since_ms) if since_ms != state.settled_ms else state,
-        demand=inputs.observation.demand.get(service.model, UNKNOWN_DEMAND),
-        groups=count,
-        raw_req_per_s=raw,
-        ready=tuple(combos[g.combo_id] for g in ready if g.combo_id in combos),
-        nothing_starting=settled,
-        requests_in_engines=held,
-        route_generation=routes.generation if routes else 0,
-        frozen=inputs.frozen.get(service.model),
-        routed=inputs.routed.get(service.model),
-    )
-    if not state.lost_ms or not view.covers or count < service.min_instances:
-        return view
-    if any(group.counts and sight.views[group.name].lost for group in groups):
-        return view
-    return replace(view, state=replace(view.state, lost_ms=0))
-
-
-def with_states(
-    views_: Mapping[str, ModelView], models: Mapping[str, ModelState]
-) -> dict[str, ModelView]:
-    """`views_` with the states in `models`."""
-    return {
-        model: view if view.state is models[model] else replace(view, state=models[model])
-        for model, view in views_.items()
-    }
 
 
 def data_notices(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState], list[Decision]]:

@@ -7,25 +7,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from autoscaler.apply.model_change import room_to_switch
 from autoscaler.apply.scale_in_guards import scale_in_allowed
-from autoscaler.domain.cluster import Cluster, Market, Mode, Service
-from autoscaler.domain.combo import Combo
+from autoscaler.domain.cluster import Market, Mode, Service
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
+from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.model.unmanaged_servers import is_uncounted
 from autoscaler.planning.planner_messages import PlanRequest, RouteTraffic, Urgency
-from autoscaler.rollout.backoff import Backoff, resting_nodes, scarce_pools
-from autoscaler.rollout.capacity_and_cost import by_model, nodes_of, rented_since_ms
-from autoscaler.rollout.fleet_snapshot import FleetSnapshot
+from autoscaler.replan.launch_limits import obtainable_nodes, unusable_nodes
+from autoscaler.rollout.capacity_and_cost import by_model, nodes_of
 from autoscaler.rollout.node_limits import planned_nodes
 from autoscaler.rollout.role_switch import switchable
-from autoscaler.rollout.serving_group import ServingGroup
-from autoscaler.rollout.supply import Supply, obtainable
 from autoscaler.state.controller_state import ModelState, Pending
-from autoscaler.state.model_view import SLIVER, ModelView
+from autoscaler.state.model_view import SLIVER
 from autoscaler.state.replan_trigger import Trigger
 
 GIVE_UP_MS = {Urgency.URGENT: 120_000, Urgency.FULL: 1_800_000}
@@ -35,59 +32,26 @@ every request, even if it found no plan."""
 _RATE_MATTERS = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class PlanningContext:
-    """The fleet, states and supply after this tick's changes, from which plan requests are made."""
-
-    cluster: Cluster
-    sight: FleetSnapshot
-    groups: tuple[ServingGroup, ...]
-    models: Mapping[str, ModelState]
-    views: Mapping[str, ModelView]
-    supply: Supply
-    backoff: Mapping[str, Backoff]
-    now_ms: int
-    combos: Mapping[str, Combo] = field(default_factory=dict)
-    routes: tuple[RouteTraffic, ...] = ()
-
-    def unusable_nodes(self) -> frozenset[str]:
-        """Nodes on which nothing may be launched now."""
-        return self.sight.unusable | resting_nodes(self.backoff, self.now_ms)
-
-    def closed_pools(self) -> frozenset[str]:
-        """Pools in which nothing may be launched now."""
-        if not self.backoff:
-            return self.sight.shut_pools
-        serving = self.sight.serving_pools()
-        return self.sight.shut_pools | scarce_pools(self.backoff, serving, self.now_ms)
-
-    def obtainable(self) -> dict[str, int]:
-        """Further nodes that can be rented, per rented pool with known supply."""
-        rented = rented_since_ms(self.groups)
-        return obtainable(self.supply, self.cluster.pools, rented, self.closed_pools())
-
-
-def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -> tuple[str, ...]:
+def models_below_target(fleet: TickFleet) -> tuple[str, ...]:
     """Models that need more capacity at once: below target or floor, or with unknown capacity.
 
     Managed models come first; recommended models only if no managed model is below target. A model
     for which no more capacity was available waits before its next request. It is included earlier
     if another model makes a request, so that free capacity is assigned by priority. Models that
-    make room or wait for room are left to a full plan. Models with uncounted servers wait. valued:
-    the demand at which the planner last evaluated each model's combos.
+    make room or wait for room are left to a full plan. Models with uncounted servers wait.
     """
     found: list[str] = []
     waiting: list[str] = []
-    for service in ground.cluster.services:
-        state = ground.models[service.model]
-        view = ground.views[service.model]
-        if ground.now_ms < state.preemption_until_ms or is_uncounted(service, state):
+    for service in fleet.cluster.services:
+        state = fleet.models[service.model]
+        view = fleet.views[service.model]
+        if fleet.now_ms < state.preemption_until_ms or is_uncounted(service, state):
             continue
         # A higher target alone needs no new request while only the floor is unmet.
-        waits = ground.now_ms < state.unmet_until_ms and (
+        waits = fleet.now_ms < state.unmet_until_ms and (
             view.covers or state.target_req_per_s <= state.unmet_req_per_s * 1.05
         )
-        known = valued.get(service.model)
+        known = fleet.inputs.evaluated_at.get(service.model)
         mix_moved = service.graph is not None and known is not None and known.mix != state.mix
         if view.groups and (mix_moved or _is_stale(known, state)):
             found.append(service.model)
@@ -96,9 +60,9 @@ def models_below_target(ground: PlanningContext, valued: Mapping[str, Demand]) -
             (waiting if waits else found).append(service.model)
     if not found:
         return ()
-    alike = managed_first(found, ground, advise=False)
-    managed = ground.views[alike[0]].service.managed
-    waiting = [model for model in waiting if ground.views[model].service.managed is managed]
+    alike = managed_first(found, fleet, advise=False)
+    managed = fleet.views[alike[0]].service.managed
+    waiting = [model for model in waiting if fleet.views[model].service.managed is managed]
     return tuple(sorted((*alike, *waiting)))
 
 
@@ -113,73 +77,79 @@ def _is_stale(valued: Demand | None, state: ModelState) -> bool:
     return high > _RATE_MATTERS * max(low, 1e-3)
 
 
-def urgent_request(number: int, ground: PlanningContext, scope: tuple[str, ...]) -> Pending:
+def urgent_request(number: int, fleet: TickFleet, scope: tuple[str, ...]) -> Pending:
     """A request for additions to the models in `scope`."""
-    known = (ground.models[model].target_why for model in scope)
+    known = (fleet.models[model].target_why for model in scope)
     reasons = tuple(why for why in known if why is not None)
     request = replace(
-        _request(number, Urgency.URGENT, ground, scope), scale_in_locked=_fixed(ground, scope)
+        _request(number, Urgency.URGENT, fleet, scope), scale_in_locked=_fixed(fleet, scope)
     )
     return Pending(request, reasons)
 
 
 def full_request(
-    number: int, ground: PlanningContext, scope: tuple[str, ...], triggers: Iterable[Trigger]
+    number: int,
+    fleet: TickFleet,
+    scope: tuple[str, ...],
+    triggers: Iterable[Trigger],
+    routes: tuple[RouteTraffic, ...],
 ) -> Pending:
-    """A request for a full plan of `scope`."""
+    """A request for a full plan of `scope`. routes: traffic of services that route to several
+    models."""
     triggers = tuple(triggers)
     reasons = tuple(trigger.why for trigger in triggers)
-    request = _request(number, Urgency.FULL, ground, scope)
+    request = _request(number, Urgency.FULL, fleet, scope)
     request = replace(
         request,
-        surge_only=_needs_surge_room(ground, triggers),
-        scale_in_locked=_keeps(ground, scope),
-        switchable=may_switch(ground, scope),
+        surge_only=_needs_surge_room(fleet, triggers),
+        scale_in_locked=_keeps(fleet, scope),
+        switchable=may_switch(fleet, scope),
+        routes=routes,
     )
     return Pending(request, reasons)
 
 
-def _keeps(ground: PlanningContext, scope: tuple[str, ...]) -> tuple[str, ...]:
+def _keeps(fleet: TickFleet, scope: tuple[str, ...]) -> tuple[str, ...]:
     """Models of `scope` whose capacity may not shrink now."""
-    views = [ground.views[model] for model in scope]
-    if ground.cluster.policy.spends_budget or not all(view.covers for view in views):
+    views = [fleet.views[model] for model in scope]
+    if fleet.cluster.policy.spends_budget or not all(view.covers for view in views):
         return ()
-    return tuple(view.service.model for view in views if not scale_in_allowed(view, ground.now_ms))
+    return tuple(view.service.model for view in views if not scale_in_allowed(view, fleet.now_ms))
 
 
-def may_switch(ground: PlanningContext, scope: Collection[str]) -> tuple[tuple[str, int], ...]:
+def may_switch(fleet: TickFleet, scope: Collection[str]) -> tuple[tuple[str, int], ...]:
     """Combos of the models in `scope` that may take other roles now, and how many of each."""
-    if not scope or not ground.cluster.policy.switches_roles:
+    if not scope or not fleet.cluster.policy.switches_roles:
         return ()
-    running = by_model(group for group in ground.groups if ground.sight.counts(group))
+    running = by_model(group for group in fleet.groups if fleet.sight.counts(group))
     found: Counter[str] = Counter()
     for model in scope:
-        view, own = ground.views[model], running.get(model, [])
+        view, own = fleet.views[model], running.get(model, [])
         if view.frozen is not None:
             continue
         if not view.service.managed:
-            found.update(dict(ground.models[model].recommended))
+            found.update(dict(fleet.models[model].recommended))
             continue
-        room = room_to_switch(view, view.service, own, ground.combos, ground.sight, True)
+        room = room_to_switch(view, view.service, own, fleet.combos, fleet.sight, True)
         found += switchable(own, room)
     return tuple(sorted(found.items()))
 
 
-def _fixed(ground: PlanningContext, scope: tuple[str, ...]) -> tuple[str, ...]:
+def _fixed(fleet: TickFleet, scope: tuple[str, ...]) -> tuple[str, ...]:
     """Models of `scope` from which nothing may be removed, so that an urgent answer only adds to
     them."""
-    views = [ground.views[model] for model in scope]
+    views = [fleet.views[model] for model in scope]
     fixed = (v for v in views if v.frozen is not None or v.service.mode is not Mode.ACT)
     return tuple(view.service.model for view in fixed)
 
 
-def _needs_surge_room(ground: PlanningContext, triggers: tuple[Trigger, ...]) -> bool:
+def _needs_surge_room(fleet: TickFleet, triggers: tuple[Trigger, ...]) -> bool:
     """Whether every trigger is an exchange that found no room. Then the plan must add before it
     removes; an unrestricted plan would find no room again."""
     return all(
         trigger.is_partly_applied
         and trigger.scope
-        and all(ground.views[model].covers for model in trigger.scope)
+        and all(fleet.views[model].covers for model in trigger.scope)
         for trigger in triggers
     )
 
@@ -193,22 +163,22 @@ def within_deadline(pending: Mapping[Urgency, Pending], now_ms: int) -> dict[Urg
     }
 
 
-def managed_first(scope: Collection[str], ground: PlanningContext, advise: bool) -> tuple[str, ...]:
+def managed_first(scope: Collection[str], fleet: TickFleet, advise: bool) -> tuple[str, ...]:
     """The models of `scope` to plan together: the managed models, or with `advise` the recommended
     models; the other kind if there are none. The kinds are planned separately, because
     recommendations must not take capacity from managed models."""
-    asked = [service for service in ground.cluster.services if service.model in scope]
+    asked = [service for service in fleet.cluster.services if service.model in scope]
     some = [service for service in asked if service.managed is not advise]
     return tuple(service.model for service in some or asked)
 
 
 def _request(
-    number: int, urgency: Urgency, ground: PlanningContext, scope: tuple[str, ...]
+    number: int, urgency: Urgency, fleet: TickFleet, scope: tuple[str, ...]
 ) -> PlanRequest:
     demands = []
-    for service in ground.cluster.services:
-        state = ground.models[service.model]
-        view = ground.views[service.model]
+    for service in fleet.cluster.services:
+        state = fleet.models[service.model]
+        view = fleet.views[service.model]
         rate = state.target_req_per_s / state.derate
         if view.covers:
             # The tolerance of `covers` applies here too, because a request for a new evaluation
@@ -218,36 +188,35 @@ def _request(
     return PlanRequest(
         number=number,
         urgency=urgency,
-        at_ms=ground.now_ms,
+        at_ms=fleet.now_ms,
         demands=tuple(demands),
-        fleet=tuple(sorted(_fleet(ground, scope).items())),
-        rented_nodes=_rented(ground),
-        unusable_nodes=_unusable(ground),
-        obtainable=tuple(sorted(ground.obtainable().items())),
-        leaving_gpus=_leaving_gpus(ground),
-        prices_usd_per_h=tuple(sorted(ground.supply.prices_usd_per_h().items())),
+        fleet=tuple(sorted(_running_counts(fleet, scope).items())),
+        rented_nodes=_rented(fleet),
+        unusable_nodes=_unusable(fleet),
+        obtainable=tuple(sorted(obtainable_nodes(fleet).items())),
+        leaving_gpus=_leaving_gpus(fleet),
+        prices_usd_per_h=tuple(sorted(fleet.inputs.supply.prices_usd_per_h().items())),
         scope=scope,
-        floors=tuple((s.model, s.min_instances) for s in ground.cluster.services if s.floors),
-        routes=ground.routes if urgency is Urgency.FULL else (),
+        floors=tuple((s.model, s.min_instances) for s in fleet.cluster.services if s.floors),
     )
 
 
-def _fleet(ground: PlanningContext, scope: tuple[str, ...]) -> Counter[str]:
+def _running_counts(fleet: TickFleet, scope: tuple[str, ...]) -> Counter[str]:
     """The fleet at the start of a plan for `scope`: existing groups, and the last recommendation
     for recommended models."""
-    others = {s.model: s for s in ground.cluster.services if not s.managed}
+    others = {s.model: s for s in fleet.cluster.services if not s.managed}
     recommended = others.keys() & set(scope)
-    fleet = Counter(
+    counts = Counter(
         group.combo_id
-        for group in ground.groups
-        if group.model not in recommended and ground.sight.counts(group)
+        for group in fleet.groups
+        if group.model not in recommended and fleet.sight.counts(group)
     )
     for model, service in others.items():
-        state = ground.models[model]
-        fleet.update(
+        state = fleet.models[model]
+        counts.update(
             dict(state.recommended) if model in recommended else _unmanaged_counts(service, state)
         )
-    return fleet
+    return counts
 
 
 def _unmanaged_counts(service: Service, state: ModelState) -> dict[str, int]:
@@ -255,34 +224,34 @@ def _unmanaged_counts(service: Service, state: ModelState) -> dict[str, int]:
     return {service.unmanaged: state.unmanaged} if service.unmanaged and state.unmanaged else {}
 
 
-def _rented(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
+def _rented(fleet: TickFleet) -> tuple[tuple[str, int], ...]:
     """Nodes on the bill per pool, including nodes of unmanaged servers. Unusable nodes count only
     if they hold a group that counts as capacity."""
-    shut = ground.unusable_nodes()
-    carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
-    owned = {pool.id for pool in ground.cluster.pools if pool.market is Market.OWNED}
+    shut = unusable_nodes(fleet)
+    carrying = nodes_of(group for group in fleet.groups if fleet.sight.counts(group))
+    owned = {pool.id for pool in fleet.cluster.pools if pool.market is Market.OWNED}
     rented = Counter(
         pool
-        for node, pool in nodes_of(ground.groups).items()
+        for node, pool in nodes_of(fleet.groups).items()
         if pool not in owned and (node in carrying or node not in shut)
     )
     theirs = Counter[str]()
-    for service in ground.cluster.services:
-        theirs.update(_unmanaged_counts(service, ground.models[service.model]))
-    for pool, nodes in planned_nodes(theirs, ground.combos, ground.cluster).items():
+    for service in fleet.cluster.services:
+        theirs.update(_unmanaged_counts(service, fleet.models[service.model]))
+    for pool, nodes in planned_nodes(theirs, fleet.combos, fleet.cluster).items():
         if pool not in owned:
             rented[pool] += nodes
     return tuple(sorted(rented.items()))
 
 
-def _leaving_gpus(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
+def _leaving_gpus(fleet: TickFleet) -> tuple[tuple[str, int], ...]:
     """GPUs of leaving groups per pool, except those on unusable nodes without a group that counts
     as capacity."""
-    leaving = [group for group in ground.groups if not ground.sight.counts(group)]
+    leaving = [group for group in fleet.groups if not fleet.sight.counts(group)]
     if not leaving:
         return ()
-    carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
-    shut = ground.unusable_nodes()
+    carrying = nodes_of(group for group in fleet.groups if fleet.sight.counts(group))
+    shut = unusable_nodes(fleet)
     found: Counter[str] = Counter()
     for placed in (placed for group in leaving for placed in group.placed):
         if placed.node in carrying or placed.node not in shut:
@@ -290,14 +259,14 @@ def _leaving_gpus(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(found.items()))
 
 
-def _unusable(ground: PlanningContext) -> tuple[tuple[str, int], ...]:
+def _unusable(fleet: TickFleet) -> tuple[tuple[str, int], ...]:
     """Number of declared nodes per pool on which nothing may be launched and no group counts as
     capacity."""
-    carrying = nodes_of(group for group in ground.groups if ground.sight.counts(group))
-    shut = ground.unusable_nodes()
+    carrying = nodes_of(group for group in fleet.groups if fleet.sight.counts(group))
+    shut = unusable_nodes(fleet)
     found: list[tuple[str, int]] = []
-    for pool in ground.cluster.pools:
-        if pool.id in ground.sight.shut_pools:
+    for pool in fleet.cluster.pools:
+        if pool.id in fleet.sight.shut_pools:
             out = sum(node not in carrying for node in node_ids(pool))
         elif shut:
             out = sum(node in shut and node not in carrying for node in node_ids(pool))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from autoscaler.apply.scale_in_guards import insufficient_evidence
-from autoscaler.model.update import ModelUpdateInputs
+from autoscaler.model.tick_fleet import TickFleet, TickInputs
 from autoscaler.planning.time_limits import LEAST_DRAIN_S, drain_timeout_s
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.diff import revived
-from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.multi_node import waits
 from autoscaler.rollout.serving_group import Life, ServingGroup, ready_req_per_s
 from autoscaler.rollout.waves import WaveInputs, retire, step
@@ -19,7 +17,7 @@ from autoscaler.state.reader_lag import topics_behind
 
 
 def retire_undeclared(
-    groups: tuple[ServingGroup, ...], inputs: ModelUpdateInputs
+    groups: tuple[ServingGroup, ...], inputs: TickInputs
 ) -> tuple[ServingGroup, ...]:
     """Retire the groups of models that are no longer declared, except groups that Shoal may not
     change."""
@@ -32,24 +30,22 @@ def retire_undeclared(
     )
 
 
-def advance_waves(
-    groups: tuple[ServingGroup, ...],
-    views: Mapping[str, ModelView],
-    sight: FleetSnapshot,
-    inputs: ModelUpdateInputs,
-) -> tuple[ServingGroup, ...]:
-    """Advance the rollout waves of every model by one step."""
+def advance_waves(groups: tuple[ServingGroup, ...], fleet: TickFleet) -> tuple[ServingGroup, ...]:
+    """Advance the rollout waves of every model by one step. groups: those of `fleet`, after pending
+    removals were cancelled."""
     if all(_is_idle(group) for group in groups):
         return groups
     moved: list[ServingGroup] = []
     for model, own in by_model(groups).items():
-        view = views.get(model)
+        view = fleet.views.get(model)
         idle = all(_is_idle(group) for group in own)
-        theirs = model in inputs.retained_models or (view is not None and not view.service.managed)
+        theirs = model in fleet.inputs.retained_models or (
+            view is not None and not view.service.managed
+        )
         if idle or theirs:
             moved += own
             continue
-        moved += step(own, _wave_inputs(own, view, sight, inputs))
+        moved += step(own, _wave_inputs(own, view, fleet))
     return tuple(moved)
 
 
@@ -57,9 +53,8 @@ def _is_idle(group: ServingGroup) -> bool:
     return group.life is Life.ACTIVE and group.switch is None and not waits(group)
 
 
-def _wave_inputs(
-    own: list[ServingGroup], view: ModelView | None, sight: FleetSnapshot, inputs: ModelUpdateInputs
-) -> WaveInputs:
+def _wave_inputs(own: list[ServingGroup], view: ModelView | None, fleet: TickFleet) -> WaveInputs:
+    inputs, sight = fleet.inputs, fleet.sight
     needed, floor, disruption, proven = 0.0, 0, 1.0, math.inf
     gateways = view.demand.reporting_gateways if view is not None else ()
     if view is not None:
@@ -98,9 +93,7 @@ def _wave_inputs(
     )
 
 
-def _drain_timeout_ms(
-    own: list[ServingGroup], view: ModelView | None, inputs: ModelUpdateInputs
-) -> int:
+def _drain_timeout_ms(own: list[ServingGroup], view: ModelView | None, inputs: TickInputs) -> int:
     """The model's drain time-out in ms. For an undeclared model, it is the time-out in the
     assignments of its nodes."""
     if view is not None:
@@ -110,14 +103,10 @@ def _drain_timeout_ms(
     return max([int(1000 * LEAST_DRAIN_S), *(one.drain_timeout_ms for one in told)])
 
 
-def keep_needed(
-    groups: tuple[ServingGroup, ...],
-    views: Mapping[str, ModelView],
-    sight: FleetSnapshot,
-    now_ms: int,
-) -> tuple[ServingGroup, ...]:
+def keep_needed(fleet: TickFleet) -> tuple[ServingGroup, ...]:
     """Cancel pending removals of models below their target, because no new instance would serve
     sooner."""
+    groups, views = fleet.groups, fleet.views
     leaving = {g.model for g in groups if g.life in (Life.RETIRING, Life.UNROUTED)}
     short = {
         model
@@ -128,6 +117,7 @@ def keep_needed(
     }
     if not short:
         return groups
-    candidates = [g for g in groups if g.model in short and not sight.views[g.name].lost]
-    kept = {group.name: group for group in revived(candidates, now_ms)}
+    lost = {name for name, view in fleet.sight.views.items() if view.lost}
+    candidates = [g for g in groups if g.model in short and g.name not in lost]
+    kept = {group.name: group for group in revived(candidates, fleet.now_ms)}
     return tuple(kept.get(group.name, group) for group in groups)

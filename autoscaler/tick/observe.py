@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
-from autoscaler.domain.workload import Demand
-from autoscaler.model.update import ModelUpdateInputs, evaluated_combos
+from autoscaler.model.tick_fleet import TickInputs
+from autoscaler.model.update import evaluated_combos
 from autoscaler.planning.planning_problem import with_prices
+from autoscaler.rollout.backoff import swept
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot, snapshot
 from autoscaler.rollout.launch_failures import Failure, Faults, detect_faults
-from autoscaler.rollout.supply import Supply
 from autoscaler.rollout.supply import fold as fold_supply
 from autoscaler.rollout.supply import supply_notices as supply_said
 from autoscaler.rollout.unassigned_instances import unassigned_instances
@@ -31,16 +29,11 @@ _LOOK_FOR_STRAYS_MS = 10_000
 class ObservedTick:
     """The fleet and its inputs at the start of a tick.
 
-    inputs: input of the model views; `inputs.cluster` has the present prices, `cluster` the
-    declared prices. evaluated_at: demand at which the planner last evaluated each model's combos.
     unassigned: instances that no assignment names. listens_since_ms: time since which there was no
     long gap between ticks.
     """
 
-    cluster: Cluster
-    inputs: ModelUpdateInputs
-    supply: Supply
-    evaluated_at: Mapping[str, Demand]
+    inputs: TickInputs
     sight: FleetSnapshot
     faults: Faults
     unassigned: frozenset[str]
@@ -61,10 +54,6 @@ def observe(
     combos, worth = evaluated_combos(state, observation, cluster)
     sent = routed_traffic(cluster, state.splits, observation.demand)
     alone = _retained_models(state, guarded)
-    inputs = ModelUpdateInputs(
-        state, observation, priced, combos, now_ms, guarded.frozen, sent, alone
-    )
-
     gap_ms = now_ms - (state.ticked_ms or state.started_ms)
     deaf = gap_ms > 500.0 * cluster.policy.node_silent_s
     listens_ms = now_ms if deaf else state.listens_since_ms or state.started_ms
@@ -73,6 +62,20 @@ def observe(
     others = {service.model for service in cluster.services if not service.managed} | alone
     faults = detect_faults(state.groups, sight, state.backoff, lambda m: m not in others, now_ms)
     decisions += [_failure_notice(failure, now_ms) for failure in faults.failures]
+    inputs = TickInputs(
+        now_ms,
+        state,
+        observation,
+        cluster,
+        priced,
+        combos,
+        worth,
+        supply,
+        swept(faults.backoff, now_ms),
+        guarded.frozen,
+        sent,
+        alone,
+    )
 
     stray = state.unassigned
     before_ms = state.ticked_ms or state.started_ms  # the last tick may be more than a second ago
@@ -83,9 +86,7 @@ def observe(
             for name in sorted(by_hand.keys() - stray)
         ]
         stray = frozenset(by_hand)
-    return ObservedTick(
-        cluster, inputs, supply, worth, sight, faults, stray, listens_ms, tuple(decisions)
-    )
+    return ObservedTick(inputs, sight, faults, stray, listens_ms, tuple(decisions))
 
 
 def _retained_models(state: ControllerState, guarded: ActiveControls) -> frozenset[str]:

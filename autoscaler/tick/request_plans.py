@@ -8,10 +8,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.reason import Reason
+from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.model.unmanaged_servers import is_uncounted
 from autoscaler.planning.planner_messages import Outcome, Urgency
 from autoscaler.replan.plan_request import (
-    PlanningContext,
     full_request,
     managed_first,
     may_switch,
@@ -49,74 +49,68 @@ class PlanRequests:
 
 def request_plans(observed: ObservedTick, applied: AppliedPlans) -> PlanRequests:
     """The plan requests after `done`, and the updated memory of full plans."""
-    ground, number = applied.ground, observed.inputs.state.request_number
+    fleet, number = applied.fleet, observed.inputs.state.request_number
     asks: list[Pending] = []
-    needy = models_below_target(ground, observed.evaluated_at)
+    needy = models_below_target(fleet)
     if needy and Urgency.URGENT not in applied.pending:
         number += 1
-        asks.append(urgent_request(number, ground, needy))
-    memory, decisions = _report_failure(observed, _declared_only(applied.full, ground))
+        asks.append(urgent_request(number, fleet, needy))
+    memory, decisions = _report_failure(observed, _declared_only(applied.full, fleet))
     news = _trigger_inputs(observed, applied)
     memory = replace(memory, nodes=news.planned_nodes)
-    now_ms, services, routed = (
-        ground.now_ms,
-        tuple(ground.views),
-        observed.inputs.observation.demand,
-    )
+    now_ms, services, routed = fleet.now_ms, tuple(fleet.views), observed.inputs.observation.demand
 
     waiting = (*memory.due, *applied.again)
     due = collect(news, declared_only(waiting, services))
     late = tuple(
         trigger
         for trigger in due
-        if waits_for_room(trigger, ground.groups, ground.combos)
-        or already_tried(trigger, memory, ground.groups, now_ms)
+        if waits_for_room(trigger, fleet.groups, fleet.combos)
+        or already_tried(trigger, memory, fleet.groups, now_ms)
     )
     ripe = tuple(t for t in due if t not in late)
     concerned = scope_of(ripe, services)
-    scope = _next_scope(concerned, memory, ground)
+    scope = _next_scope(concerned, memory, fleet)
     if scope and Urgency.FULL not in applied.pending and plan_allowed(memory.asked_ms, now_ms):
         number += 1
         rest = [model for model in concerned if model not in scope]
-        asked_routes = route_requests(
-            observed.cluster, applied.splits, routed, ground.models, now_ms
+        routes = route_requests(
+            observed.inputs.declared, applied.splits, routed, fleet.models, now_ms
         )
         why = limited_to(scope, ripe) if rest else ripe
-        asks.append(full_request(number, replace(ground, routes=asked_routes), scope, why))
-        memory = _remember_request(memory, news, scope, ground)
+        asks.append(full_request(number, fleet, scope, why, routes))
+        memory = _remember_request(memory, news, scope, fleet)
         left_out = tuple(trigger.why.kind for trigger in why if trigger.is_partly_applied)
-        stood = group_positions(ground.groups) if left_out else frozenset()
+        stood = group_positions(fleet.groups) if left_out else frozenset()
         memory = replace(memory, already_tried=left_out, group_positions=stood)
         due = (*late, *limited_to(rest, ripe))
     memory = replace(memory, due=due)
     return PlanRequests(tuple(asks), number, memory, decisions)
 
 
-def _next_scope(
-    concerned: Collection[str], memory: FullPlans, ground: PlanningContext
-) -> tuple[str, ...]:
+def _next_scope(concerned: Collection[str], memory: FullPlans, fleet: TickFleet) -> tuple[str, ...]:
     """The models to plan now, among those that a trigger affects. If both managed and recommended
     models are due, the requests alternate between them. A model whose last plan failed waits before
     its next request. A model with uncounted servers waits until they are counted."""
     concerned = [
         model
         for model in concerned
-        if not is_uncounted(ground.views[model].service, ground.models[model])
-        and ground.now_ms - memory.failed_ms.get(model, -_AFTER_FAILURE_MS) >= _AFTER_FAILURE_MS
+        if not is_uncounted(fleet.views[model].service, fleet.models[model])
+        and fleet.now_ms - memory.failed_ms.get(model, -_AFTER_FAILURE_MS) >= _AFTER_FAILURE_MS
     ]
-    scope = managed_first(concerned, ground, advise=memory.last_was_managed)
-    if not scope or not ground.cluster.policy.spends_budget:
+    scope = managed_first(concerned, fleet, advise=memory.last_was_managed)
+    if not scope or not fleet.cluster.policy.spends_budget:
         return scope
-    managed = ground.views[scope[0]].service.managed
-    counted = [m for m, v in ground.views.items() if not is_uncounted(v.service, ground.models[m])]
+    managed = fleet.views[scope[0]].service.managed
+    counted = [m for m, v in fleet.views.items() if not is_uncounted(v.service, fleet.models[m])]
     return managed_first(
-        counted, ground, advise=not managed
+        counted, fleet, advise=not managed
     )  # models share the budget, so all are planned together
 
 
-def _declared_only(memory: FullPlans, ground: PlanningContext) -> FullPlans:
+def _declared_only(memory: FullPlans, fleet: TickFleet) -> FullPlans:
     """`memory` without removed models, so that a model that is declared again counts as new."""
-    gone = (memory.lengths.keys() | memory.failed_ms.keys()) - ground.views.keys()
+    gone = (memory.lengths.keys() | memory.failed_ms.keys()) - fleet.views.keys()
     if not gone:
         return memory
     lengths = {model: known for model, known in memory.lengths.items() if model not in gone}
@@ -128,7 +122,7 @@ def _declared_only(memory: FullPlans, ground: PlanningContext) -> FullPlans:
 def _report_failure(
     observed: ObservedTick, memory: FullPlans
 ) -> tuple[FullPlans, tuple[Decision, ...]]:
-    """Report once that no full plan was found, and periodically while this lasts."""
+    """Report once that no full plan was observed, and periodically while this lasts."""
     now_ms, told_ms = observed.inputs.now_ms, memory.failure_noticed_ms
     failed = now_ms in memory.failed_ms.values()
     if not failed or (told_ms and now_ms - told_ms < NOTICE_INTERVAL_MS):
@@ -146,43 +140,44 @@ def _report_failure(
 
 def _trigger_inputs(observed: ObservedTick, applied: AppliedPlans) -> TriggerInputs:
     """The inputs of all triggers in this tick."""
-    ground, observation = applied.ground, observed.inputs.observation
-    views, now_ms = ground.views, ground.now_ms
+    fleet, inputs = applied.fleet, observed.inputs
+    observation = inputs.observation
+    views, now_ms = fleet.views, fleet.now_ms
     short = [m for m, view in views.items() if not view.covers and view.service.managed]
-    standing = (group for group in ground.groups if ground.sight.counts(group))
+    standing = (group for group in fleet.groups if fleet.sight.counts(group))
     nodes = Counter(nodes_of(standing).values())
     return TriggerInputs(
         now_ms=now_ms,
-        state=observed.inputs.state,
-        cluster=observed.cluster,
-        supply=ground.supply,
+        state=inputs.state,
+        cluster=inputs.declared,
+        supply=inputs.supply,
         views=views,
-        lost=ground.sight.lost,
+        lost=fleet.sight.lost,
         failures=observed.faults.failures,
         alerts=observation.alerts,
         engines=observation.engines,
         replan=applied.replan,
         demand=observation.demand,
-        groups=ground.groups,
+        groups=fleet.groups,
         nodes=nodes,
         planned_nodes=nodes if applied.full.made_ms == now_ms else applied.full.nodes,
-        switchable=dict(may_switch(ground, short)),
+        switchable=dict(may_switch(fleet, short)),
     )
 
 
 def _remember_request(
-    memory: FullPlans, news: TriggerInputs, scope: tuple[str, ...], ground: PlanningContext
+    memory: FullPlans, news: TriggerInputs, scope: tuple[str, ...], fleet: TickFleet
 ) -> FullPlans:
     """`memory` after a request for a full plan of the models in `scope`."""
     now_ms = news.now_ms
     recent = (at_ms for at_ms in memory.asked_ms if now_ms - at_ms < _REMEMBER_MS)
-    lengths = {model: ground.views[model].state.lengths for model in scope}
+    lengths = {model: fleet.views[model].state.lengths for model in scope}
     return replace(
         memory,
         asked_ms=(*recent, now_ms),
         usd_per_h=news.supply.prices_usd_per_h(),
         lengths={**memory.lengths, **lengths},
         nodes=news.nodes,
-        last_was_managed=any(ground.views[model].service.managed for model in scope),
+        last_was_managed=any(fleet.views[model].service.managed for model in scope),
         switchable=remember_switchable(memory.switchable, news.switchable, scope),
     )

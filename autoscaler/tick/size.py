@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoscaler.model.prediction_drift import drift_notices as uncertain_said
+from autoscaler.model.tick_fleet import TickFleet, tick_fleet
 from autoscaler.model.unmanaged_servers import unmanaged_notices as unmanaged_said
-from autoscaler.model.update import data_notices, refresh_views, update_models, views, with_states
-from autoscaler.rollout.fleet_snapshot import FleetSnapshot
-from autoscaler.rollout.serving_group import ServingGroup
+from autoscaler.model.update import data_notices, update_models
 from autoscaler.sizing.rules import update_target
-from autoscaler.state.controller_state import ModelState
-from autoscaler.state.model_view import ModelView
 from autoscaler.tick.advance_rollout import advance_waves, keep_needed, retire_undeclared
 from autoscaler.tick.observe import ObservedTick
 from topics.decisions import Decision
@@ -22,10 +18,7 @@ from topics.decisions import Decision
 class SizedTick:
     """All models with their targets, and the fleet after one step of every rollout."""
 
-    groups: tuple[ServingGroup, ...]
-    models: Mapping[str, ModelState]
-    views: Mapping[str, ModelView]
-    sight: FleetSnapshot
+    fleet: TickFleet
     decisions: tuple[Decision, ...]
 
 
@@ -35,21 +28,15 @@ def size(observed: ObservedTick) -> SizedTick:
     now_ms, before = inputs.now_ms, inputs.state.models
     models = update_models(inputs, observed.faults, sight)
     decisions = [
-        *unmanaged_said(before, models, observed.cluster, now_ms),
+        *unmanaged_said(before, models, inputs.declared, now_ms),
         *uncertain_said(before, models, now_ms),
     ]
-    groups = retire_undeclared(observed.faults.groups, inputs)
-    current_views = views(inputs, groups, models, sight)
-    current_views = with_states(
-        current_views, {model: update_target(view) for model, view in current_views.items()}
-    )
-    models, said = data_notices(current_views)
+    fleet = tick_fleet(inputs, retire_undeclared(observed.faults.groups, inputs), models, sight)
+    fleet = fleet.with_states({model: update_target(view) for model, view in fleet.views.items()})
+    models, said = data_notices(fleet.views)
     decisions += said
-    current_views = with_states(current_views, models)
+    fleet = fleet.with_states(models)
 
-    moved = advance_waves(
-        keep_needed(groups, current_views, sight, now_ms), current_views, sight, inputs
-    )
-    sight = sight.with_undone(groups, moved)
-    current_views = refresh_views(current_views, inputs, groups, moved, models, sight)
-    return SizedTick(moved, models, current_views, sight, tuple(decisions))
+    moved = advance_waves(keep_needed(fleet), fleet)
+    fleet = fleet.changed(moved, models, sight.with_undone(fleet.groups, moved))
+    return SizedTick(fleet, tuple(decisions))

@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from autoscaler.apply.context import ChangeContext
-from autoscaler.apply.plan_answer import AppliedPlan, apply_answer
+from autoscaler.apply.fleet_changes import AppliedPlan
+from autoscaler.apply.plan_answer import apply_answer
 from autoscaler.domain.cluster import Cluster, Market, Mode, Policy, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, Lengths, Phase, Slo
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import Stats
+from autoscaler.model.tick_fleet import TickFleet, TickInputs
 from autoscaler.performance import catalog
 from autoscaler.planning.combo_names import combo_id
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
@@ -27,7 +28,7 @@ from autoscaler.rollout.capacity_and_cost import raw_req_per_s
 from autoscaler.rollout.diff import FreeCapacity, start
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import FleetView, GroupView, Life, ServingGroup
-from autoscaler.state.controller_state import ModelState, Pending
+from autoscaler.state.controller_state import ControllerState, ModelState, Observation, Pending
 from autoscaler.state.model_view import ModelView
 from topics.reason_codes import ReasonCode
 
@@ -87,7 +88,7 @@ class Case:
     answer: PlanAnswer
     pending: Pending
 
-    def scene(self, groups: tuple[ServingGroup, ...], now_ms: int = NOW) -> ChangeContext:
+    def fleet_of(self, groups: tuple[ServingGroup, ...], now_ms: int = NOW) -> TickFleet:
         ups = {g.name: GroupView(((g.placed[0], "h:1"),), True, "", False) for g in groups}
         sight = FleetSnapshot(
             FleetView({}, {}), ups, frozenset(), frozenset(), frozenset(), frozenset()
@@ -108,13 +109,14 @@ class Case:
                 ready=tuple(COMBOS[g.combo_id] for g in own),
                 nothing_starting=True,
             )
-        return ChangeContext(self.cluster, sight, COMBOS, views, now_ms)
+        state = ControllerState(now_ms)
+        inputs = TickInputs(now_ms, state, Observation(), self.cluster, self.cluster, COMBOS)
+        states = {model: view.state for model, view in views.items()}
+        return TickFleet(inputs, groups, states, views, sight)
 
     def carry(self, groups: tuple[ServingGroup, ...], pending: Pending) -> AppliedPlan:
-        scene = self.scene(groups)
         site = FreeCapacity(self.cluster, used_gpus(groups), {}, (), 1000)
-        states = {model: view.state for model, view in scene.views.items()}
-        return apply_answer(self.answer, pending, groups, site, states, scene)
+        return apply_answer(self.answer, pending, self.fleet_of(groups), site)
 
 
 counts = st.dictionaries(st.sampled_from(sorted(COMBOS)), st.integers(0, 3), max_size=5)

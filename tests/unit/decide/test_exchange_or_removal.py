@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import replace
 from typing import cast
 
-from autoscaler.apply.context import ChangeContext
 from autoscaler.apply.scale_in_guards import scale_in_veto
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
+from autoscaler.model.tick_fleet import TickFleet, TickInputs
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
-from autoscaler.state.controller_state import ModelState
+from autoscaler.state.controller_state import ControllerState, ModelState, Observation
 from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
 from tests.unit.sizing.target_views import stats
@@ -36,15 +36,12 @@ VIEW = ModelView(
 
 
 def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> tuple[ReasonCode, ...]:
-    scene = ChangeContext(
-        Cluster((POOL,), (VIEW.service,), VIEW.policy),
-        cast(FleetSnapshot, None),
-        {OLD.id: OLD, NEW.id: NEW},
-        {},
-        NOW,
-    )
+    cluster = Cluster((POOL,), (VIEW.service,), VIEW.policy)
+    combos = {OLD.id: OLD, NEW.id: NEW}
+    inputs = TickInputs(NOW, ControllerState(NOW), Observation(), cluster, cluster, combos)
+    fleet = TickFleet(inputs, (), {}, {}, cast(FleetSnapshot, None))
     added, removed = Counter({NEW.id: adds}), Counter({OLD.id: removes})
-    kept = scale_in_veto(replace(VIEW, demand=demand), +added, removed, 0.0, scene)
+    kept = scale_in_veto(replace(VIEW, demand=demand), +added, removed, 0.0, fleet)
     return codes_of([kept]) if kept is not None else ()
 
 

@@ -1,0 +1,94 @@
+"""A planner answer together with its request, by model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from autoscaler.model.tick_fleet import TickFleet
+from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.planner_messages import PlanAnswer, Urgency
+from autoscaler.rollout.node_limits import planned_nodes
+from autoscaler.rollout.traffic_split import TrafficSplit, planned_split
+from autoscaler.state.controller_state import Pending
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedAnswer:
+    """counts: planned combos; asked: combos at the time of the request; replaced: combos that an
+    urgent answer replaces; all by model. shares: traffic of each model as (kind, combo, part).
+    shortfall_req_per_s, demand_req_per_s: unserved and requested demand. makes_room: whether
+    serving groups may leave before additions start. node_limits: nodes per pool after the answer;
+    None for no limit."""
+
+    answer: PlanAnswer
+    pending: Pending
+    counts: Mapping[str, Counter[str]]
+    asked: Mapping[str, Counter[str]]
+    replaced: Mapping[str, Counter[str]]
+    shares: Mapping[str, list[tuple[str, str, float]]]
+    shortfall_req_per_s: Mapping[str, float]
+    demand_req_per_s: Mapping[str, float]
+    leaving: bool
+    makes_room: bool
+    node_limits: Mapping[str, int] | None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the answer is a full plan."""
+        return self.answer.urgency is Urgency.FULL
+
+    def planned(self, model: str) -> Counter[str]:
+        """The planned combos of `model`."""
+        return self.counts.get(model, Counter())
+
+    def short_req_per_s(self, model: str) -> float:
+        """Demand of `model` that the plan leaves unserved."""
+        return self.shortfall_req_per_s.get(model, 0.0)
+
+    def split(self, model: str) -> TrafficSplit:
+        """The planned division of the model's traffic over its combos."""
+        return planned_split(self.shares.get(model, ()), self.planned(model).items())
+
+
+def requested_answer(answer: PlanAnswer, pending: Pending, fleet: TickFleet) -> RequestedAnswer:
+    """`answer` to the request `pending`, prepared for the present fleet."""
+    shares: dict[str, list[tuple[str, str, float]]] = {}
+    for model, kind, combo, part in answer.shares:
+        shares.setdefault(model, []).append((kind, combo, part))
+    demands = (*pending.request.demands, *answer.demands)
+    leaving = any(group.yields for group in fleet.groups if group.model in answer.scope)
+    return RequestedAnswer(
+        answer=answer,
+        pending=pending,
+        counts=_by_model(answer.counts),
+        asked=_by_model(pending.request.fleet),
+        replaced=_by_model(answer.replaced),
+        shares=shares,
+        shortfall_req_per_s=dict(answer.shortfall_req_per_s),
+        demand_req_per_s={demand.model: demand.req_per_s for demand in demands},
+        leaving=leaving,
+        # Groups that make room must have left before others may.
+        makes_room=answer.needs_preemption and not leaving,
+        node_limits=_node_limits(answer, pending, fleet),
+    )
+
+
+def _node_limits(answer: PlanAnswer, pending: Pending, fleet: TickFleet) -> dict[str, int] | None:
+    """Nodes per pool after a full plan; None for an urgent answer."""
+    if answer.urgency is Urgency.URGENT:
+        return None
+    counts = Counter(dict(answer.counts))
+    for combo_id, count in pending.request.fleet:
+        if parse_combo_id(combo_id)[0] not in answer.scope:
+            counts[combo_id] += count
+    return planned_nodes(counts, fleet.combos, fleet.cluster)
+
+
+def _by_model(named: Iterable[tuple[str, int]]) -> dict[str, Counter[str]]:
+    counts: dict[str, Counter[str]] = {}
+    for combo_id, count in named:
+        model, _ = parse_combo_id(combo_id)
+        counts.setdefault(model, Counter())[combo_id] += count
+    return counts
