@@ -17,6 +17,7 @@ import yaml
 from executors.kubernetes.cluster_report import report
 from executors.kubernetes.kube_client import KubeClient
 from executors.kubernetes.kube_kinds import (
+    DEPLOYMENT,
     LEADER_WORKER_SET,
     NODE,
     NODE_CLAIM,
@@ -116,7 +117,8 @@ async def test_every_granted_verb_is_used(plane: ControlPlane, admin: RawApi) ->
     workload = {**kind, "metadata": {"name": "lws"}, "spec": {"replicas": 1}}
     path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/serving/leaderworkersets"
     await admin.post(path, workload)
-    reads = (POD, NODE, NODE_CLAIM, NODE_OVERLAY, LEADER_WORKER_SET, STATEFUL_SET)
+    workloads = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)
+    reads = (POD, NODE, NODE_CLAIM, NODE_OVERLAY, *workloads)
     for account in ACCOUNTS:
         api = KubeClient(str(plane.kubeconfig(account)))
         api.open()
