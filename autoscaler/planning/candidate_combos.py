@@ -31,8 +31,7 @@ from autoscaler.planning.instance_options import (
     resolve_slice,
     with_kv_link,
 )
-from autoscaler.planning.links import link_gb_s
-from autoscaler.planning.network import kv_transfer_keeps_up, most_prompts_per_s
+from autoscaler.planning.network import kv_transfer_keeps_up, link_gb_s, most_prompts_per_s
 from autoscaler.planning.ranking import CandidateCombo, best_per_group
 
 RATIOS = tuple((p, d) for p in (1, 2) for d in range(1, 7))
@@ -245,14 +244,19 @@ def _feasible_pairs(
     for d, decode in enumerate(decodes):
         by_region.setdefault(decode.region, []).append((d, decode))
     found = []
+    gb_per_prompt = lengths.input_tokens * spec.kv_bytes_per_token / 1e9
     for p, prefill in enumerate(prefills):
-        prompts_per_s = most_prompts_per_s(spec, prefill, lengths, profile)
+        source, node, _, _ = prefill.nodes[0]
+        prompts_per_s = prefill.req_per_s
+        if len(prefill.nodes) == 1:
+            prompts_per_s = most_prompts_per_s(spec, node, lengths, profile)
         for d, decode in by_region.get(prefill.region, ()):
+            sink, sink_node, _, _ = decode.nodes[0]
             if mixes_spot(prefill.markets | decode.markets) or not kv_transfer_keeps_up(
-                spec, prefill, prompts_per_s, decode, lengths
+                gb_per_prompt, (source, node, prompts_per_s), (sink, sink_node, decode.req_per_s)
             ):
                 continue
-            found.append((p, d, link_gb_s(prefill.nodes[0][0], decode.nodes[0][0])))
+            found.append((p, d, link_gb_s(source, sink)))
     return tuple(found)
 
 

@@ -21,7 +21,7 @@ from autoscaler.performance.profile import Profile
 from autoscaler.performance.startup import startup_s
 from autoscaler.planning.combo_names import Member
 from autoscaler.planning.instances import Instance, evaluate_instance
-from autoscaler.planning.links import link_gb_s
+from autoscaler.planning.network import link_gb_s
 from autoscaler.planning.pipelines import (
     Pipeline,
     aggregated_pipelines,

@@ -9,7 +9,7 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.pipeline import PipelineSlices
 from autoscaler.performance.profile_sources import cluster_profile
-from autoscaler.planning.links import link_gb_s
+from autoscaler.planning.network import link_gb_s
 from autoscaler.serving.engine_setup import EngineSetup, setup_on
 from autoscaler.simulation.component_stage import AnySetup, stage_setup
 from topics.fleet import DesiredInstance

@@ -13,7 +13,7 @@ from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.capacity_provenance import capacities, measurements_in
 from autoscaler.planning.cost_attribution import usd_per_h_by_model
-from autoscaler.planning.links import assumed_links
+from autoscaler.planning.network import assumed_links
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem
 from streams.cli import text_layout

@@ -53,12 +53,12 @@ BOUND_ABOUT = (
     "lower bound of any policy: the cheapest nodes for each minute's demand, not simulated"
 )
 
-_BOUND_SPANS, _PLAN_SPANS = 120, 60
+_BOUND_SPANS, _PLAN_SPANS = 480, 120
 _EXACT_COLUMNS = 4000
 """Up to this number of columns, the plan is over all candidates, and the MIP proves its bound."""
 _ROUNDING = 1e-6
 _STATIC = SolveOptions(gap=1e-3, mip_nodes=200)
-_OVER_TIME = SolveOptions(gap=2e-3, mip_nodes=150)
+_OVER_TIME = SolveOptions(gap=5e-3, mip_nodes=100)
 """The limits are only on work, not on time, so that equal traces give equal results."""
 
 
@@ -218,7 +218,7 @@ def _plan(
         program = fleet_over_time(cluster, chosen, spans, lead_s)
     if not len(program.problem.demand_req_per_s):
         return 0.0, 0.0, 1.0
-    got = solve(program.problem, _OVER_TIME)
+    got = solve(program.problem, replace(_OVER_TIME, gap=_STATIC.gap) if whole else _OVER_TIME)
     if got.status is Status.FAILED:
         return None, 0.0, 0.0
     share = _served(program, got.counts, spans)

@@ -16,7 +16,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.links import link_gb_s
+from autoscaler.planning.network import link_gb_s
 from autoscaler.planning.time_limits import LEAST_DRAIN_S, request_limit_s
 from streams.files.components_section import stage_engines
 from streams.files.engines_section import EngineSpec

@@ -13,7 +13,7 @@ from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.throughput import instance_throughput
 from autoscaler.planning.candidate_combos import candidate_combos, evaluate_combo
-from autoscaler.planning.links import link_gb_s
+from autoscaler.planning.network import link_gb_s
 from tests.unit.planning.planning_clusters import CONVERSATION, small_cluster
 
 PROFILE = default_profile()
