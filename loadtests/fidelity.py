@@ -64,7 +64,8 @@ from loadtests.replay.client import Client
 from loadtests.replay.report import LATE_MS
 from streams.broker.embedded import EmbeddedBrokerFailed
 from streams.files.user_errors import UserError
-from streams.tools.backtest.backtest_demand import Demand, load_workload
+from streams.tools.backtest.backtest_demand import load_workload
+from streams.tools.backtest.demand_options import Demand
 from streams.tools.replay.replay_report import quantile
 from streams.tools.up.real_engines import RealEngines, prepare
 

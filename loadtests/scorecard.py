@@ -29,12 +29,7 @@ import orjson
 
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.policies.registry import DEFAULT, VARIANTS
-from loadtests.arrivals import (
-    Draw,
-    Step,
-    poisson,
-    resampled_lengths,
-)
+from loadtests.arrivals import Draw, Step, poisson, resampled_lengths
 from loadtests.decision_bench import BUNDLED_TRACE
 from loadtests.scorecard_page import write
 from loadtests.scorecard_scenarios import MODELS, SCENARIOS, Make, Scenario
@@ -44,7 +39,6 @@ from streams.tools.replay.traces import Trace, load_trace
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-_FEW = ("shoal", *VARIANTS, "homo", "fixed-peak")
 _TUNE, _TUNE_S = 0.4, 300.0
 """Length of the tuning trace: as a share of the judged one, and at least this many seconds."""
 
@@ -74,15 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if scenario.name not in wanted or report.exists() or source is None:
             continue
         begin = time.process_time()
-        judged, other = _traces(scenario, source, args.work, args.share, args.draws)
-        first, *also = map(str, judged)
-        policies = [one for one in args.policies.split(",") if not scenario.few or one in _FEW]
+        policies = [one for one in args.policies.split(",") if one in (scenario.policies or [one])]
         code = shoal(
-            ["backtest", "--trace", first, "--tune", str(other), "--policies",
-             ",".join(policies), "--jobs", str(args.jobs), "--json", str(report),
-             *(["--also", *also] if also else []),
-             *(["--fluid"] if scenario.fluid else []),
-             *(["--config", str(HERE / scenario.config)] if scenario.config else [])]
+            ["backtest", *_options(scenario, source, args), "--policies", ",".join(policies),
+             "--jobs", str(args.jobs), "--json", str(report)]
         )  # fmt: skip
         if code:
             return code
@@ -104,6 +93,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     write(args.out, reports, left_out, _head(args.share, commits))
     print(f"{args.out}: {len(reports)} of {len(SCENARIOS)} scenarios")
     return 0
+
+
+def _options(scenario: Scenario, source: Path, args: argparse.Namespace) -> list[str]:
+    """Options of `shoal backtest` for the scenario's traces, which are written to the work
+    folder."""
+    if scenario.recipe is not None:
+        return scenario.recipe(source.parent, args.work)
+    judged, other = _traces(scenario, source, args.work, args.share, args.draws)
+    first, *also = map(str, judged)
+    return [
+        "--trace", first, "--tune", str(other),
+        *(["--also", *also] if also else []),
+        *(["--fluid"] if scenario.fluid else []),
+        *(["--config", str(HERE / scenario.config)] if scenario.config else []),
+    ]  # fmt: skip
 
 
 def _report(scenario: Scenario, args: argparse.Namespace) -> Path:

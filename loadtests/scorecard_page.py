@@ -9,12 +9,15 @@ from typing import Any
 from autoscaler.simulation.hindsight.hindsight_cost import BOUND_NAME
 from autoscaler.simulation.policies.registry import POLICIES, VARIANTS
 from loadtests.experiments.page import standalone
+from loadtests.fleet_chart import fleet_chart
 from streams.tools.backtest.backtest_report import WITHIN
 from streams.tools.backtest.svg_charts import Series, line_chart
 
 Report = dict[str, Any]
 HINDSIGHT = ("fixed-best", "fixed-peak")
 """Policies that know the judged trace beforehand."""
+_LARGE_FLEET = 4
+"""Models from which on a picture shows the fleet over time."""
 
 
 def write(
@@ -39,7 +42,22 @@ def write(
         if old := _old_knobs(report):
             parts += ["", old]
         parts += ["", f"![cost against attainment]({charts.name}/{chart.name})"]
+        if len(report["models"]) >= _LARGE_FLEET and (svg := fleet_chart(_compared(report))):
+            over_time = charts / f"{name}-over-time.svg"
+            over_time.write_text(standalone(svg))
+            parts += ["", f"![GPUs by type over time]({charts.name}/{over_time.name})"]
     path.write_text("\n".join(parts) + "\n")
+
+
+def _compared(report: Report) -> list[Report]:
+    """Ours and the next best: the cheapest other policy that attains as much (within 0.5 points),
+    else the one that attains the most."""
+    ours = _named(report, "shoal")
+    others = [p for p in report["policies"] if p["simulated"] and not _is_ours(p)]
+    equal = [p for p in others if p["slo_attainment"] >= ours["slo_attainment"] - WITHIN]
+    if equal:
+        return [ours, min(equal, key=lambda p: p["cost_usd"])]
+    return [ours, *sorted(others, key=lambda p: -p["slo_attainment"])[:1]]
 
 
 def _summary(reports: Mapping[str, Report]) -> list[str]:
@@ -103,8 +121,9 @@ def _share(model: Report) -> float:
 
 
 def _parts(reports: Mapping[str, Report]) -> list[str]:
+    reports = {n: r for n, r in reports.items() if any(_has(r, v) for v in VARIANTS)}
     found = [v for v in VARIANTS if all(_has(report, v) for report in reports.values())]
-    if not found:
+    if not found or not reports:
         return []
     lines = ["Ours without one part, against ours: cost, attainment.", ""]
     lines += ["| part | " + " | ".join(reports) + " |", "| --- |" + " --- |" * len(reports)]

@@ -1,14 +1,17 @@
-"""The scenarios of the scorecard, and the generated arrivals of some of them."""
+"""The scorecard's scenarios: cut, generated and built traces, each with its configuration."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from autoscaler.simulation.arrivals import Arrival
+from autoscaler.simulation.policies.registry import VARIANTS
+from loadtests import fleet_day
 from loadtests.arrivals import (
     Draw,
     Step,
@@ -20,19 +23,19 @@ from loadtests.arrivals import (
 )
 
 MODELS = {"chat": 0.25, "code": 0.3, "mini": 0.45}
+FEW = ("shoal", *VARIANTS, "homo", "fixed-peak")
 Make = Callable[[str, float, float, Draw, np.random.Generator], list[Arrival]]
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One scenario. about: text for the page. make: generates arrivals of one model at a mean rate
-    for a number of seconds, with the lengths of the bundled trace. req_per_s is then the rate over
-    all models. None = use the slice [from_s, from_s + span_s) of the trace in `file`, and assign
-    its requests to the models at random. config: a file in this folder; "" for the bundled one.
-    models: shares of the requests. few: whether only our policy, its variants, Homo and the fixed
-    fleet for the peak run, because a run takes long. fluid: whether rates are simulated (`shoal
-    backtest --fluid`).
-    """
+    for a number of seconds, with the lengths of the bundled trace; req_per_s is the rate over all
+    models. None = the slice [from_s, from_s + span_s) of the trace in `file`, with its requests
+    assigned to the models at random. config: a file in this folder, "" for the bundled one. models:
+    shares of the requests. policies: those to run if a run takes long, empty = all. fluid: simulate
+    rates (`shoal backtest --fluid`). recipe: builds the whole backtest from the folder of `file`
+    and a folder for its own files, as options of `shoal backtest`; its knobs are not tuned."""
 
     name: str
     about: str
@@ -44,8 +47,9 @@ class Scenario:
     req_per_s: float = 5.5
     config: str = ""
     models: Mapping[str, float] = field(default_factory=lambda: MODELS)
-    few: bool = False
+    policies: tuple[str, ...] = ()
     fluid: bool = False
+    recipe: Callable[[Path, Path], list[str]] | None = None
 
 
 def _swing(
@@ -71,10 +75,8 @@ def _steps(
 def _hourly(
     model: str, rate: float, span_s: float, draw: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """Jobs that start on the hour.
-
-    The rate in the first tenth of every hour is four times that in the rest.
-    """
+    """Jobs that start on the hour: the rate in the first tenth of every hour is four times the rate
+    in the rest of the hour."""
     high = rate / 0.325
     steps = [
         Step(at_s, each)
@@ -88,10 +90,8 @@ def _hourly(
 def _roles(
     model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """Requests with long prompts and short answers.
-
-    In the middle third they have shorter prompts, longer answers and a higher rate.
-    """
+    """Requests with long prompts and short answers; in the middle third of the time, requests with
+    shorter prompts and longer answers at a higher rate."""
     third_s = span_s / 3.0
     prompts, answers = lognormal_lengths(6000.0, 150.0, 0.7), lognormal_lengths(2000.0, 400.0, 0.7)
     parts = ((0.82, prompts), (1.36, answers), (0.82, prompts))
@@ -107,7 +107,8 @@ def _roles(
 def _mix(
     model: str, rate: float, span_s: float, _: Draw, random: np.random.Generator
 ) -> list[Arrival]:
-    """Requests at a constant rate that change from long prompts to long answers and back."""
+    """Requests at a constant rate that change from long prompts with short answers to short prompts
+    with long answers, and back."""
     long, short = lognormal_lengths(8000.0, 80.0, 0.5), lognormal_lengths(500.0, 400.0, 0.5)
     return [
         one
@@ -153,7 +154,7 @@ SCENARIOS = (
         req_per_s=24.0,
         config="scorecard_large.yaml",
         models={"chat": 0.4, "code": 0.6},
-        few=True,
+        policies=FEW,
         fluid=True,
     ),
     Scenario(
@@ -166,7 +167,7 @@ SCENARIOS = (
         req_per_s=17.67,
         config="scorecard_roles.yaml",
         models={"chat": 1.0},
-        few=True,
+        policies=FEW,
     ),
     Scenario(
         "hourly",
@@ -177,7 +178,7 @@ SCENARIOS = (
         req_per_s=1.95,
         config="scorecard_hourly.yaml",
         models={"code": 1.0},
-        few=True,
+        policies=FEW,
         fluid=True,
     ),
     Scenario(
@@ -189,7 +190,7 @@ SCENARIOS = (
         req_per_s=16.0,
         config="scorecard_mix.yaml",
         models={"chat": 1.0},
-        few=True,
+        policies=FEW,
         fluid=True,
     ),
     Scenario(
@@ -201,7 +202,17 @@ SCENARIOS = (
         req_per_s=16.0,
         config="scorecard_scarce.yaml",
         models={"chat": 1.0},
-        few=True,
+        policies=FEW,
         fluid=True,
+    ),
+    Scenario(
+        "fleet",
+        "a day of twelve models, split by client from two of ServeGen's records; five GPU types in "
+        "three regions, on demand and spot, whose prices and nodes move "
+        "(`streams/data/fleet.yaml`, `python -m loadtests.fleet_day`); as rates",
+        86_400.0,
+        file="servegen/m-large_clients_10min.csv.gz",
+        policies=("shoal", "hpa-utilization", "skyserve", "fixed-peak"),
+        recipe=fleet_day.options,
     ),
 )

@@ -44,8 +44,9 @@ from loadtests.decision_cases import acting
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.garbage_collection import freeze_objects
-from streams.tools.backtest.backtest_demand import DEFAULT_CONFIG, Demand
+from streams.tools.backtest.backtest_demand import DEFAULT_CONFIG
 from streams.tools.backtest.backtest_runs import prepared
+from streams.tools.backtest.demand_options import Demand
 from streams.tools.replay.traces import load_trace
 
 _LEAD_S = 240.0

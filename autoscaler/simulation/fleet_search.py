@@ -9,9 +9,10 @@ if n instances of a kind are just sufficient and n - 1 are not, one instance cov
 1) of the need, and these parts must add up to `MIN_PARTS` (below 1, because two kinds may help each
 other).
 
-A fleet is simulated by rates first. It is simulated request by request only if it may then be
-sufficient (within `SCREEN_MARGIN`). A simulation ends as soon as too many requests have missed.
-With `fluid`, rates alone are simulated.
+A mix is simulated by rates first. It is simulated request by request only if it may then be
+sufficient (within `SCREEN_MARGIN`), unless a single kind has shown that rates are wrong for this
+demand. A simulation ends as soon as too many requests have missed. With `fluid`, rates alone are
+simulated.
 """
 
 from __future__ import annotations
@@ -76,23 +77,30 @@ def search_fleets(
     fluid: bool = False,
 ) -> FleetSearchResult:
     """The cheapest fixed fleet of `model` for each of `targets`, at `lengths`."""
-    search = _Search(scenario, lengths, model, min(targets), fluid)
+    search = FleetSearch(scenario, lengths, model, fluid)
     found = {target: search.cheapest(target) for target in sorted(set(targets))}
     return FleetSearchResult(model, found, len(search.simulated), search.truncated)
 
 
 @dataclass(slots=True)
-class _Search:
+class FleetSearch:
+    """Searches fleets of one model; keeps the results of fleets from target to target.
+
+    Searching the lowest target first simulates the fewest fleets.
+    """
+
     scenario: Scenario
     lengths: Mapping[str, Lengths]
     model: str
-    min_target: float  # fleets that miss even the lowest target are not simulated to the end
     fluid: bool = False
     options: FleetOptions = field(init=False)
     kinds: tuple[InstanceKind, ...] = field(init=False)
+    min_target: float = 1.0  # a fleet below it is not simulated to the end
     simulated: dict[Counts, SimulatedFleet | None] = field(default_factory=dict)
     by_rates: dict[Counts, float] = field(default_factory=dict)
+    cut_at: dict[tuple[Counts, bool], float] = field(default_factory=dict)
     truncated: bool = False
+    screens: bool = True  # until a fleet that rates would reject is sufficient with requests
     _scenario: Scenario = field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,6 +115,7 @@ class _Search:
 
     def cheapest(self, target: float) -> SimulatedFleet | None:
         """The cheapest fleet that attains `target`; None if none does."""
+        self.min_target = min(self.min_target, target)
         guesses = [self._min_count_by_rates(index, target) for index in range(len(self.kinds))]
         singles = list(guesses)
         best: SimulatedFleet | None = None
@@ -199,7 +208,7 @@ class _Search:
         return None
 
     def _is_enough(self, counts: Counts, target: float) -> bool:
-        fleet = self._simulate(counts)
+        fleet = self._simulate(counts, screen=False)
         return fleet is not None and fleet.attainment >= target
 
     def _counts_of_one_kind(self, index: int, count: int) -> Counts:
@@ -227,27 +236,31 @@ class _Search:
             if usd_per_h < most_usd_per_h:
                 yield usd_per_h, counts
 
-    def _simulate(self, counts: Counts) -> SimulatedFleet | None:
-        """The results of a fleet; None if it does not fit.
+    def _simulate(self, counts: Counts, screen: bool = True) -> SimulatedFleet | None:
+        """The results of a fleet; None if it does not fit. screen: whether rates may decide that it
+        is not sufficient.
 
         If the fleet misses every target, its attainment is an upper bound and its cost covers only
         the simulated time.
         """
-        if counts not in self.simulated:
-            self.simulated[counts] = self._result(counts)
+        if counts not in self.simulated or self._was_cut(counts, self.fluid):
+            self.simulated[counts] = self._result(counts, screen)
         return self.simulated[counts]
 
-    def _result(self, counts: Counts) -> SimulatedFleet | None:
+    def _result(self, counts: Counts, screen: bool) -> SimulatedFleet | None:
         usd_per_h = self.options.usd_per_h(counts)
         if usd_per_h is None:
             return None
         chosen = self.options.combo_counts(counts)
         listed = tuple(sorted(chosen.items()))
-        if not self.fluid:
+        if not self.fluid and screen and self.screens:
             share = self._share_by_rates(counts)
             if share < self.min_target - SCREEN_MARGIN:
+                self.cut_at[counts, False] = self.min_target
                 return SimulatedFleet(listed, usd_per_h, 0.0, share)
-        timeline, share = self._run(chosen, self.fluid)
+        timeline, share = self._run(counts, chosen, self.fluid)
+        rejected = self.by_rates.get(counts, 1.0) < self.min_target - SCREEN_MARGIN
+        self.screens = self.screens and not (rejected and share >= self.min_target)
         return SimulatedFleet(
             listed, usd_per_h, 0.0 if timeline is None else cost_usd(timeline), share
         )
@@ -255,13 +268,19 @@ class _Search:
     def _share_by_rates(self, counts: Counts) -> float:
         """Attainment of a fleet by the rate simulation; 0 if the fleet does not fit. If the fleet
         misses every target, the value is only an upper bound."""
-        if counts not in self.by_rates:
+        if counts not in self.by_rates or self._was_cut(counts, fluid=True):
             fits = self.options.usd_per_h(counts) is not None
             chosen = self.options.combo_counts(counts) if fits else {}
-            self.by_rates[counts] = self._run(chosen, fluid=True)[1] if fits else 0.0
+            self.by_rates[counts] = self._run(counts, chosen, fluid=True)[1] if fits else 0.0
         return self.by_rates[counts]
 
-    def _run(self, chosen: Mapping[str, int], fluid: bool) -> tuple[Timeline | None, float]:
+    def _was_cut(self, counts: Counts, fluid: bool) -> bool:
+        """Whether a simulation of `counts` ended early for a higher target than the present one."""
+        return self.cut_at.get((counts, fluid), 0.0) > self.min_target
+
+    def _run(
+        self, counts: Counts, chosen: Mapping[str, int], fluid: bool
+    ) -> tuple[Timeline | None, float]:
         """Simulate a fleet on exactly the nodes that it fills; returns (timeline, attainment). The
         simulation ends when too many requests have missed; then the timeline is None and the
         attainment an upper bound.
@@ -298,7 +317,9 @@ class _Search:
             missed += len(late)
             gone = {call.id for call in late}
             open_ = [c for c in open_ if c.ending is Ending.PENDING and c.id not in gone]
+        self.cut_at.pop((counts, fluid), None)
         if missed > allowed:
+            self.cut_at[counts, fluid] = self.min_target
             return None, 1.0 - missed / asked
         timeline = simulator.finish()
         rows = flows_of(self.options.service, timeline)

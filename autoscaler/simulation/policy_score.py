@@ -47,11 +47,11 @@ class ModelScore:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Means over the span of the trace that starts at at_s."""
+    """Means over the span of the trace that starts at at_s. gpus_by_type: rented GPUs."""
 
     at_s: float
     req_per_s: float
-    gpus: float
+    gpus_by_type: Mapping[str, float]
     usd_per_h: float
     attained: int
     arrived: int
@@ -166,18 +166,19 @@ def _course(
     at_s = np.array([row.arrival_s for row in rows])
     arrived, _ = np.histogram(at_s, edges, weights=np.array([row.requests for row in rows]))
     attained, _ = np.histogram(at_s, edges, weights=np.array([row.attained for row in rows]))
-    gpus, usd = np.zeros(spans), np.zeros(spans)
-    per_node = {pool.id: pool.per_node for pool in cluster.pools}
+    pools = {pool.id: pool for pool in cluster.pools}
+    gpus = {pool.gpu.name: np.zeros(spans) for pool in cluster.pools}
+    usd = np.zeros(spans)
     for span in timeline.nodes:
         overlap = np.minimum(edges[1:], span.to_s) - np.maximum(edges[:-1], span.from_s)
         share = np.maximum(overlap, 0.0) / width
-        gpus += share * per_node[span.pool]
+        gpus[pools[span.pool].gpu.name] += share * pools[span.pool].per_node
         usd += share * span.usd_per_h
     return tuple(
         Point(
             float(edges[i] - scenario.lead_s),
             float(arrived[i] / width),
-            float(gpus[i]),
+            {name: float(count[i]) for name, count in gpus.items()},
             float(usd[i]),
             int(attained[i]),
             int(arrived[i]),

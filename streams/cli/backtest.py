@@ -35,9 +35,10 @@ from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError, without_login
 from streams.health.listen_address import parse_listen
 from streams.terminal_console import SafeConsole
-from streams.tools.backtest.backtest_demand import DEFAULT_CONFIG, Demand, Workload
+from streams.tools.backtest.backtest_demand import DEFAULT_CONFIG, Workload
 from streams.tools.backtest.backtest_report import Backtest, Row, as_json, table
 from streams.tools.backtest.backtest_runs import BACKENDS, Outcome, Run, prepared, run_all
+from streams.tools.backtest.demand_options import Demand
 from streams.tools.backtest.html_report import page
 from streams.tools.backtest.policy_tuning import chosen
 from streams.tools.backtest.prometheus_source import ask_range
@@ -220,6 +221,7 @@ def _write(path: Path, content: bytes | str) -> None:
 
 def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Demand) -> Backtest:
     """Tune, run and sweep the policies, and return all results in one object."""
+    known: dict[Run, Outcome] = {}
     seeds = tuple(range(args.seed, args.seed + args.seeds))
     workload, _ = prepared(demand, seeds[0])  # refuses bad input before anything runs
     judged = (demand, *(demand.on((trace,)) for trace in args.also))
@@ -239,7 +241,7 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
             if policy.tuned and policy.name not in VARIANTS
             for value in policy.values
         ]
-        tuned = chosen(_run("tuning", sweep, args), prepared(other, seeds[0])[0])
+        tuned = chosen(_run("tuning", sweep, args, known), prepared(other, seeds[0])[0])
         if "shoal" in tuned:  # Variants lack a part of Shoal and use its knob.
             tuned |= {p.name: tuned["shoal"] for p in policies if p.name in VARIANTS}
     knobs = {policy.name: tuned.get(policy.name, policy.default) for policy in policies}
@@ -256,7 +258,7 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
         for seed in seeds
         for name, knob in (*knobs.items(), (hindsight_cost.NAME, 0.0))
     ]
-    outcomes = _run("simulating", main, args)
+    outcomes = _run("simulating", main, args, known)
     curves: dict[str, tuple[Row, ...]] = {}
     if args.report and not args.no_curves:
         swept = {p.name: p.values for p in policies if p.name not in VARIANTS}
@@ -270,6 +272,7 @@ def backtest(args: argparse.Namespace, policies: Sequence[Policy], demand: Deman
                 for value in values
             ],
             args,
+            known,
         )
         curves = {
             name: tuple(_row(name, value, found) for value in values)
@@ -309,7 +312,9 @@ def _row(policy: str, knob: float, outcomes: Sequence[Outcome]) -> Row:
     return Row(policy, knob, tuple(score for score in mine if score is not None))
 
 
-def _run(what: str, runs: Sequence[Run], args: argparse.Namespace) -> list[Outcome]:
+def _run(
+    what: str, runs: Sequence[Run], args: argparse.Namespace, known: dict[Run, Outcome]
+) -> list[Outcome]:
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -321,7 +326,9 @@ def _run(what: str, runs: Sequence[Run], args: argparse.Namespace) -> list[Outco
     )
     with bar:
         task = bar.add_task(what, total=len(runs))
-        return run_all(runs, args.jobs or _ALL_CORES, args.backend, lambda _: bar.advance(task))
+        return run_all(
+            runs, args.jobs or _ALL_CORES, args.backend, lambda _: bar.advance(task), known
+        )
 
 
 def _timeline(
@@ -343,8 +350,9 @@ def _seconds(option: str, text: str | None, otherwise: float) -> float:
 
 
 def _show(found: Backtest, console: Console) -> None:
-    names = ", ".join(Path(trace).name for trace in (*found.traces, *found.also))
-    print(f"{names}: {found.size}")
+    files = (Path(trace.rpartition("#")[0] or trace) for trace in (*found.traces, *found.also))
+    names = dict.fromkeys(path.name for path in files)
+    print(f"{', '.join(names)}: {found.size}")
     for note in found.notes:
         print(f"note: {note}")
     header, *lines = table(found)

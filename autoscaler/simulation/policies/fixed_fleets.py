@@ -12,7 +12,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.explain.text import text_with_subject
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
 from autoscaler.simulation.fixed_fleet import FixedFleet
-from autoscaler.simulation.fleet_search import search_fleets
+from autoscaler.simulation.fleet_search import FleetSearch
 from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
 from autoscaler.simulation.virtual_planner import plan_in_process
 
@@ -26,8 +26,11 @@ def best(context: PolicyContext, target: float) -> PolicyRun:
     for service in scenario.cluster.services:
         if service.model not in context.lengths:
             continue
-        found = search_fleets(scenario, context.lengths, service.model, (target,), context.fluid)
-        fleet = found.cheapest[target]
+        search = context.searches.setdefault(
+            service.model,
+            FleetSearch(scenario, context.lengths, service.model, context.fluid),
+        )
+        fleet = search.cheapest(target)
         if fleet is not None:
             counts.update(fleet.counts)
             continue
@@ -44,7 +47,8 @@ def peak(context: PolicyContext, factor: float) -> PolicyRun:
 
 def _fleet(context: PolicyContext, counts: dict[str, int]) -> PolicyRun:
     cluster = context.scenario.cluster
-    return PolicyRun(context.scenario, FixedFleet(counts, cluster, context.lengths))
+    fleet = FixedFleet(counts, cluster, context.lengths)
+    return PolicyRun(context.scenario, fleet, key=tuple(sorted(counts.items())))
 
 
 def _planned(context: PolicyContext, factor: float) -> dict[str, int]:

@@ -6,12 +6,13 @@ Each policy is one file in this folder and one line in `registry`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.workload import Lengths
 from autoscaler.simulation.arrivals import fitting_arrivals, measured_lengths, p99_10s_req_per_s
 from autoscaler.simulation.decider import Decider
+from autoscaler.simulation.fleet_search import FleetSearch
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.virtual_planner import PlanFunction, plan_in_process
 
@@ -24,7 +25,8 @@ class PolicyContext:
     spans of 10 s. means: mean rates of the whole trace. Baselines may use all of these to choose
     their hardware and to convert their knob to the rule's unit, which an operator would do by
     trial.
-    fluid: whether rates are simulated instead of requests.
+    fluid: whether rates are simulated instead of requests. searches: fleet searches by model, kept
+    for further knobs of one policy.
     """
 
     scenario: Scenario
@@ -32,6 +34,7 @@ class PolicyContext:
     peaks: Mapping[str, float]
     means: Mapping[str, float]
     fluid: bool = False
+    searches: dict[str, FleetSearch] = field(default_factory=dict, compare=False)
 
     def lengths_of(self, service: Service) -> Lengths:
         """The lengths of the model's requests in the trace; the declared lengths if the trace has
@@ -45,11 +48,12 @@ class PolicyContext:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """One prepared run."""
+    """One prepared run. key: equal for runs of one scenario with equal results; None = unknown."""
 
     scenario: Scenario
     decider: Decider
     plan: PlanFunction = plan_in_process
+    key: tuple[tuple[str, int], ...] | None = None
 
 
 Build = Callable[[PolicyContext, float], PolicyRun]

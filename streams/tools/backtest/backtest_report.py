@@ -188,6 +188,15 @@ def _policy(found: Backtest, row: Row) -> dict[str, Any]:
             }
             for model in row.scores[0].models
         },
+        "course": [
+            {
+                "at_s": round(point.at_s, 3),
+                "req_per_s": round(point.req_per_s, 3),
+                "usd_per_h": round(point.usd_per_h, 3),
+                "gpus": {name: round(n, 3) for name, n in point.gpus_by_type.items() if n},
+            }
+            for point in row.scores[0].course
+        ],
     }
 
 

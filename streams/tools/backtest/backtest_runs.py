@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,7 +26,8 @@ from autoscaler.simulation.simulator import simulate
 from streams.files.csv_rows import cause_of
 from streams.files.user_errors import UserError
 from streams.garbage_collection import freeze_objects
-from streams.tools.backtest.backtest_demand import Demand, Workload, load_workload
+from streams.tools.backtest.backtest_demand import Workload, load_workload
+from streams.tools.backtest.demand_options import Demand
 from streams.tools.playback.timeline_run import RecordedRun, timeline_run
 
 BACKENDS = ("local", "dask", "ray")
@@ -55,6 +56,10 @@ class Outcome:
     recording: RecordedRun | None = None
 
 
+_kept: dict[object, Score] = {}
+"""Scores of this process by demand, seed and fleet: several knobs may give the same fixed fleet."""
+
+
 @lru_cache(maxsize=2)
 def prepared(demand: Demand, seed: int) -> tuple[Workload, PolicyContext]:
     """The workload of `demand` and the information that policies may use."""
@@ -72,6 +77,9 @@ def run(one: Run) -> Outcome:
         return Outcome(one, hindsight=hindsight_cost.hindsight(setting))
     policy = POLICIES[one.policy]
     trial = policy.build(setting, one.knob)
+    kept = None if trial.key is None else (one.demand, one.seed, trial.key)
+    if kept in _kept and one.timeline is None and not one.recorded:
+        return Outcome(one, _kept[kept])
     if one.demand.fluid:
         found = simulate_rates(trial.scenario, trial.decider, trial.plan, policy.tick_s)
     else:
@@ -85,21 +93,34 @@ def run(one: Run) -> Outcome:
     recording = None
     if one.recorded:
         recording = timeline_run(one.policy, found, workload.scenario, setting.lengths)
-    return Outcome(one, score(found, workload.scenario, setting.lengths), recording=recording)
+    result = score(found, workload.scenario, setting.lengths)
+    if kept is not None:
+        _kept[kept] = result
+    return Outcome(one, result, recording=recording)
 
 
 def run_all(
-    runs: Sequence[Run], jobs: int, backend: str, done: Callable[[Run], None]
+    runs: Sequence[Run],
+    jobs: int,
+    backend: str,
+    done: Callable[[Run], None],
+    known: dict[Run, Outcome],
 ) -> list[Outcome]:
     """The outcomes of all runs, in the order of `runs`. jobs: processes, -1 = all cores.
 
-    done: called with each finished run, in the order in which runs finish.
+    known: outcomes of earlier runs, which are not repeated; the new ones are added. done: called
+    with each finished run, in the order in which runs finish.
     """
-    found: dict[Run, Outcome] = {}
-    for outcome in _each(runs, jobs, backend):
-        found[outcome.run] = outcome
+    left = []
+    for one in dict.fromkeys(runs):
+        if one in known:  # never a run with a timeline, whose file is to be written
+            done(one)
+        else:
+            left.append(one)
+    for outcome in _each(left, jobs, backend) if left else ():
+        known[replace(outcome.run, timeline=None, recorded=False)] = outcome
         done(outcome.run)
-    return [found[one] for one in runs]
+    return [known[replace(one, timeline=None, recorded=False)] for one in runs]
 
 
 def _each(runs: Sequence[Run], jobs: int, backend: str) -> Iterator[Outcome]:

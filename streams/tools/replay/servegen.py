@@ -15,6 +15,7 @@ import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -94,11 +95,10 @@ def load_representatives(
     consecutive ones follow the distribution of lengths. Random lengths would have too large an
     effect, because each length counts for several requests. The caller adds the randomness.
     """
-    rows = read_rows(path)
-    by_client = "client" in rows[0]
-    if clients and not by_client:
+    changed = path.stat()
+    rates = _record(path, changed.st_mtime_ns, changed.st_size)
+    if clients and "" in rates:
         raise UserError(f"{path}: names no clients; {_NAMES_CLIENTS} does")
-    rates = _by_client(path, rows) if by_client else {"": _windows(path, rows, 0)}
     width_s = _width(rates)
     if unknown := sorted(clients - set(rates)):
         raise UserError(f"{path}: has no client {', '.join(unknown[:5])}; it has {len(rates)}")
@@ -139,10 +139,19 @@ def load_representatives(
     return trace, weight
 
 
+@lru_cache(maxsize=4)
+def _record(path: Path, mtime_ns: int, size: int) -> Mapping[str, Mapping[float, _Window]]:
+    """The windows of each client, or of "" if the record names no clients. mtime_ns, size: those
+    of the file, so that a changed file is read again."""
+    del mtime_ns, size
+    rows = read_rows(path)
+    return _by_client(path, rows) if "client" in rows[0] else {"": _windows(path, rows, 0)}
+
+
 def window_rates(path: Path) -> dict[float, float]:
     """Requests/s of each window with a rate, by its start in s. UserError: an unusable file."""
-    rows = read_rows(path)
-    by = _by_client(path, rows) if "client" in rows[0] else {"": _windows(path, rows, 0)}
+    changed = path.stat()
+    by = _record(path, changed.st_mtime_ns, changed.st_size)
     found: dict[float, float] = {}
     for windows in by.values():
         for at_s, window in windows.items():

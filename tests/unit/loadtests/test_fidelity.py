@@ -26,7 +26,8 @@ from loadtests.fidelity_figures import (
 )
 from loadtests.fidelity_stack import fixed_fleet, one_vllm, shortened
 from streams.files.shoal_yaml import load_config
-from streams.tools.backtest.backtest_demand import Demand, load_workload
+from streams.tools.backtest.backtest_demand import load_workload
+from streams.tools.backtest.demand_options import Demand
 
 REAL = {0: Latency(100.0, 1000.0), 1: Latency(200.0, 2000.0), 2: Latency(50.0, 0.0)}
 

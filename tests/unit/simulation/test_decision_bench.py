@@ -12,13 +12,14 @@ import orjson
 import pytest
 
 from autoscaler.domain.cluster import Market
+from autoscaler.simulation import fleet_search
 from autoscaler.simulation.arrivals import measured_lengths
 from autoscaler.simulation.fixed_fleet import FixedFleet
 from autoscaler.simulation.fleet_options import instance_kinds
 from autoscaler.simulation.fleet_search import (
+    FleetSearch,
     FleetSearchResult,
     SimulatedFleet,
-    _Search,
     search_fleets,
 )
 from autoscaler.simulation.scenario import Scenario
@@ -241,11 +242,19 @@ def prepared_at(req_per_s: float) -> Prepared:
     return Prepared(Scenario(where, arrivals, 60.0, 120.0), truth)
 
 
-def test_fleet_search_finds_the_cheapest_fleet_with_its_spot_share() -> None:
+def whole_search(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> FleetSearch:
+    """A search that simulates every fleet by requests, whatever rates say."""
+    monkeypatch.setattr(fleet_search, "SCREEN_MARGIN", 1.0)
+    return FleetSearch(prepared.scenario, prepared.truth.lengths, "mini", min_target=0.97)
+
+
+def test_fleet_search_finds_the_cheapest_fleet_with_its_spot_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The reference is every count of the only instance kind."""
     prepared = prepared_at(20.0)
     found = search_fleets(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).cheapest[0.97]
-    search = _Search(prepared.scenario, prepared.truth.lengths, "mini", 0.97)
+    search = whole_search(prepared, monkeypatch)
     attain = {n: search._simulate((n,)) for n in range(1, 7)}
     fewest = min(n for n, fleet in attain.items() if fleet and fleet.attainment >= 0.97)
     assert found is not None
@@ -255,13 +264,15 @@ def test_fleet_search_finds_the_cheapest_fleet_with_its_spot_share() -> None:
     assert found.usd_per_h == pytest.approx(2.0 * (fewest - on_spot) + 0.8 * on_spot)
 
 
-def test_fleet_search_over_two_kinds_is_as_cheap_as_trying_every_mix() -> None:
+def test_fleet_search_over_two_kinds_is_as_cheap_as_trying_every_mix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     prepared = prepare(replace(STEP, rates=(6.0, 6.0)), 2)
     few = tuple(replace(pool, max_nodes=3) for pool in prepared.scenario.cluster.pools)
     where = replace(prepared.scenario.cluster, pools=few)
     prepared = replace(prepared, scenario=replace(prepared.scenario, cluster=where))
     found = search_fleets(prepared.scenario, prepared.truth.lengths, "mini", (0.97,)).cheapest[0.97]
-    search = _Search(prepared.scenario, prepared.truth.lengths, "mini", 0.97)
+    search = whole_search(prepared, monkeypatch)
     every = [search._simulate(c) for c in itertools.product(range(5), repeat=len(search.kinds))]
     enough = [fleet for fleet in every if fleet is not None and fleet.attainment >= 0.97]
     assert found is not None

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from autoscaler.simulation.policies.registry import POLICIES
 from streams.cli.main import main
-from streams.tools.backtest.backtest_demand import Demand
+from streams.tools.backtest import backtest_runs
 from streams.tools.backtest.backtest_runs import prepared
+from streams.tools.backtest.demand_options import Demand
 
 CONFIG = Path(__file__).parents[2] / "simulation" / "mini.yaml"
 KEYS = {
@@ -331,3 +333,23 @@ def test_a_full_disk_gives_one_error_line(
     assert code == 2
     said = capsys.readouterr().err
     assert said == "shoal: /dev/full: cannot be written (No space left on device)\n"
+
+
+def test_a_run_that_is_known_is_not_repeated(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep for the curves contains the run at the default knob, and two factors of the peak
+    that give one fleet."""
+    simulated: list[object] = []
+    plain_simulate = backtest_runs.simulate
+    monkeypatch.setattr(
+        backtest_runs, "simulate", lambda *args: simulated.append(args) or plain_simulate(*args)
+    )
+    backtest_runs._kept.clear()
+    code = main([
+        "backtest", "--trace", str(trace), "--config", str(CONFIG), "--to", "2m", "--jobs", "1",
+        "--policies", "fixed-peak,skyserve", "--report", str(tmp_path / "a.html"),
+    ])  # fmt: skip
+    assert code == 0
+    knobs = len(POLICIES["fixed-peak"].values) + len(POLICIES["skyserve"].values)
+    assert len(simulated) < knobs

@@ -11,7 +11,8 @@ import pytest
 
 from streams.files.user_errors import UserError
 from streams.tools.backtest import backtest_demand
-from streams.tools.backtest.backtest_demand import Demand, load_workload
+from streams.tools.backtest.backtest_demand import load_workload
+from streams.tools.backtest.demand_options import Demand
 from streams.tools.replay.servegen import load_representatives, load_servegen
 from streams.tools.replay.traces import parse_columns
 
