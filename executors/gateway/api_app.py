@@ -36,6 +36,7 @@ from topics.lora_adapters import kind_of_adapter
 from topics.scoring import ALL_REQUESTS, FALLBACK
 
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
+_PLAIN = b"text/plain; charset=utf-8"
 _MODELS = "/v1/models"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 _RETRY_S = 1  # Retry-After in seconds, for shortages that last for milliseconds
@@ -80,6 +81,8 @@ class ApiApp:
         self._gets: dict[str, Handler] = {
             _MODELS: self.models,
             "/health": self.health,
+            "/readyz": self.health,
+            "/livez": self.live,
             "/metrics": self.metrics,
         }
 
@@ -344,6 +347,10 @@ class ApiApp:
         status = "draining" if self.draining else "ok"
         body = orjson.dumps({"status": status, "models": len(self._table.routers)})
         exchange.answer(503 if self.draining else 200, body)
+
+    async def live(self, exchange: Exchange) -> None:
+        """Answer 200 while the event loop runs, whatever Kafka and the engines do."""
+        exchange.answer(200, b"ok\n", _PLAIN)
 
     async def metrics(self, exchange: Exchange) -> None:
         """Metrics in Prometheus' text format. If API keys are required, only for this host and for

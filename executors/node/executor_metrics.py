@@ -76,14 +76,19 @@ class Metrics:
 
 
 async def serve(metrics: Metrics, port: int, host: str = _HOST) -> web.AppRunner:
-    """Serve /metrics, on loopback by default. `addresses` of the result holds the address. Raises
-    OSError if the port is in use."""
+    """Serve /metrics and /livez, on loopback by default. `addresses` of the result holds the
+    address. Raises OSError if the port is in use."""
 
     async def show(_: web.Request) -> web.Response:
         body = generate_latest(metrics.registry)
         return web.Response(body=body, headers={"Content-Type": _TEXT})
 
+    async def live(_: web.Request) -> web.Response:
+        """Answers while the event loop runs, also without Kafka and without the API server."""
+        return web.Response(text="ok\n")
+
     app = web.Application(middlewares=[_for_this_host])
+    app.router.add_get("/livez", live)
     app.router.add_get("/metrics", show)
     runner = web.AppRunner(app, access_log=None, keepalive_timeout=_IDLE_S)
     await runner.setup()

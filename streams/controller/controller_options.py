@@ -49,8 +49,8 @@ def add_operator_options(parser: argparse.ArgumentParser, record: str = "", http
         "--http",
         default=http,
         metavar="HOST:PORT",
-        help="where to listen for the console, /metrics, /healthz, /readyz, /v1/status and "
-        f"/alerts; '' for nowhere (default {http or 'nowhere'})",
+        help="where to listen for the console, /metrics, /livez, /healthz, /readyz, /v1/status "
+        f"and /alerts; '' for nowhere (default {http or 'nowhere'})",
     )
     parser.add_argument(
         "--allowed-hosts",

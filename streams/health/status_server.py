@@ -1,10 +1,10 @@
-"""HTTP server of the controller: /metrics, /healthz, /readyz, /v1/status, /v1/explain/MODEL,
-/alerts, and the console.
+"""HTTP server of the controller: /metrics, /livez, /healthz, /readyz, /v1/status,
+/v1/explain/MODEL, /alerts, and the console.
 
-Defines when the controller is healthy and ready. The server binds loopback unless an address is
-given. Every path except /alerts and /v1/controls only reads. If there is a read token, all paths
-require it except /healthz, /readyz, the files of the console, /alerts and /v1/controls; the last
-two require tokens of their own.
+Defines when the controller is alive, healthy and ready. The server binds loopback unless an address
+is given. Every path except /alerts and /v1/controls only reads. If there is a read token, all paths
+require it except /livez, /healthz, /readyz, the files of the console, /alerts and /v1/controls; the
+last two require tokens of their own.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ class HealthServer:
         app = web.Application(client_max_size=MOST_BYTES, middlewares=[guard.middleware])
         reads: dict[str, Handler] = {
             "/metrics": self._read(self._get_metrics),
+            "/livez": self._get_live,
             "/healthz": self._get_health,
             "/readyz": self._get_ready,
             "/v1/status": self._read(self._get_status),
@@ -159,6 +160,11 @@ class HealthServer:
             body=self._metrics.text(),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
+
+    async def _get_live(self, _: web.Request) -> web.Response:
+        """Answers while the event loop runs. A restart does not mend an outage of Kafka, so that
+        concerns /healthz alone."""
+        return web.Response(text="ok\n")
 
     async def _get_health(self, _: web.Request) -> web.Response:
         why = self.unhealthy()

@@ -48,6 +48,8 @@ async def test_only_listed_paths_and_openai_errors(bench: MakeBench) -> None:
         ("GET", "/v1/completions", 405),
         ("GET", "/v1/models", 200),
         ("GET", "/health", 200),
+        ("GET", "/readyz", 200),
+        ("GET", "/livez", 200),
     ):
         async with b.http.request(method, b.gateway.url + path) as answer:
             assert answer.status == status, path

@@ -28,6 +28,14 @@ async def test_a_leader_without_decisions_is_not_healthy(made: Made) -> None:
     assert (await get(made, "/readyz"))[0] == 503
 
 
+async def test_a_leader_without_decisions_is_alive(made: Made) -> None:
+    """During an outage of Kafka nothing is decided, and a restart would not mend it."""
+    made.run(1, 1)
+    made.now_s = 1000.0
+    assert (await get(made, "/healthz"))[0] == 503
+    assert await get(made, "/livez") == (200, "ok\n")
+
+
 async def test_status_and_explain_show_the_plan_in_mode_recommend(made: Made) -> None:
     """No assignment is published in this mode. The text fits a terminal."""
     made.run(1, 5)
