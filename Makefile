@@ -67,6 +67,7 @@ lint: $(VENV)/.dev            ## style, types and layers
 	$(BIN)/python deploy/reason_codes.py --check
 	$(BIN)/python deploy/configuration_reference.py --check
 	$(BIN)/python deploy/reference_pages.py --check
+	$(BIN)/python deploy/grafana/dashboards.py --check
 
 picture: $(VENV)/.dev         ## docs/pictures/console.png, from the page's tests
 	SHOAL_TEST_PICTURES=docs/pictures $(BIN)/pytest tests/integration/console/test_console_page.py -k readmes_picture
