@@ -49,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
         executor.add_argument(option, metavar=kind, help=what)
     executor.add_argument(
         "--reclaim-command", default="", metavar="COMMAND",
-        help="asked every 5 s whether the node will be taken away (docs/explanation/executor.md)",
+        help="asked every 5 s whether the node will be taken away (docs/how-to/executors.md)",
     )  # fmt: skip
     executor.add_argument(
         "--containers", choices=("docker", "podman"), default="",

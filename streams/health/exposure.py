@@ -36,7 +36,7 @@ def open_points(keys: Keys, security: KafkaSecurity, bootstrap: str) -> tuple[Op
                 "records are not signed: anyone who can write to Kafka can redirect prompts, take "
                 "API keys and change the fleet",
                 f"make keys with `shoal keys new` and set {CLUSTER_KEY}_FILE "
-                "(docs/explanation/executor.md)",
+                "(docs/how-to/executors.md)",
             )
         )
     if keys.unsigned_accepted:
