@@ -1,4 +1,4 @@
-"""Every relative link in the documentation leads to an existing file, and every anchor to a heading.
+"""Each relative link in the documentation leads to a file, and each anchor to a heading.
 
 Headings become anchors as on GitHub: lower case, without punctuation, hyphens for spaces.
 """
