@@ -60,6 +60,7 @@ async def run(
 
         rules = rules_for(config)
         workers: dict[str, NodeWorker] = {}
+        processes: dict[str, EngineProcesses] = {}
         loads = LoadPublisher(
             config.engines,
             client,
@@ -75,11 +76,16 @@ async def run(
                 timeouts or ProbeTimeouts(),
             )
             engines = EngineProcesses(node, config, ports, store, schedule, metrics, keys.engine)
+            processes[node.node] = engines
             node_lock = NodeLock(node.node, boot, store.place, config.time_base.speed)
             workers[node.node] = NodeWorker(
                 node, config, engines, node_lock, metrics, publish, rules, load_feed
             )
-        executor = Executor(config, kafka, workers, metrics)
+
+        def set_launch_fault(node: str, fault: str) -> None:
+            processes[node].launch_fault = fault
+
+        executor = Executor(config, kafka, workers, metrics, set_launch_fault)
         executor.restore()
         topics = (ASSIGNMENTS.name, STATUS.name)
         kafka.follow(topics, executor.on_record, executor.on_tombstone, only=workers)

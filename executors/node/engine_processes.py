@@ -64,6 +64,7 @@ class EngineProcesses:
         self._terminated_s: dict[str, float] = {}
         self._longest_stop_s: dict[str, float] = {}
         self._cut_logs_s = 0.0
+        self.launch_fault = ""  # Why every launch fails, as a scenario scripts it; "" = none.
         self._provisioned_ms: int | None = (
             None  # when the simulated machine is provisioned; None: no engine yet
         )
@@ -237,6 +238,8 @@ class EngineProcesses:
 
     def _config_fault(self, command: Launch) -> str:
         desired = command.desired
+        if self.launch_fault:
+            return self.launch_fault
         if desired.model not in self._config.models:
             return f"model {desired.model} is not configured here"
         if desired.engine not in self._config.engines:

@@ -11,6 +11,8 @@ import contextlib
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from executors.node import reclaim_hook
@@ -18,6 +20,7 @@ from executors.node.executor_config import ExecutorConfig
 from executors.node.executor_metrics import Metrics
 from executors.node.node_worker import NodeWorker
 from executors.node.reconcile import expires_at_ms
+from executors.node.scripted_faults import FaultsFile
 from topics.broker_clock import BrokerClock
 from topics.fleet import Assignment, InstanceState, Status
 from topics.topic_table import ASSIGNMENTS
@@ -50,7 +53,10 @@ class Broker(Protocol):
 
 
 class Executor:
-    """Passes records to workers and runs their steps."""
+    """Passes records to workers and runs their steps.
+
+    on_launch_fault: called with a node and the scripted fault of its launches, "" = none.
+    """
 
     def __init__(
         self,
@@ -58,8 +64,11 @@ class Executor:
         kafka: Broker,
         workers: dict[str, NodeWorker],
         metrics: Metrics,
+        on_launch_fault: Callable[[str, str], None] | None = None,
     ) -> None:
         self._config = config
+        self._faults = FaultsFile(Path(config.faults_file)) if config.faults_file else None
+        self._on_launch_fault = on_launch_fault or (lambda _node, _fault: None)
         self._kafka = kafka
         self.workers = workers
         self._metrics = metrics
@@ -144,6 +153,7 @@ class Executor:
         while not end.is_set():
             self._dispatch_assignments(time.monotonic())
             now_ms = self._now_ms()
+            self._apply_faults(now_ms)
             used = set().union(*(worker.ports_used for worker in self.workers.values()))
             for worker in self.workers.values():
                 worker.step(now_ms, loop.time(), used)
@@ -174,6 +184,16 @@ class Executor:
             await asyncio.sleep(0.02)
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _apply_faults(self, now_ms: int) -> None:
+        """Apply the scripted faults if their file has changed."""
+        if self._faults is None or not self._faults.refresh():
+            return
+        for node in self._config.nodes:
+            worker = self.workers[node.node]
+            self._faults.apply(node.node, worker, now_ms, self._config.time_base.speed)
+            fault = self._faults.faults.launch_fault(node.node, node.pool)
+            self._on_launch_fault(node.node, fault)
 
     def _now_ms(self) -> int:
         return self._config.time_base.now_ms(time.monotonic_ns())

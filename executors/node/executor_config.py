@@ -59,7 +59,7 @@ class ExecutorConfig:
     names of further variables that engines inherit. drain_timeout_s, start_timeout_s: domain s,
     used if the assignment sets none. reclaim_command: see `reclaim_hook`; it serves one node.
     containers: the runtime that starts engines with an image, "" = the executor itself runs inside
-    the image.
+    the image. faults_file: faults of simulated nodes, see `scripted_faults`; "" = none.
     """
 
     executor: str
@@ -79,6 +79,7 @@ class ExecutorConfig:
     start_timeout_s: float = 600.0
     reclaim_command: tuple[str, ...] = ()
     containers: str = ""
+    faults_file: str = ""
 
     @property
     def engine_host(self) -> str:
@@ -103,7 +104,7 @@ def parse_config(raw: Any) -> ExecutorConfig:
     optional = {
         "prefix": "shoal.", "bind": "127.0.0.1", "advertise": "", "metrics_port": 0,
         "engine_env": [], "drain_timeout_s": 120.0, "start_timeout_s": 600.0,
-        "reclaim_command": [], "containers": "",
+        "reclaim_command": [], "containers": "", "faults_file": "",
     }  # fmt: skip
     top = object_fields("config", raw, keys, optional)
     top["advertise"] = top["advertise"] or top["bind"]
@@ -118,6 +119,7 @@ def parse_config(raw: Any) -> ExecutorConfig:
     for word in _list("reclaim_command", top["reclaim_command"]):
         text("reclaim_command", word, 4000)
     one_of("containers", top["containers"], ("", *RUNTIMES))
+    text("faults_file", top["faults_file"], 4000)
     for variable in _list("engine_env", top["engine_env"]):
         name("engine_env", variable)
     for key in ("broker", "state_dir", "time_base"):
@@ -144,6 +146,7 @@ def parse_config(raw: Any) -> ExecutorConfig:
         start_timeout_s=top["start_timeout_s"],
         reclaim_command=tuple(top["reclaim_command"]),
         containers=top["containers"],
+        faults_file=top["faults_file"],
     )
 
 

@@ -103,6 +103,7 @@ class NodeWorker:
         self._publish_failed = False
         self._save_due_s = math.inf
         self._reclaim_ms = 0
+        self._lost = False
 
     @property
     def state(self) -> NodeState:
@@ -148,9 +149,22 @@ class NodeWorker:
             log.warning("%s: reclaimed in %.0f s", self._node.node, left_s)
             self._reclaim_ms = at_ms
 
+    def set_lost(self, lost: bool) -> None:
+        """Simulate the loss of the node, or its return.
+
+        A lost node has no engines and reports nothing. After its return it starts the engines of
+        its assignment again.
+        """
+        if lost and not self._lost:
+            log.warning("%s: lost", self._node.node)
+            self.engines.kill_all()
+        self._lost = lost
+
     def step(self, now_ms: int, now_s: float, used_ports: set[int]) -> None:
         """Observe, reconcile, execute, publish. now_s: the event loop's clock; used_ports: ports in
         use by all nodes of this executor."""
+        if self._lost:
+            return
         before = self._state
         if not before.instances:
             self.engines.node_released()
