@@ -18,6 +18,7 @@ import orjson
 from streams.files.quality_section import sampled_scores
 from streams.files.user_errors import UserError
 from streams.supervision import end_event
+from streams.tools.replay.demand_changes import parse_changes, with_changes
 from streams.tools.replay.replay_report import Limits, Record
 from streams.tools.replay.request_schedule import Job, Kinds, schedule, with_media
 from streams.tools.replay.request_sender import Sender
@@ -50,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
             scores[name] = sampled_scores(Path(file))
         trace = load_trace(options.trace, parse_columns(options.columns))
         jobs = schedule(trace, weights, longest, options.seed, for_ms, scores)
+        jobs = with_changes(jobs, parse_changes(options.demand), options.seed)
         jobs = with_media(jobs, kinds, options.seed)
     except (UserError, InvalidRecord) as error:
         print(orjson.dumps({"error": str(error)}).decode(), flush=True)
@@ -122,6 +124,9 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--scores", default="", help="scores to draw and to send: auto=X-Shoal-Score:scores.csv"
+    )
+    parser.add_argument(
+        "--demand", default="", help="changes of demand: FROM_MS:UNTIL_MS:FACTOR:MODEL,..."
     )
     parser.add_argument("--request-s", type=float, default=600.0, help="life of a request")
     return parser.parse_args(argv)
