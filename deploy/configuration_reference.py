@@ -27,9 +27,12 @@ from streams.files.defaults_section import DEFAULTS  # noqa: E402
 from streams.files.keys import Either, Group, Named  # noqa: E402
 from streams.files.policy_section import POLICY  # noqa: E402
 from streams.files.shoal_yaml import SHOAL_YAML  # noqa: E402
+from streams.tools.up import scenario_file  # noqa: E402
 
 SCHEMA = ROOT / "docs" / "reference" / "shoal.schema.json"
-PAGES = ("reference/configuration.md", "how-to/components.md", "how-to/quality.md")
+PAGES = (
+    "reference/configuration.md", "how-to/components.md", "how-to/quality.md", "how-to/scenario.md",
+)  # fmt: skip
 GROUPS = {
     "file": SHOAL_YAML,
     "defaults": DEFAULTS,
@@ -39,9 +42,11 @@ GROUPS = {
     "engine": engines.ENGINE,
     "components": components.COMPONENTS_MODEL,
     "quality": quality.QUALITY_ROUTE,
+    "scenario": scenario_file.SCENARIO,
+    "event": scenario_file.EVENT,
 }
 _TABLE = re.compile(r"(<!-- keys: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_LINKED = ("defaults", "policy", "regions", "models", "engines")
+_LINKED = ("defaults", "policy", "regions", "models", "engines", "events")
 """Groups of the file with their own table."""
 
 

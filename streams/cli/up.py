@@ -32,6 +32,7 @@ from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.health.listen_address import parse_listen
 from streams.logs import add_log_level
+from streams.tools.backtest.supply_files import TraceTime, load_supply
 from streams.tools.replay.traces import COLUMNS_HELP, load_trace, parse_columns
 from streams.tools.up.child_processes import ChildFailed
 from streams.tools.up.host_resources import check_listen
@@ -39,14 +40,16 @@ from streams.tools.up.live_view import View
 from streams.tools.up.real_engines import prepare
 from streams.tools.up.run_options import Wishes
 from streams.tools.up.run_summary import show
+from streams.tools.up.scenario_file import (
+    SHIPPED,
+    demand_changes,
+    open_scenario,
+    read_events,
+    read_settings,
+)
 from streams.tools.up.session import Session
-from streams.tools.up.trace_facts import traffic, with_first_minutes
+from streams.tools.up.trace_facts import replayed, traffic, with_first_minutes
 
-# The default configuration, trace and speed for each kind of engine.
-_DEMOS = {
-    "simulated": ("demo.yaml", "azure2023_conv.csv.gz", 10.0),
-    "vllm": ("vllm.yaml", "vllm_trace.csv", 1.0),
-}
 ANY_PORT = "127.0.0.1:0"
 _WORTH_S, _WORTH_INTERRUPTED_S = 20.0, 6.0
 
@@ -68,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--engine",
-        choices=sorted(_DEMOS),
+        choices=("simulated", "vllm"),
         default="simulated",
         help="vllm: real vLLM servers on CPUs (two at most), each with a tiny model without "
         "weights; needs 6 GB of disk and 2 GB of memory per server, downloads once",
@@ -76,19 +79,32 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--speed",
         metavar="X",
-        help="domain seconds per real second (default 10; judge latencies at 5 or less)",
+        help="domain seconds per real second (default: the scenario's, 10 if it names none; judge "
+        "latencies at 5 or less)",
     )
     parser.add_argument(
         "--trace",
         metavar="FILE",
-        help="of any form in docs/reference/formats.md (default: Azure 2023 conversations; with "
-        "--engine vllm a short burst)",
+        help="of any form in docs/reference/formats.md (default: the scenario's; with --engine "
+        "vllm a short burst)",
     )
     parser.add_argument("--columns", metavar="FIELD=COLUMN,...", help=COLUMNS_HELP)
-    parser.add_argument("--summary", metavar="FILE", help="write the summary as JSON")
     parser.add_argument(
-        "--config", metavar="FILE", help="a shoal.yaml (default: the example with three models)"
+        "--scenario",
+        metavar="NAME|FILE",
+        help=f"events to play: {', '.join(SHIPPED)}, or a file as in docs/how-to/scenario.md "
+        "(default: day; calm with --trace or --config, and with --engine vllm)",
     )
+    parser.add_argument(
+        "--supply",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="prices and available nodes over time: time,pool,price,nodes, or POOL=FILE with "
+        "time,nodes; may be given several times",
+    )
+    parser.add_argument("--summary", metavar="FILE", help="write the summary as JSON")
+    parser.add_argument("--config", metavar="FILE", help="a shoal.yaml (default: the scenario's)")
     parser.add_argument(
         "--broker", metavar="kafka://HOST:PORT", help="a real Kafka (default: the embedded broker)"
     )
@@ -172,13 +188,15 @@ def _otherwise(session: Session, wishes: Wishes, signalled: list[int]) -> list[d
     limit_s = _WORTH_INTERRUPTED_S if signalled else _WORTH_S
     found: list[dict[str, Any]] = []
     try:
-        from streams.tools.up.counterfactual_cost import (
-            compare,  # This imports a compiler, which would delay the start.
-        )
+        # These import a compiler, which would delay the start.
+        from autoscaler.planning.planning_problem import with_prices
+        from streams.tools.up.counterfactual_cost import compare
 
         started_s = time.monotonic()
+        # The other fleets pay the prices of the run, which events of the scenario changed.
+        prices = session.picture.mean_prices_usd_per_h(session.ended_ms)
         for one in compare(
-            wishes.config.cluster,
+            with_prices(wishes.config.cluster, prices),
             session.picture,
             session.ended_ms,
             lambda: time.monotonic() - started_s,
@@ -191,9 +209,16 @@ def _otherwise(session: Session, wishes: Wishes, signalled: list[int]) -> list[d
 
 
 def _wishes(args: argparse.Namespace) -> Wishes:
-    demo_config, demo_trace, demo_speed = _DEMOS[args.engine]
-    speed = demo_speed if args.speed is None else _number("--speed", args.speed, 0.01, 1000.0)
-    if args.engine == "vllm" and speed != 1.0:
+    real = args.engine == "vllm"
+    if real and (args.scenario or args.supply):
+        option = "--scenario" if args.scenario else "--supply"
+        raise UserError(f"{option}: not with --engine vllm: real engines play no scenario")
+    default = "calm" if args.trace or args.config or real else "day"
+    root = open_scenario(args.scenario or default)
+    settings = read_settings(root)
+    speed = 1.0 if real else settings.speed
+    speed = speed if args.speed is None else _number("--speed", args.speed, 0.01, 1000.0)
+    if real and speed != 1.0:
         raise InvalidValue(
             "--speed", args.speed, "1 with --engine vllm: real engines take real time"
         )
@@ -203,22 +228,30 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     broker = _broker("--broker", args.broker)
     if args.http:
         check_listen("--http", *parse_listen(args.http))
-    data = resources.files("streams").joinpath("data")
-    config_path = Path(args.config) if args.config else Path(str(data.joinpath(demo_config)))
+    if real:
+        data = Path(str(resources.files("streams").joinpath("data")))
+        settings = replace(settings, config=data / "vllm.yaml", trace=data / "vllm_trace.csv")
+    config_path = Path(args.config) if args.config else settings.config
     config = load_config(config_path, mode=Mode.ACT, cautious=False)
     refuse_misfits(config)
     if args.engine == "vllm":
         why = "--engine vllm: no vLLM server runs a stage of a model of components"
         refuse_components(config.path, config.graphs, why)
-    trace_path = Path(args.trace) if args.trace else Path(str(data.joinpath(demo_trace)))
-    trace = load_trace(trace_path, parse_columns(args.columns))
+    trace_path = Path(args.trace) if args.trace else settings.trace
+    columns = args.columns or ("" if args.trace else settings.columns)
+    trace = load_trace(trace_path, parse_columns(columns or None))
+    events = read_events(root, config.cluster)
+    supply = (*settings.supply, *args.supply)
+    origin_s = None if trace.origin_ms is None else trace.origin_ms / 1000.0
+    times = TraceTime(origin_s, trace.duration_s, config.instances)
+    events = (*events, *load_supply(supply, config.cluster, 0.0, 0.0, times))
     demands = with_first_minutes(config.cluster, trace, seed)
     return Wishes(
         config=replace(config, cluster=with_workload(config.cluster, demands)),
         config_path=config_path.resolve(),
         trace=trace_path.resolve(),
-        columns=args.columns or "",
-        traffic=traffic(trace),
+        columns=columns,
+        traffic=replayed(traffic(trace), config.cluster, trace, seed, demand_changes(events)),
         speed=speed,
         for_s=for_s,
         broker=broker or _broker(f"{config.path}: kafka", config.kafka or None),
@@ -227,6 +260,8 @@ def _wishes(args: argparse.Namespace) -> Wishes:
         demands=demands,
         log_level=args.log_level,
         operated=operator_options_argv(args),
+        scenario=(settings.name, settings.about) if args.scenario or default == "day" else ("", ""),
+        events=events,
     )
 
 

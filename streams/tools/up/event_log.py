@@ -18,16 +18,20 @@ _WORDS_ONLY = ("infeasible", "hold", "rebuilt")
 @dataclass(frozen=True, slots=True)
 class Event:
     """One line of the log. at_ms: domain time. bad: whether it is a loss, or a demand or SLO that
-    cannot be met.
+    cannot be met. scripted: whether it is an event of the scenario. decision: whether it is a
+    decision that changes the fleet or names unserved demand.
     """
 
     at_ms: int
     text: str
     bad: bool = False
+    scripted: bool = False
+    decision: bool = False
 
     def line(self, began_ms: int) -> str:
-        """`+12:20 text`, in domain time since `began_ms`."""
-        return f"{clock(self.at_ms - began_ms)} {self.text}"
+        """`+12:20 text`, in domain time since `began_ms`; `+12:20 EVENT: text` if scripted."""
+        mark = "EVENT: " if self.scripted else ""
+        return f"{clock(self.at_ms - began_ms)} {mark}{self.text}"
 
 
 def clock(elapsed_ms: float) -> str:
@@ -50,7 +54,8 @@ def decided(decision: Decision, pools: Mapping[str, Pool]) -> Event:
         applied = f" (#{decision.number} waits for approval)"
     who = f"{decision.model} {what}: " if decision.model != "*" else ""
     text = f"{who}{decision.reason}{applied}"
-    return Event(decision.at_ms, text, decision.kind == "infeasible")
+    unserved = decision.kind == "infeasible"
+    return Event(decision.at_ms, text, unserved, decision=bool(decision.change) or unserved)
 
 
 def losses(before: Status | None, after: Status) -> list[Event]:

@@ -23,9 +23,11 @@ from streams.files.engines_section import EngineSpec
 from streams.files.shoal_yaml import Config
 from streams.gateway_models_option import declared_options, media_options
 from streams.private_files import private_folder, write_private
+from streams.tools.replay.demand_changes import format_changes
 from streams.tools.up.child_processes import Child
 from streams.tools.up.real_engines import RealEngines
 from streams.tools.up.run_options import Wishes
+from streams.tools.up.scenario_file import demand_changes
 from streams.tools.up.trace_facts import longest_of, weights
 from topics.log_format import DEFAULT_LEVEL
 from topics.time_base import TimeBase
@@ -38,7 +40,8 @@ class Run:
     """Values that all parts of one run share. folder: for logs, node files, state and reports.
 
     demands: workloads of models for which the file declares none. real: real engines, None =
-    simulated. operated: options of the controller, for operators.
+    simulated. operated: options of the controller, for operators. windows: whether window workers
+    merge the gateways' telemetry. faults: file with the scenario's faults, None = no scenario.
     """
 
     config: Config
@@ -52,6 +55,8 @@ class Run:
     log_level: str = DEFAULT_LEVEL
     real: RealEngines | None = None
     operated: tuple[str, ...] = ()
+    faults: Path | None = None
+    windows: bool = False
 
 
 def broker(run: Run) -> Child:
@@ -74,7 +79,16 @@ def controller(run: Run, bootstrap: str) -> Child:
         "--time-base", run.time_base.format(), "--controller-id", "controller-1",
         "--prefix", run.prefix, "--default-mode", "act",
         "--default-capacity", "predicted", "--log-level", run.log_level,
+        "--demand", "merged" if run.windows else "telemetry",
         *options, *run.operated,
+    )  # fmt: skip
+
+
+def windows(run: Run, bootstrap: str) -> Child:
+    """A worker that merges the gateways' telemetry. It needs a real Kafka."""
+    return _child(
+        run, "windows", "streams.windows",
+        "--broker", f"kafka://{bootstrap}", "--prefix", run.prefix, "--log-level", run.log_level,
     )  # fmt: skip
 
 
@@ -132,6 +146,7 @@ def replayer(
         "--slo", ",".join(limits), "--max-len", ",".join(longest),
         "--kinds", ",".join(_kinds(s.model, s.graph) for s in services if s.graph is not None),
         "--scores", ",".join(scores),
+        "--demand", format_changes(demand_changes(wishes.events)),
         restart=False,
     )  # fmt: skip
 
@@ -171,6 +186,7 @@ def node_file(
         ],
         "drain_timeout_s": run.config.cluster.policy.drain_timeout_s or LEAST_DRAIN_S,
         "start_timeout_s": longest_start_s(run.config.cluster),
+        "faults_file": str(run.faults or ""),
         "models": {
             service.model: {
                 "source": service.architecture.name,

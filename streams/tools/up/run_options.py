@@ -9,6 +9,7 @@ from pathlib import Path
 from autoscaler.domain.workload import Demand
 from streams.files.shoal_yaml import Config
 from streams.tools.up.real_engines import RealEngines
+from streams.tools.up.scenario_file import ScenarioEvent
 from streams.tools.up.trace_facts import Traffic
 from topics.log_format import DEFAULT_LEVEL
 
@@ -19,7 +20,8 @@ class Wishes:
 
     demands: demands from the trace's first minutes, for models without a declared rate; `config`
     includes them. real: real engines, None = simulated. operated: options of the controller.
-    columns: the user's mapping of trace columns, the value of --columns.
+    columns: the user's mapping of trace columns, the value of --columns. scenario: name and
+    sentence of the scenario, "" = none. events: of the scenario and of --supply.
     """
 
     config: Config
@@ -36,3 +38,5 @@ class Wishes:
     real: RealEngines | None = None
     operated: tuple[str, ...] = ()
     columns: str = ""
+    scenario: tuple[str, str] = ("", "")
+    events: tuple[ScenarioEvent, ...] = ()

@@ -15,6 +15,7 @@ from streams.tools.up.event_log import Event, decided, losses
 from streams.tools.up.observed_demand import DemandSeen
 from streams.tools.up.placement_text import Placement, placements
 from streams.tools.up.quality_view import ServiceRow, service_row
+from streams.tools.up.run_story import spot_saving_usd
 from streams.tools.up.traffic_report import WaysSeen
 from topics.reason_codes import ReasonCode
 from topics.records import (
@@ -27,6 +28,7 @@ from topics.records import (
     Telemetry,
 )
 from topics.sketch import merge, quantile_ms
+from topics.supply import Price
 
 SHOWN_WINDOW_S = 10
 LATENCY_WINDOW_S = 60
@@ -101,8 +103,11 @@ class Picture:
         self._models = frozenset(names)
         names += [route.name for route in cluster.routes]
         self._telemetry = {name: _RecentTelemetry() for name in names}
-        self._bill = Bill({pool.id: pool.price_usd_per_h for pool in cluster.pools}, 0)
+        self._prices = {pool.id: pool.price_usd_per_h for pool in cluster.pools}
+        self._price_changes: dict[str, list[tuple[int, float]]] = {}
+        self.bill = Bill(self._prices, 0)
         self.statuses: dict[str, Status] = {}
+        self._lost_ms: dict[str, int] = {}
         self.routes: dict[str, Routes] = {}
         self.decisions: list[Decision] = []
         self.assigned_ms: list[int] = []
@@ -126,14 +131,15 @@ class Picture:
                 self.ways.add(record)
         elif isinstance(record, Status):
             latest = self.statuses.get(record.node)
-            if latest is None or record.at_ms >= latest.at_ms:
+            oldest_ms = latest.at_ms if latest else self._lost_ms.get(record.node, -1) + 1
+            if record.at_ms >= oldest_ms:
                 self.story += losses(latest, record)
                 launched = [i.launched_ms for i in record.instances if i.launched_ms]
                 if launched and not self._first_launch_ms:
                     self._first_launch_ms = min(launched)
                 self.statuses[record.node] = record
                 if record.pool in self._pools:
-                    self._bill.record(record)
+                    self.bill.record(record)
         elif isinstance(record, Routes):
             self.ways.plan(record)
             known = self.routes.get(record.model)
@@ -156,6 +162,34 @@ class Picture:
                 self._desired[record.node] = record
         elif isinstance(record, PlanRecord) and _is_newer(record, self.plan):
             self.plan = record
+        elif isinstance(record, Price):
+            self._reprice(record)
+
+    def mean_prices_usd_per_h(self, until_ms: int) -> dict[str, float]:
+        """The mean price of each pool whose price changed, from the first launch to `until_ms`."""
+        found = {}
+        for pool, changes in self._price_changes.items():
+            at_ms, usd, sum_usd_ms = self._first_launch_ms, self._pools[pool].price_usd_per_h, 0.0
+            for changed_ms, changed_usd in (*changes, (until_ms, 0.0)):
+                next_ms = min(max(changed_ms, at_ms), until_ms)
+                sum_usd_ms += usd * (next_ms - at_ms)
+                at_ms, usd = next_ms, changed_usd
+            if until_ms > self._first_launch_ms:
+                found[pool] = sum_usd_ms / (until_ms - self._first_launch_ms)
+        return found
+
+    def lose(self, node: str, at_ms: int) -> None:
+        """Remove a node that disappeared, because it reports nothing more."""
+        self._lost_ms[node] = at_ms
+        self.statuses.pop(node, None)
+        self.bill.end_node(node, at_ms / 1000.0)
+
+    def _reprice(self, price: Price) -> None:
+        if self._prices.get(price.pool, price.usd_per_node_h) != price.usd_per_node_h:
+            self._prices[price.pool] = price.usd_per_node_h
+            changes = self._price_changes.setdefault(price.pool, [])
+            changes.append((price.observed_ms, price.usd_per_node_h))
+            self.bill.reprice(price.pool, price.usd_per_node_h, price.observed_ms / 1000.0)
 
     def progress(self, models: Iterable[str]) -> FleetProgress:
         """The start of the planned instances of `models`."""
@@ -231,15 +265,19 @@ class Picture:
 
     def usd(self, now_ms: int) -> float:
         """The cost until now in USD."""
-        return sum((span.usd for span in self._bill.until(now_ms / 1000.0)), 0.0)
+        return sum((span.usd for span in self.bill.until(now_ms / 1000.0)), 0.0)
 
     def gpu_hours(self, now_ms: int) -> dict[str, float]:
         """GPU hours until now by GPU type. Whole nodes count, including those without a price."""
         found: dict[str, float] = {}
-        for span in self._bill.until(now_ms / 1000.0):
+        for span in self.bill.until(now_ms / 1000.0):
             pool = self._pools[span.pool]
             found[pool.gpu.name] = found.get(pool.gpu.name, 0.0) + span.hours * pool.per_node
         return found
+
+    def spot_saving_usd(self, now_ms: int) -> float:
+        """How much less spot nodes cost until now than on-demand nodes of the same kind, in USD."""
+        return spot_saving_usd(self.bill.until(now_ms / 1000.0), self._cluster)
 
     @property
     def first_launch_ms(self) -> int:
@@ -252,7 +290,7 @@ class Picture:
         for status in self._in_use():
             pool = self._pools.get(status.pool)
             if pool is not None and pool.market in found:
-                found[pool.market] += pool.price_usd_per_h
+                found[pool.market] += self._prices[pool.id]
         return found
 
     def endpoints(self) -> list[str]:
@@ -298,7 +336,7 @@ class Picture:
             live = [i for i in status.instances if i.state in _LIVE_STATES]
             gpus = sum(len(i.gpus) for i in live)
             mine = [i for i in live if i.model == model]
-            price = self._pools[status.pool].price_usd_per_h if status.pool in self._pools else 0.0
+            price = self._prices.get(status.pool, 0.0)
             usd += price * sum(len(i.gpus) for i in mine) / gpus
         return ModelRow(
             model=model,

@@ -17,6 +17,12 @@ from rich.table import Table
 from streams.plain_text import several
 from streams.tools.up.event_log import clock
 from streams.tools.up.run_state import Picture
+from streams.tools.up.run_story import (
+    chapters,
+    mean_share_of_peak,
+    saving_lines,
+    story_lines,
+)
 from streams.tools.up.trace_facts import Traffic
 from topics.records import ScoreSplit
 
@@ -53,8 +59,13 @@ def summarize(
     wall_s: float,
     restarts: Mapping[str, int],
     ended: Ended,
+    began_ms: int = 0,
 ) -> dict[str, Any]:
-    """The summary. report: the replayer's report, empty if the replayer wrote none."""
+    """The summary.
+
+    report: the replayer's report, empty if the replayer wrote none. began_ms: domain time of the
+    run's start.
+    """
     requests = report.get("requests") or _last_told(ended.told)
     models = report.get("models", {})
     counted = Counter(decision.kind for decision in picture.decisions)
@@ -71,6 +82,12 @@ def summarize(
         "ended": ended.how(requests["sent"]),
         "models": models,
         "otherwise": [],
+        "mean_share_of_peak": mean_share_of_peak(picture.demand),
+        "spot_saving_usd": round(picture.spot_saving_usd(now_ms), 4),
+        "story": [
+            {"at_s": (one.at_ms - began_ms) / 1000.0, "what": one.what, "then": list(one.then)}
+            for one in chapters(picture.story)
+        ],
         "ways": [
             {
                 "model": row.model,
@@ -155,6 +172,8 @@ def show(summary: Mapping[str, Any], console: Console) -> None:
             f"at speed {summary['speed']:g} the overhead counts {summary['speed']:g} times in the "
             f"latencies above: judge them at speed {JUDGED_UP_TO_SPEED:g} or less"
         )
+    for line in (*story_lines(summary["story"]), *saving_lines(summary)):
+        say(line)
 
 
 def _last_told(told: Mapping[str, int]) -> dict[str, int]:

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,11 @@ from streams.tools.up.request_overhead import harness_overhead_ms
 from streams.tools.up.run_options import Wishes
 from streams.tools.up.run_state import Picture
 from streams.tools.up.run_summary import Ended, summarize
+from streams.tools.up.scenario_player import ScenarioPlayer
+from streams.tools.up.scenario_script import ScenarioScript
 from streams.tools.up.status_view import Shown
 from streams.tools.up.topic_follower import follow
-from topics.keys import CLUSTER_KEY, Principal, credential
+from topics.keys import CLUSTER_KEY, Keys, Principal, credential
 from topics.time_base import TimeBase
 from topics.topic_table import PREFIX
 
@@ -59,8 +62,10 @@ class Session:
         self._interrupted = asyncio.Event()
         self._overhead: Mapping[str, float | None] = {"p50": None, "p99": None}
         self._bootstrap = ""
+        self._windows = False  # Whether window workers take part, as on every real Kafka.
         self._following: asyncio.Task[None] | None = None
         self._drawing: asyncio.Task[None] | None = None
+        self._playing: asyncio.Task[None] | None = None
         self.ended_ms = 0  # Domain time of the run's end, when the parts begin to end.
         self.logs: Path | None = None  # Kept if a part failed.
 
@@ -93,6 +98,7 @@ class Session:
         run = process_list.Run(
             wishes.config, wishes.config_path, folder, time_base, port, wishes.seed, prefix,
             wishes.demands, wishes.log_level, wishes.real, wishes.operated,
+            folder / "faults.json" if wishes.events and not wishes.real else None,
         )  # fmt: skip
         self._children.open()
         self._children.on_event = self._shown.say
@@ -103,6 +109,8 @@ class Session:
             if await self._unless_interrupted(self._broker(run)):
                 following = follow(self._bootstrap, prefix, self.picture)
                 self._following = asyncio.create_task(following)
+                if run.faults is not None:
+                    self._playing = asyncio.create_task(self._play(run, run.faults))
                 self._shown.begin()
                 self._drawing = asyncio.create_task(self._shown.draw())
                 serving = self._serve(run, self._bootstrap)
@@ -118,8 +126,9 @@ class Session:
             raise
         finally:
             self.ended_ms = self._shown.stop()
-            if self._following is not None:
-                await _cancelled(self._following)
+            for task in (self._playing, self._following):
+                if task is not None:
+                    await _cancelled(task)
             await self._children.close()
             if self._drawing is not None:
                 await _cancelled(self._drawing)
@@ -145,6 +154,7 @@ class Session:
                 self._interrupted.is_set(),
                 {} if report else self._shown.last_counts(),
             ),
+            time_base.origin_ms,
         )
 
     async def _unless_interrupted(self, work: Coroutine[Any, Any, object]) -> bool:
@@ -167,10 +177,11 @@ class Session:
             hello = await self._children.wait_ready(child, _START_TIMEOUT_S)
             bootstrap = str(hello["bootstrap"])
         try:
-            await ensure_topics(bootstrap, run.prefix)
+            ensured = await ensure_topics(bootstrap, run.prefix)
         except (BrokerUnreachable, TopicsUnusable) as error:
             raise UserError(f"--broker {bootstrap}: {error}") from error
         self._bootstrap = bootstrap
+        self._windows = not ensured.embedded
         self._leave_key(run.prefix)
 
     def _leave_key(self, prefix: str) -> None:
@@ -190,8 +201,10 @@ class Session:
     async def _serve(self, run: process_list.Run, bootstrap: str) -> None:
         """Start controller, executors and gateway side by side."""
         self._shown.state = "starting the controller, the executors and the gateway"
+        run = replace(run, windows=self._windows)
         children = [process_list.gateway(run, bootstrap), process_list.controller(run, bootstrap)]
         children += process_list.executors(run, bootstrap)
+        children += [process_list.windows(run, bootstrap)] if run.windows else []
         for child in children:
             await self._children.start(child)
         for child in children:
@@ -304,17 +317,29 @@ class Session:
             self._raise_if_failed()
             await asyncio.sleep(0.1)
 
+    def _play(self, run: process_list.Run, faults: Path) -> Coroutine[Any, Any, None]:
+        """Play the scenario until cancelled."""
+        pools = self._wishes.config.cluster.pools
+        script = ScenarioScript(self._wishes.events, pools, self.picture.bill)
+        keys = Keys(cluster=self._own_keys[CLUSTER_KEY]) if self._own_keys else read_keys()
+        player = ScenarioPlayer(
+            script, self.picture, faults, keys, self._shown.now_ms, self._shown.trace_s
+        )
+        return player.run(self._bootstrap, run.prefix)
+
     def _raise_if_failed(self) -> None:
         if self._children.failed is not None and self._children.failed.done():
             raise ChildFailed(self._children.failed.result())
         if self._drawing is not None and self._drawing.done():
             self._drawing.result()
-        if self._following is not None and self._following.done():
+        for task, doing in ((self._following, "read from"), (self._playing, "written to")):
+            if task is None or not task.done():
+                continue
             try:
-                self._following.result()
+                task.result()
             except (KafkaError, OSError) as error:
                 why = str(error) or type(error).__name__
-                raise ChildFailed(f"what happens cannot be read from Kafka: {why}") from error
+                raise ChildFailed(f"records cannot be {doing} Kafka: {why}") from error
 
 
 async def _cancelled(task: asyncio.Future[Any]) -> None:

@@ -121,9 +121,16 @@ class Shown:
         )
         self._view.update(self._picture, now_ms, facts)
 
+    def trace_s(self) -> float:
+        """The current second of the trace; -1 before the replay."""
+        return self._trace_s(self.now_ms())
+
+    def _trace_s(self, now_ms: int) -> float:
+        return (now_ms - self.trace_began_ms) / 1000.0 if self.trace_began_ms else -1.0
+
     def _gap(self, now_ms: int) -> Gap | None:
         """The current gap of the trace, if there is one."""
-        at_s = (now_ms - self.trace_began_ms) / 1000.0 if self.trace_began_ms else -1.0
+        at_s = self._trace_s(now_ms)
         return next((g for g in self._wishes.traffic.gaps if g.start_s <= at_s < g.end_s), None)
 
     def _tell_workloads(self) -> None:
@@ -132,6 +139,9 @@ class Shown:
         """
         if self._wishes.traffic.read_as:
             self.say(f"{self._wishes.trace.name} is read as {self._wishes.traffic.read_as}")
+        name, about = self._wishes.scenario
+        if about:
+            self.say(f"scenario {name}: {about}")
         for model, name, entry in uncertain_facts(self._wishes.config.cluster):
             self.say(f"{model}: {facts_words(name, entry)}")
         for model, demand in self._wishes.demands.items():

@@ -17,11 +17,11 @@ from streams.broker.kafka_clients import consumer as new_consumer
 from streams.tools.up.run_state import Picture
 from topics.checks import InvalidRecord
 from topics.codec import decode
-from topics.topic_table import ASSIGNMENTS, DECISIONS, PLANS, ROUTES, STATUS, TELEMETRY
+from topics.topic_table import ASSIGNMENTS, DECISIONS, PLANS, PRICES, ROUTES, STATUS, TELEMETRY
 
 log = logging.getLogger(__name__)
 
-_FOLLOWED = (TELEMETRY, STATUS, ROUTES, DECISIONS, ASSIGNMENTS, PLANS)
+_FOLLOWED = (TELEMETRY, STATUS, ROUTES, DECISIONS, ASSIGNMENTS, PLANS, PRICES)
 
 
 async def follow(bootstrap: str, prefix: str, picture: Picture) -> None:

@@ -5,12 +5,14 @@ Pure: a trace is input, values are output.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Demand, Lengths
+from streams.tools.replay.demand_changes import DemandChange, with_changes
 from streams.tools.replay.request_schedule import schedule
 from streams.tools.replay.traces import Trace
 
@@ -45,6 +47,16 @@ def traffic(trace: Trace) -> Traffic:
     """The facts about `trace`."""
     read_as = f"{trace.form}; {trace.clock}"
     return Traffic(len(trace.arrivals_ms), trace.duration_s, gaps(trace.arrivals_ms), read_as)
+
+
+def replayed(
+    found: Traffic, cluster: Cluster, trace: Trace, seed: int, changes: Sequence[DemandChange]
+) -> Traffic:
+    """`found` with the number of requests that the replay sends because of `changes`."""
+    if not changes:
+        return found
+    jobs = schedule(trace, weights(cluster), longest_of(cluster), seed, math.inf)
+    return replace(found, requests=len(with_changes(jobs, changes, seed)))
 
 
 def gaps(arrivals_ms: Sequence[float]) -> tuple[Gap, ...]:

@@ -23,6 +23,7 @@ from topics.records import (
     Routes,
     Status,
 )
+from topics.supply import Price
 
 
 def test_no_telemetry_is_no_data_and_not_zero(picture: Picture) -> None:
@@ -182,3 +183,30 @@ def test_the_lag_of_the_controller_is_shown_until_it_has_caught_up(picture: Pict
     assert picture.behind() == "about reader_behind"
     picture.add(hold_decision(3, ReasonCode.READER_CAUGHT_UP))
     assert picture.behind() == ""
+
+
+def test_a_price_from_the_feed_changes_the_bill_from_its_time_on(picture: Picture) -> None:
+    ready = replace(instance("i1", InstanceState.READY, (0,)), launched_ms=NOW_MS)
+    pool = "eu-west/l4/spot"
+    picture.add(Status("n1", pool, "ex", 1, NOW_MS, (ready,)))
+    hour_ms = 3_600_000
+    before = picture.usd(NOW_MS + hour_ms)
+    for _ in range(2):
+        picture.add(Price(pool, 2.0, NOW_MS + hour_ms))
+    assert picture.usd(NOW_MS + 2 * hour_ms) == pytest.approx(before + 2.0)
+    assert picture.usd_per_h()[Market.SPOT] == 2.0
+    (mean,) = picture.mean_prices_usd_per_h(NOW_MS + 4 * hour_ms).values()
+    assert mean == pytest.approx((before + 3 * 2.0) / 4)
+
+
+def test_a_lost_node_costs_nothing_more_even_if_an_old_status_arrives_late(
+    picture: Picture,
+) -> None:
+    ready = replace(instance("i1", InstanceState.READY, (0,)), launched_ms=NOW_MS)
+    status = Status("n1", "eu-west/l4/spot", "ex", 1, NOW_MS, (ready,))
+    picture.add(status)
+    picture.lose("n1", NOW_MS + 5000)
+    picture.add(replace(status, at_ms=NOW_MS + 4000))
+    assert picture.statuses == {}
+    picture.add(replace(status, at_ms=NOW_MS + 60_000))
+    assert set(picture.statuses) == {"n1"}, "the node is back"

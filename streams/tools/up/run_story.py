@@ -1,0 +1,132 @@
+"""The story of a run for its end: each event of the scenario with the decisions that followed, and
+what was saved and why. Pure: events, decisions and the summary are input, texts are output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.serving.billing import NodeSpan
+from streams.plain_text import several
+from streams.tools.up.event_log import Event, clock
+from streams.tools.up.observed_demand import DemandSeen
+
+_FOLLOWS_MS = 240_000
+"""Domain ms in which a decision counts as an answer to the last event."""
+_MOST_DECISIONS = 3
+_CENT = 0.005
+_WHY = {
+    "sized for the peak": "capacity followed demand",
+    "one GPU type": "each model runs on the GPU that serves it cheapest",
+    "one rented GPU type": "each model runs on the GPU that serves it cheapest",
+    "each model alone": "models share nodes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """An event of the scenario, and the decisions that followed it before the next event.
+
+    at_ms: domain time. what: what happened. then: the decisions as text, in order.
+    """
+
+    at_ms: int
+    what: str
+    then: tuple[str, ...]
+
+
+def chapters(story: Iterable[Event]) -> list[Chapter]:
+    """The chapters of the log. Events of the same second are one chapter."""
+    found: list[tuple[int, list[str], list[str]]] = []
+    for event in sorted(story, key=lambda one: one.at_ms):
+        if event.scripted:
+            if found and event.at_ms - found[-1][0] < 1000 and not found[-1][2]:
+                found[-1][1].append(event.text)
+            else:
+                found.append((event.at_ms, [event.text], []))
+        elif event.decision and found and event.at_ms - found[-1][0] < _FOLLOWS_MS:
+            found[-1][2].append(event.text)
+    return [Chapter(at_ms, "; ".join(what), tuple(then)) for at_ms, what, then in found]
+
+
+def story_lines(story: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The summary's `story` as lines, at most three decisions for each event."""
+    lines = ["what happened, and what Shoal decided next:"] if story else []
+    for one in story:
+        lines.append(f"{clock(1000.0 * one['at_s'])} {one['what']}")
+        lines += [f"    {text}" for text in one["then"][:_MOST_DECISIONS]]
+        more = len(one["then"]) - _MOST_DECISIONS
+        lines += [f"    and {several(more, 'more decision')}"] if more > 0 else []
+    return lines
+
+
+def mean_share_of_peak(seen: DemandSeen) -> float | None:
+    """The mean demand of a run as a share of the sum of all models' busiest minutes; None without
+    demand."""
+    minutes = seen.minutes()
+    peak = sum(demand.req_per_s for demand in seen.peak(minutes))
+    if not peak:
+        return None
+    rates = [sum(demand.req_per_s for demand in seen.peak((minute,))) for minute in minutes]
+    return min(1.0, sum(rates) / len(rates) / peak)
+
+
+def spot_saving_usd(spans: Iterable[NodeSpan], cluster: Cluster) -> float:
+    """How much less the spot nodes of `spans` cost than on-demand nodes of the same kind."""
+    pools = {pool.id: pool for pool in cluster.pools}
+    listed = {
+        (pool.region, pool.name): pool.price_usd_per_h
+        for pool in cluster.pools
+        if pool.market is Market.ON_DEMAND
+    }
+    found = 0.0
+    for span in spans:
+        pool = pools[span.pool]
+        dear = listed.get((pool.region, pool.name))
+        if pool.market is Market.SPOT and dear is not None:
+            found += (dear - span.usd_per_h) * span.hours
+    return found
+
+
+def saving_lines(summary: Mapping[str, Any]) -> list[str]:
+    """The savings and their reasons as sentences. Empty without a comparison."""
+    if not summary["otherwise"]:
+        return []
+    cost = summary["cost_usd"]
+    share, spot = summary["mean_share_of_peak"], summary["spot_saving_usd"]
+    lines = []
+    for other in summary["otherwise"]:
+        what, why = other["what"], _WHY[other["what"]]
+        if what == "sized for the peak" and share is not None:
+            why += f", which averaged {share:.0%} of the models' busiest minutes"
+        name = "a fleet sized for the peak" if what == "sized for the peak" else what
+        name += f" ({other['gpu']})" if "gpu" in other else ""
+        difference = other["usd"] - cost
+        if other["unserved"] >= 0.005:
+            lines.append(
+                f"{name} would have served {1.0 - other['unserved']:.0%} of the demand, for "
+                f"{other['usd']:.2f} USD"
+            )
+        elif difference >= _CENT:
+            lines.append(
+                f"saved {difference:.2f} USD ({difference / other['usd']:.0%}) against {name}: "
+                f"{why}"
+            )
+        elif difference <= -_CENT:
+            lines.append(
+                f"{name} would have cost {-difference:.2f} USD less; it pays for no start-up and "
+                "loses no node"
+            )
+    if spot >= _CENT:
+        lines.append(f"spot nodes saved {spot:.2f} USD against on-demand nodes of the same kind")
+    attained = summary["slo_attainment"]
+    if attained is not None:
+        worst = min(summary["models"].items(), key=lambda item: item[1]["slo_attainment"] or 0.0)
+        lines.append(
+            f"{attained:.1%} of the requests met their SLO; the least was "
+            f"{worst[1]['slo_attainment'] or 0.0:.1%} for {worst[0]}"
+        )
+    return lines
