@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "reason-codes.md"
 sys.path.insert(0, str(ROOT))
 
-from autoscaler.explain.text import FAMILIES  # noqa: E402  the path comes first
+from autoscaler.explain.reason_texts import FAMILIES  # noqa: E402  the path comes first
 
 _HEAD = """# Reason codes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autoscaler.domain.reason import Reason, codes_of
-from autoscaler.explain.text import joined
+from autoscaler.explain.reason_texts import joined
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.state.controller_state import ModelState
 from topics.decisions import Decision

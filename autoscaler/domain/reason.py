@@ -1,6 +1,6 @@
 """The reason of a decision or note, as a value that programs compare.
 
-`autoscaler.explain.text` converts it to a sentence for people.
+`autoscaler.explain.reason_texts` converts it to a sentence for people.
 """
 
 from __future__ import annotations

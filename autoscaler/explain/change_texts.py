@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoscaler.domain.reason import Reason
-from autoscaler.explain.reasons import duration, money, rate, shares, thresholds
+from autoscaler.explain.quantity_texts import duration, money, rate, shares, thresholds
 from topics.reason_codes import ReasonCode as Code
 
 Text = Callable[[Reason], str]

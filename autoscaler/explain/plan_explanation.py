@@ -17,9 +17,9 @@ from autoscaler.explain.alternatives import (
 )
 from autoscaler.explain.explanation import Explanation, ModelReasons, Rejected
 from autoscaler.explain.measurement_advice import measuring
+from autoscaler.explain.reason_texts import text, texts
 from autoscaler.explain.rejected_gpus import impossible_pools
 from autoscaler.explain.spot_exposure import savings, spot_losses
-from autoscaler.explain.text import text, texts
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.memory import adapter_bytes, usable_gb
 from autoscaler.performance.profile import Profile

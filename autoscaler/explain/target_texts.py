@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoscaler.domain.reason import Reason
-from autoscaler.explain.reasons import duration, lasting, over, rate, under
+from autoscaler.explain.quantity_texts import duration, lasting, over, rate, under
 from topics.reason_codes import ReasonCode as Code
 
 Text = Callable[[Reason], str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoscaler.domain.reason import Reason
-from autoscaler.explain.reasons import count, lasting
+from autoscaler.explain.quantity_texts import count, lasting
 from topics.reason_codes import ReasonCode as Code
 
 Text = Callable[[Reason], str]

@@ -2,6 +2,7 @@
 node is billed from the launch of its first instance until a status shows the node without
 instances, including idle and starting time. A price change ends the span and begins another one. A
 node that sends no more statuses stays on the bill, because no report shows that it was released.
+The controller's cost per hour leaves lost nodes out (`FleetSnapshot.unpaid`).
 """
 
 from __future__ import annotations

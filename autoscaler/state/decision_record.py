@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoscaler.domain.reason import Reason, codes_of
-from autoscaler.explain.text import joined
+from autoscaler.explain.reason_texts import joined
 from topics.decisions import Decision
 
 NOTICE_INTERVAL_MS = 600_000  # time between two notices of a lasting condition

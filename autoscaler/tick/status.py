@@ -13,9 +13,9 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.estimate.windows import NoData, Stats
-from autoscaler.explain import reasons
+from autoscaler.explain.quantity_texts import lasting, rate
 from autoscaler.explain.event_texts import control_text
-from autoscaler.explain.text import text, texts
+from autoscaler.explain.reason_texts import text, texts
 from autoscaler.model.prediction_drift import uncertainty
 from autoscaler.model.unmanaged_servers import is_uncounted
 from autoscaler.planning.combo_names import parse_combo_id
@@ -221,10 +221,10 @@ def _with_condition(
         word = f"proposal #{made.proposal} waits for approval"
     elif state.no_data:
         age = made.telemetry_age_s
-        since = "" if age is None else f" for {reasons.lasting(age)}"
+        since = "" if age is None else f" for {lasting(age)}"
         word = f"no telemetry{since}; scale-in paused"
     elif state.shortage_noticed_ms and unserved > RATE_EPSILON:
-        word, is_short = f"short: {reasons.rate(unserved)} req/s unserved", True
+        word, is_short = f"short: {rate(unserved)} req/s unserved", True
     elif state.shortage_noticed_ms and made.wanted < service.min_instances:
         word, is_short = f"short of its floor: {made.wanted} of {service.min_instances}", True
     elif service.mode is Mode.RECOMMEND:

@@ -16,7 +16,7 @@ from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.validation import finite
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import several
-from autoscaler.explain.text import text_with_subject
+from autoscaler.explain.reason_texts import text_with_subject
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan, PlannedCount

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.explain.text import text
+from autoscaler.explain.reason_texts import text
 from autoscaler.planning.time_limits import contradictions
 from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
 from streams.cli.controller_client import add_url, status

@@ -16,7 +16,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.validation import finite
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.plan_explanation import explain
-from autoscaler.explain.text import text, text_with_subject
+from autoscaler.explain.reason_texts import text, text_with_subject
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy

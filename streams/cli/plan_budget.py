@@ -16,7 +16,7 @@ from autoscaler.domain.cluster import Cluster, Objective
 from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import several, short_name
-from autoscaler.explain.text import text_with_subject, texts
+from autoscaler.explain.reason_texts import text_with_subject, texts
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import BudgetWork, Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem

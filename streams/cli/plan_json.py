@@ -9,7 +9,7 @@ from autoscaler.domain.cluster import Mode
 from autoscaler.domain.reason import Reason
 from autoscaler.explain.explanation import Explanation, ModelReasons
 from autoscaler.explain.plan_texts import promise
-from autoscaler.explain.text import text, text_with_subject, texts
+from autoscaler.explain.reason_texts import text, text_with_subject, texts
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.binding_constraints import binding_kind
 from autoscaler.planning.capacity_provenance import capacities, measurements_in

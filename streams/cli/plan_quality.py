@@ -21,8 +21,8 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.plan_explanation import explain
-from autoscaler.explain.reasons import shares, thresholds
-from autoscaler.explain.text import text, text_with_subject
+from autoscaler.explain.quantity_texts import shares, thresholds
+from autoscaler.explain.reason_texts import text, text_with_subject
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.answer_quality import (

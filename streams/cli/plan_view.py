@@ -8,7 +8,7 @@ from autoscaler.domain.cluster import Market, Mode
 from autoscaler.domain.workload import Phase
 from autoscaler.explain.combo_labels import several
 from autoscaler.explain.explanation import Explanation, Measuring, ModelReasons, Relief
-from autoscaler.explain.text import text_with_subject, texts
+from autoscaler.explain.reason_texts import text_with_subject, texts
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.capacity_provenance import capacities, measurements_in

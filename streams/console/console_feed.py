@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autoscaler.explain.text import text
+from autoscaler.explain.reason_texts import text
 from autoscaler.tick.status import FleetStatus
 from streams.console.cpu_allowance import CpuAllowance
 from streams.console.decision_book import DecisionBook, Row

@@ -16,7 +16,7 @@ from autoscaler.decide import ControllerState, Effect, Observation, decide
 from autoscaler.domain.cluster import Cluster
 from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.estimate.windows import TelemetryWindows
-from autoscaler.explain.text import texts
+from autoscaler.explain.reason_texts import texts
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
 from autoscaler.state.effects import (
     PublishAssignment,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoscaler.explain.text import text
+from autoscaler.explain.reason_texts import text
 from autoscaler.planning.memory_fit import misfits
 from streams.files.shoal_yaml import Config
 from streams.files.yaml_tree import ConfigError, read

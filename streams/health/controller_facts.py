@@ -15,7 +15,7 @@ from typing import Any
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.estimate.change_point import current_rate
-from autoscaler.explain.text import text, texts
+from autoscaler.explain.reason_texts import text, texts
 from autoscaler.model.prediction_drift import drift_veto
 from autoscaler.planning.planner_messages import PlanRequest
 from autoscaler.rollout.reversal_limit import scale_in_within_limit

@@ -20,7 +20,7 @@ from functools import partial
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
-from autoscaler.explain.text import text
+from autoscaler.explain.reason_texts import text
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.planner import OPTIONS, answer_request
 from autoscaler.planning.planner_messages import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
-from autoscaler.explain.text import text_with_subject
+from autoscaler.explain.reason_texts import text_with_subject
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
 from autoscaler.simulation.fixed_fleet import FixedFleet
 from autoscaler.simulation.fleet_search import FleetSearch

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autoscaler.domain.quality_route import QualityRoute
-from autoscaler.explain.reasons import thresholds
+from autoscaler.explain.quantity_texts import thresholds
 from topics.records import Routes, Telemetry
 from topics.scoring import ALL_REQUESTS, FALLBACK
 

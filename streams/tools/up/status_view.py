@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from autoscaler.explain import reasons
+from autoscaler.explain.quantity_texts import rate
 from streams.files.model_source import facts_words, uncertain_facts
 from streams.plain_text import several
 from streams.tools.up import process_list
@@ -148,7 +148,7 @@ class Shown:
             lengths = demand.lengths
             self.say(
                 f"{model} declares no rate: planned for the start of the trace, "
-                f"{reasons.rate(demand.req_per_s)} req/s of {lengths.input_tokens:.0f} tokens in "
+                f"{rate(demand.req_per_s)} req/s of {lengths.input_tokens:.0f} tokens in "
                 f"and {lengths.output_tokens:.0f} out"
             )
 

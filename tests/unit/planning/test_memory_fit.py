@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.explain.text import text
+from autoscaler.explain.reason_texts import text
 from autoscaler.performance.memory import kv_capacity_tokens
 from autoscaler.planning.memory_fit import Misfit, misfits
 from streams.files.memory_check import refuse_misfits

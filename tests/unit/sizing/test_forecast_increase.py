@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from autoscaler.estimate.forecast.forecast_state import Forecast, ForecastState, TrendForecast
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.explain.text import text
+from autoscaler.explain.reason_texts import text
 from autoscaler.sizing.forecast_increase import propose
 from autoscaler.sizing.rules import update_target
 from autoscaler.state.model_view import ModelView

@@ -12,7 +12,7 @@ import pytest
 
 from autoscaler.estimate.model_demand import ModelDemand, increase_spans_s
 from autoscaler.estimate.windows import NoData
-from autoscaler.explain.text import text
+from autoscaler.explain.reason_texts import text
 from autoscaler.sizing.rate_increase import propose
 from autoscaler.sizing.rules import update_target
 from autoscaler.state.model_view import TargetProposal

@@ -1,4 +1,4 @@
-"""The sentence of each reason. Only this module composes them, and no program parses them."""
+"""The sentences of reasons. Only `autoscaler.explain` composes them, and no program parses them."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from autoscaler.domain.reason import Reason, about, codes_of
-from autoscaler.explain.text import FAMILIES, TEXTS, joined, text, text_with_subject, texts
+from autoscaler.explain.reason_texts import FAMILIES, TEXTS, joined, text, text_with_subject, texts
 from topics.codec import read_value, write_value
 from topics.reason_codes import ReasonCode
 
