@@ -13,8 +13,8 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.estimate.windows import NoData, Stats
-from autoscaler.explain.quantity_texts import lasting, rate
 from autoscaler.explain.event_texts import control_text
+from autoscaler.explain.quantity_texts import lasting, rate
 from autoscaler.explain.reason_texts import text, texts
 from autoscaler.model.prediction_drift import uncertainty
 from autoscaler.model.unmanaged_servers import is_uncounted
