@@ -83,9 +83,8 @@ def as_good_usd(ours: Run, sweeps: Sequence[FleetSearchResult]) -> float | None:
 
 
 def is_dominated(ours: Run, sweeps: Sequence[FleetSearchResult]) -> bool:
-    """Whether fixed fleets have the same attainment for each model at a lower cost, or a higher one
-    at the same cost.
-    """
+    """Whether fixed fleets with at least the attainment of `ours` for each model cost less, or cost
+    no more and attain more."""
     total = as_good_usd(ours, sweeps)
     if total is None or total > ours.cost_usd:
         return False

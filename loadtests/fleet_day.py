@@ -138,7 +138,7 @@ def options(traces: Path, folder: Path, week: bool = False, scale: float = 1.0) 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0."""
+    """Run the command line. Returns exit code 0."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.fleet_day")
     parser.add_argument("--traces", type=Path, required=True, help="the folder of the records")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the market")

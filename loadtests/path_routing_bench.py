@@ -88,7 +88,7 @@ class ByQueues:
             options = [(hop, end) for hop in hops for end in stages[hop.stage]]
             lengths = await asyncio.gather(*(self._queue(proxy, end) for _, end in options))
             shortest = [one for one, n in zip(options, lengths, strict=True) if n == min(lengths)]
-            hop, end = self._draw.choice(shortest)  # ties are drawn: as many hops as planned
+            hop, end = self._draw.choice(shortest)  # random choice among the shortest queues
             left = [component for component in left if component not in hop.runs]
             self._in_flight[end] += 1
             try:

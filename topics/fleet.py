@@ -151,12 +151,13 @@ class Status:
     """One node as its executor observes it.
 
     observed_generation, observed_token: generation and leader token of the current assignment.
-    boot: id of the executor's process. place: its machine and state folder; boot and place reveal
-    if two executors serve one node. refused: number of refused assignments. reclaim_ms: time at
-    which the node is reclaimed (spot), 0 = no notice. faults: text of faults of the node that do
-    not stop serving. load_feed: address at which the executor publishes the load of its engines, ""
-    = none. address: host of all endpoints of the node; "" from an older executor, whose endpoints
-    are on one host too. addresses: further hosts of endpoints, if each instance has its own (pods).
+    boot: id of the executor's process. place: machine and state folder of the executor. Different
+    values of boot or place reveal two executors on one node. refused: number of refused
+    assignments. reclaim_ms: time at which the node is reclaimed (spot), 0 = no notice. faults: text
+    of faults of the node that do not stop serving. load_feed: address at which the executor
+    publishes the load of its engines, "" = none. address: host of all endpoints of the node; ""
+    from an older executor, whose endpoints are on one host too. addresses: further hosts of
+    endpoints, if each instance has its own (pods).
     """
 
     node: str

@@ -30,7 +30,7 @@ class PlainLoader(yaml.SafeLoader):
         """Compose the next node as SafeLoader does, unless it exceeds a limit."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         mark = event.start_mark
-        # both aliases and anchored values have an anchor
+        # PyYAML sets `anchor` on aliases (*) and on anchored values (&).
         if getattr(event, "anchor", None) is not None:
             sign = "*" if isinstance(event, yaml.AliasEvent) else "&"
             shown = f"{sign}{event.anchor[:40]}"

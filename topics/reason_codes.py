@@ -131,7 +131,7 @@ class ReasonCode(StrEnum):
     PROPOSAL_APPROVED = "proposal_approved", "A proposal was approved and applied."
     PROPOSAL_DROPPED = "proposal_dropped", "A proposal was approved, but not applied."
 
-    # Observations.
+    # Events and conditions that the controller observes.
     REBUILT = "rebuilt", "A new leader restored its state from the topics."
     DRAIN_TOO_SHORT = "drain_too_short", "The drain time-out is shorter than the longest answers."
     DRAIN_LONG_ENOUGH = "drain_long_enough", "The drain time-out is long enough again."

@@ -49,9 +49,9 @@ class Telemetry:
 
     Counts of the span: arrivals of requests; completions (answered in full); failures (an error or
     an interruption after acceptance); refused (429 or no route); attained (within both limits);
-    withdrawn (ended by the client, which left before a limit was missed or requested something that
-    no instance serves; not a fault of the service). Token sums count requests that completed in the
-    span, except input_tokens_arrived.
+    withdrawn (no fault of the service: the client left before a limit was missed, or no instance
+    serves such a request). Token sums count requests that completed in the span, except
+    input_tokens_arrived.
 
     ttft_ms, tpot_ms: latency sketches of `topics.sketch` as {bucket: count}. input_lengths,
     output_lengths: sketches in tokens, input counted on arrival and output on completion. shapes:
@@ -59,12 +59,11 @@ class Telemetry:
     arrivals by score class (`topics.scoring`; `UNCLASSED` without a score), for services that route
     to several models. On the wire all sketches share the field `cells`.
 
-    sent: requests sent in the span by kind and destination, for requests that are routed by kind:
-    the kind is a workload type, and the destination is the group that received the request. For
-    score splits: {"all": {model: requests}}. For LoRA adapters: {"adapter:NAME": {model: n}}.
-    leaving: whether the gateway signs off, so that its later silence is no loss of telemetry.
-    in_flight: requests in flight at the end of the span. route_generation: generation of the routes
-    that the gateway applies.
+    sent: requests sent in the span, as {kind: {destination: requests}}. For workload types, the
+    kind is the type and the destination is the group that received the requests. For score splits:
+    {"all": {model: requests}}. For LoRA adapters: {"adapter:NAME": {model: n}}. leaving: whether
+    this is the last record of the gateway, which then stops. in_flight: requests in flight at the
+    end of the span. route_generation: generation of the routes that the gateway applies.
     """
 
     model: str

@@ -32,7 +32,7 @@ SentByKind: TypeAlias = tuple[tuple[str, int], ...]
 
 
 _PAIRS = np.frombuffer("".join(NUMBERS).encode(), "<u2")
-"""For each number, its two wire digits as a 16-bit number."""
+"""The two wire digits of each number, read as one 16-bit number."""
 _VALUES = np.full(65_536, -1, np.int16)
 """The inverse of _PAIRS: the number by its two wire digits as a 16-bit number; -1 if the characters
 are not digits."""

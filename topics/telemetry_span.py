@@ -62,8 +62,8 @@ class Span:
         """Count a request that was answered in full; times are in ms since the request arrived.
 
         first_ms None: the answer was not streamed, so the time of its first token is unknown. Such
-        a request attains the SLO if its total time is within that of both limits together; it is
-        not counted in the latency sketches.
+        a request attains the SLO if its total time is at most the TTFT limit plus the TPOT limit
+        for each further token. The latency sketches do not count it.
         """
         self.completions += 1
         self.input_tokens += input_tokens

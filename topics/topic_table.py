@@ -85,20 +85,20 @@ def _compacted(name: str, partitions: int, record: type[Any], key: Callable[[Any
     return Topic(name, partitions, Cleanup.COMPACT, 0, record, key)
 
 
-# Written by gateways and window workers.
+# Gateways write telemetry, and window workers write demand.
 TELEMETRY = Topic("telemetry", 8, Cleanup.DELETE, 2 * DAY_MS, Telemetry, lambda r: str(r.model))
 DEMAND = Topic("demand", 8, Cleanup.DELETE, 2 * DAY_MS, Demand, lambda r: str(r.model))
 
-# Written by feeds.
+# Feeds write these topics.
 AVAILABILITY = _compacted("supply.availability", 1, Availability, lambda r: str(r.pool))
 PRICES = _compacted("supply.prices", 1, Price, lambda r: str(r.pool))
 
-# Written by operators, except alerts: a controller writes them for the alerting system.
+# Operators write services and controls. A controller writes the alerts that it receives.
 SERVICES = _compacted("services", 1, DeclaredService, lambda r: str(r.model))
 CONTROLS = _compacted("controls", 1, Control, lambda r: str(r.key))
 ALERTS = Topic("alerts", 1, Cleanup.DELETE, 7 * DAY_MS, Alert, lambda r: str(r.fingerprint))
 
-# Written by controllers: LEADERSHIP by all controllers, the others by the leader alone.
+# All controllers write LEADERSHIP; only the leader writes the other topics.
 LEADERSHIP = _compacted("leadership", 1, Leadership, _leadership_key)
 DECISIONS = Topic("decisions", 1, Cleanup.DELETE, 90 * DAY_MS, Decision, lambda r: str(r.model))
 PLANS = _compacted("plans", 1, PlanRecord, lambda _: "cluster")
@@ -107,7 +107,7 @@ ASSIGNMENTS = _compacted("assignments", 4, Assignment, lambda r: str(r.node))
 ROUTES = _compacted("routes", 4, Routes, lambda r: str(r.model))
 DEAD_LETTERS = Topic("dead-letters", 1, Cleanup.DELETE, 30 * DAY_MS, DeadLetter, lambda _: "")
 
-# Written by executors.
+# Executors write this topic.
 STATUS = _compacted("status", 4, Status, lambda r: str(r.node))
 
 TABLE: tuple[Topic, ...] = (

@@ -16,11 +16,11 @@ from autoscaler.state.controller_state import Pending
 
 @dataclass(frozen=True, slots=True)
 class RequestedAnswer:
-    """counts: planned combos; asked: combos at the time of the request; replaced: combos that an
-    urgent answer replaces; all by model. shares: traffic of each model as (kind, combo, part).
-    shortfall_req_per_s, demand_req_per_s: unserved and requested demand. makes_room: whether
-    serving groups may leave before additions start. node_limits: nodes per pool after the answer;
-    None for no limit."""
+    """A planner answer with the request that it answers. counts: planned combos; asked: combos at
+    the time of the request; replaced: combos that an urgent answer replaces; all by model. shares:
+    traffic of each model as (kind, combo, part). shortfall_req_per_s, demand_req_per_s: unserved
+    and requested demand. makes_room: whether serving groups may leave before additions start.
+    node_limits: nodes per pool after the answer; None for no limit."""
 
     answer: PlanAnswer
     pending: Pending

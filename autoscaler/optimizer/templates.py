@@ -41,8 +41,9 @@ NOTHING: Ints = np.zeros((0, 4), dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class TemplateProblem:
-    """`price_usd_per_h` and `available_nodes` (R, C). `demand_req_per_s` (G,). For each group:
-    `nodes` (templates, C), the node counts, and `throughput_req_per_s` (templates,).
+    """An allocation problem over R regions, C node configurations and G groups of demand.
+    `price_usd_per_h` and `available_nodes` (R, C). `demand_req_per_s` (G,). `nodes`: node counts of
+    the templates (templates, C), by group. `throughput_req_per_s` (templates,), by group.
     `start_penalty`: K of the paper, the cost of a start as a share of the price of one interval.
     Cost of an instance = its nodes x price x (1 + K)."""
 

@@ -44,12 +44,12 @@ def best_rollable_plan(problem: PlanningProblem, strategy: Strategy) -> Rollable
     otherwise the best plan in mode SURGE.
 
     A plan whose additions fit in mode SURGE is always worthwhile. A plan that costs less but serves
-    no more may wait for room, because no needed instance leaves for it. The running instances must
-    serve as much, and the nodes rented meanwhile must be within the budget. A plan that serves more
-    may remove serving instances if its gain until the next full plan exceeds the loss during the
-    rollout (summed over all steps that the disruption budgets require). The best plan in mode STEP
-    is preferred to the best plan in mode RECREATE. No model gives up instances for its own
-    additions in a full pool.
+    no more is worthwhile if the running instances serve as much as the plan, and if the nodes
+    rented during the rollout are within the budget. Its additions may wait for free capacity. A
+    plan that serves more may remove serving instances if its gain until the next full plan exceeds
+    the loss during the rollout (summed over all steps that the disruption budgets require). The
+    best plan in mode STEP is preferred to the best plan in mode RECREATE. No model gives up
+    instances for its own additions in a full pool.
 
     Usually one search is enough. If demand is unserved, mode SURGE is searched first, and its plan
     is final if it serves everything. If all demand is served, the cheapest fleet is the plan.

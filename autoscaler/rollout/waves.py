@@ -103,8 +103,8 @@ def _enter(group: ServingGroup, life: Life, now_ms: int) -> ServingGroup:
 
 
 def _unrouted(group: ServingGroup, now_ms: int) -> ServingGroup:
-    """`group` as UNROUTED, without a route generation yet: during a role switch, some of its
-    instances may still be in the routes."""
+    """`group` in the state UNROUTED. Its route generation is 0 until routes without it are
+    published, because during a role switch some of its instances may still be in the routes."""
     return replace(_enter(group, Life.UNROUTED, now_ms), unrouted_generation=0)
 
 

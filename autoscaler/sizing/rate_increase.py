@@ -125,8 +125,8 @@ def _increase_continues(view: ModelView) -> bool:
 
 
 def _is_beyond_chance(view: ModelView, span: Count, significance: float) -> bool:
-    """Whether the planned rate explains as many arrivals as in `span` with at most probability
-    `significance`."""
+    """Whether so many arrivals as in `span` have at most probability `significance` at the planned
+    rate."""
     covered_s, arrivals = span
     expected = view.planned_req_per_s * covered_s
     # Divide by D: in bursts of D arrivals, only one is independent evidence.

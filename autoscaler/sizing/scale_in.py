@@ -28,10 +28,10 @@ _MATTERS = 0.99
 _REVERSAL_SHARE, _NO_LIMIT_AFTER_MS = 0.9, 3_600_000
 """Limit of reversals: within this time after an addition, a scale-in must lower the target below
 this share of the planned capacity."""
-# standard deviations of a bound of the rate, because a short sample may be below its rate
+# Standard deviations between the measured rate and its upper bound.
 _TWO_SIDED_95 = 1.96
 _CLUMPED_LONGER = 2.0
-# standard deviations by which chance raises the maximum of several windows, approximately
+# Approximate standard deviations by which chance raises the maximum of several windows.
 _CHANCE = 1.0
 _BLOCKS_FOR_BURSTINESS = 27  # minimum of blocks for measuring burstiness
 

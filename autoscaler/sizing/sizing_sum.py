@@ -14,9 +14,10 @@ from autoscaler.state.controller_state import ModelState
 
 @dataclass(frozen=True, slots=True)
 class SizingSum:
-    """present_req_per_s: the measured rate, None without data. target_req_per_s: the rate to serve,
-    for the reason `cause` (None: no target has been set yet). utilization: planned share of
-    capacity. derate: correction of predicted capacity after missed SLOs, at most 1."""
+    """The numbers from which the needed capacity of one model follows. present_req_per_s: the
+    measured rate, None without data. target_req_per_s: the rate to serve, for the reason `cause`
+    (None: no target has been set yet). utilization: planned share of capacity. derate: correction
+    of predicted capacity after missed SLOs, at most 1."""
 
     present_req_per_s: float | None
     target_req_per_s: float

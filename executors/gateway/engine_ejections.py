@@ -14,8 +14,8 @@ _FAULTS_TO_EJECT = 3
 
 
 class EngineEjections:
-    """need_token_probe: ejected engines that must generate a token, because they pass their health
-    check anyway."""
+    """Ejects engines that fail, and readmits them. need_token_probe: ejected engines that must
+    generate a token, because they pass their health check anyway."""
 
     def __init__(self, clock: Clock, table: RouteTable, metrics: GatewayMetrics) -> None:
         self._clock = clock

@@ -42,7 +42,8 @@ class KubePool:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesConfig:
-    """executor: see `ExecutorConfig`; its nodes are the slots. pools: by pool id.
+    """Configuration of the Kubernetes executor. executor: see `ExecutorConfig`; its nodes are the
+    slots. pools: by pool id.
 
     kubeconfig: path, "" = as found (service account first). namespace: "" = as found. templates:
     folder with the pod templates. key_secret: name and key of the Secret with the engines' API key.

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WATCH_S = 240  # a connection is renewed after this time
-_SILENT_S = 30.0  # a watch without any message for this much longer is opened again
+_SILENT_S = 30.0  # a watch that is silent for WATCH_S plus this time is opened again
 _NO_KIND_PAUSE_S = 60.0
 _LASTED_S = 2.0  # a watch that was open for this long works
 _LEAST_PAUSE_S, _MOST_PAUSE_S, _NO_RIGHT_PAUSE_S = 0.2, 5.0, 1.0

@@ -32,7 +32,7 @@ _SETTLED_S, _DEADLINE_S = 60.0, 600.0
 
 @dataclass(slots=True)
 class _Drain:
-    """One pod on its way out. begun_s: monotonic."""
+    """The drain of one surplus pod. begun_s: start of the drain, in monotonic seconds."""
 
     engine: EnginePod
     begun_s: float

@@ -65,8 +65,8 @@ def graph(mix: dict[str, tuple[float, tuple[str, ...]]], overhead: float) -> Com
 
 
 def _option(group: tuple[str, ...], types: tuple[RequestType, ...], overhead: float) -> Deployment:
-    """A deployment of `group` whose rate follows from mean seconds over the mix, as in
-    Algorithm 3."""
+    """A deployment of the components `group`. As in Algorithm 3, its rate is the inverse of the
+    mean seconds per request over the mix."""
     seconds = sum(kind.share / TABLE_1[c] for kind in types for c in group if c in kind.uses)
     factor = overhead if len(group) > 1 else 1.0
     return Deployment("+".join(group), frozenset(group), 1, {GPU.name: 1.0 / (factor * seconds)})

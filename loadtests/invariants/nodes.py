@@ -33,9 +33,7 @@ _RULES = Rules(start_timeout_ms=200_000, stable_ms=120_000)
 
 
 class Vouched:
-    """Leader tokens of the topic `leadership`, and signed records that wait for the claim of their
-    token.
-    """
+    """The highest leader token that the topic `leadership` has proven."""
 
     def __init__(self) -> None:
         self.highest = 0

@@ -17,7 +17,8 @@ from aiokafka import AIOKafkaConsumer
 from topics.topic_table import short_name
 
 _EVERY_S = 0.25
-_MOST_ENDS = 1000  # per partition, about four minutes; above this, half are dropped
+# Maximum of stored end offsets per partition, about four minutes; above it, half are dropped.
+_MOST_ENDS = 1000
 BEHIND_S, CAUGHT_UP_S = 3.0, 2.0
 """Real seconds: a reader becomes late above the first value, and is no longer late at the second
 value or below.
@@ -25,8 +26,9 @@ value or below.
 
 
 class ConsumerLag:
-    """records: unread records in the broker by short topic name, as of the last update. now_s,
-    wall_s: clocks, replaced in tests; aiokafka stamps answers of the broker with the wall clock."""
+    """Measures by how many records and seconds consumers lag behind the broker. records: unread
+    records in the broker by short topic name, as of the last update. now_s, wall_s: clocks,
+    replaced in tests; aiokafka stamps answers of the broker with the wall clock."""
 
     def __init__(
         self,

@@ -65,7 +65,8 @@ def of_series(config: Config, asks: Mapping[str, Ask]) -> Iterator[Finding]:
 def _finding(
     config: Config, service: Service, what: str, asks: Mapping[str, Ask], names: Sequence[str]
 ) -> Finding:
-    """Demand or number of servers of a model, with the replies for each served name."""
+    """Check whether Prometheus returns the `what` ("demand" or "servers") of a model, and list the
+    reply for each served name."""
     probe = _demand if what == "demand" else _servers
     title = f"{what} of {service.model}"
     if not names:

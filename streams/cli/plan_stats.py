@@ -21,7 +21,7 @@ class Stats:
     steps: list[Step] = field(default_factory=list)
 
     def problem_made(self, problem: PlanningProblem) -> None:
-        """Add the step that generated the candidates."""
+        """Add a step for the generated candidates of `problem`."""
         found = sum(len(combos) for combos in problem.candidates.values())
         self.steps.append(Step("candidates", found, 0, 0.0, math.inf, self.elapsed_s()))
 

@@ -27,7 +27,7 @@ class CpuAllowance:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Context of the work."""
+        """Context manager that measures the CPU time of the work in its block."""
         began_s, began_cpu_s = self._now_s(), self._cpu_s()
         try:
             yield

@@ -81,7 +81,7 @@ class EventHub:
             self._viewers.discard(queue)
 
     def close(self) -> None:
-        """End all viewers."""
+        """End the streams of all viewers."""
         for queue in self._viewers:
             _end(queue)
         self._viewers.clear()

@@ -41,7 +41,8 @@ Publish = Callable[[Control], Awaitable[None]]
 
 
 class OperatorEndpoint:
-    """publish: signs a record, writes it, and returns when the broker has it."""
+    """HTTP endpoint for commands of operators. publish: signs a record, writes it, and returns when
+    the broker has it."""
 
     def __init__(self, loop: Loop, token: BearerToken, publish: Publish) -> None:
         self._loop = loop

@@ -25,7 +25,8 @@ Ask = Callable[[bytes], Awaitable[bytes]]
 
 
 class ReasonsOnDemand:
-    """ask: sends a request to a process and returns its answer."""
+    """Computes the reasons of a plan when a viewer requests them. ask: sends a request to a process
+    and returns its answer."""
 
     def __init__(self, facts: Facts, ask: Ask | None = None) -> None:
         self._facts = facts

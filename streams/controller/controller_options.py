@@ -25,9 +25,9 @@ HTTP = "127.0.0.1:8702"
 
 @dataclass(frozen=True, slots=True)
 class OperatorOptions:
-    """http: listen address for scrapes, status and alerts; "" for none. hosts: accepted host names,
-    in addition to addresses. record: folder and maximum size in bytes of the decision log; None for
-    no log.
+    """Options of the endpoints and of the decision log. http: listen address for scrapes, status
+    and alerts; "" for none. hosts: accepted host names, in addition to addresses. record: folder
+    and maximum size in bytes of the decision log; None for no log.
 
     alert_token, operator_token: tokens for alerts, and for commands over HTTP; without a token,
     these are refused. read_token: token for reads; without one, reads need no authentication.

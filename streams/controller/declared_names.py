@@ -20,8 +20,9 @@ _KEPT_SCOPES = 10_000
 
 
 class DeclaredNames:
-    """cluster: returns the current declared cluster. assignments: the latest by node. dropped:
-    number of dropped records by topic, incremented here."""
+    """Drops records of models, nodes and pools that are not declared. cluster: returns the current
+    declared cluster. assignments: the latest by node. dropped: number of dropped records by topic,
+    incremented here."""
 
     def __init__(
         self,

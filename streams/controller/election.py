@@ -44,15 +44,15 @@ _MOST_STEP_S = 0.5
 
 @dataclass(slots=True)
 class Election:
-    """boot: id of this process, on all its records. token: token of this controller's claim after
-    it is read back, 0 before. highest, leader: token and name of the highest claim. base: the
-    highest base of a claim on the topic; a token is its claim's base plus an offset. offset: offset
-    of the last record read. heard_renewal: whether the leader has renewed since this controller
-    began to watch. yielded: whether a later claim has just replaced this controller's claim. The
-    new claimant then waits for a standby record of this controller. in_use: the highest plausible
-    token that an executor follows. Tokens that occur only on assignments or routes are ignored:
-    they may be forged, and a claim above a forged token would make it valid.
-    """
+    """The state of this controller in the election. boot: id of this process, on all its records.
+    token: token of this controller's claim after it is read back, 0 before. highest, leader: token
+    and name of the highest claim. base: the highest base of a claim on the topic; a token is its
+    claim's base plus an offset. offset: offset of the last record read. heard_renewal: whether the
+    leader has renewed since this controller began to watch. yielded: whether a later claim has just
+    replaced this controller's claim. The new claimant then waits for a standby record of this
+    controller. in_use: the highest plausible token that an executor follows. Tokens that occur only
+    on assignments or routes are ignored: they may be forged, and a claim above a forged token would
+    make it valid."""
 
     boot: str
     token: int = 0

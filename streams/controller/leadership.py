@@ -30,8 +30,8 @@ _SAY_AGAIN_S = 10.0
 
 
 class LeadershipClient:
-    """producer: not transactional, because a claim must succeed while another controller has the
-    transactional id.
+    """Publishes and reads the records of the election. producer: not transactional, because a claim
+    must succeed while another controller has the transactional id.
 
     on_append: called for each acknowledged record with its append time (ms of the broker's clock)
     and the time of the send (monotonic ns).

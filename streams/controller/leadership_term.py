@@ -28,7 +28,8 @@ _LOOK_S = 0.1
 
 
 class Terms:
-    """before: called at the start of a term, before the first tick. on_standing: see `compose`."""
+    """Begins and ends the terms of this controller as leader. before: called at the start of a
+    term, before the first tick. on_standing: see `compose`."""
 
     def __init__(
         self,

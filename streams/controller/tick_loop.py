@@ -202,10 +202,10 @@ class Loop:
                 self.say_again(self.clock.now_ms() - self.refresh_ms)
 
     def say_again(self, older_ms: int | None = None) -> None:
-        """Publish the desired state again, for every node and model last published at or before
-        `older_ms`.
+        """Publish again the desired state of each node and model whose last record is from
+        `older_ms` or earlier (None: of all nodes and models).
 
-        None: for all of them. Readers treat the copy as a duplicate.
+        Readers treat the copy as a duplicate.
         """
         wanted: list[Assignment | Routes] = [*self.state.routes.values()]
         wanted += self.state.assignments.values()

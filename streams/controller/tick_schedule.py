@@ -15,8 +15,8 @@ _REST = 3.0
 
 
 class TickPacing:
-    """fresh: set when telemetry arrives. Ticks for new telemetry begin at least 0.1 s apart and use
-    at most a quarter of the time."""
+    """Decides when a tick may begin. fresh: set when telemetry arrives. Ticks for new telemetry
+    begin at least 0.1 s apart and use at most a quarter of the time."""
 
     def __init__(self, clock: Clock) -> None:
         self.fresh = asyncio.Event()

@@ -67,7 +67,8 @@ class ObservationWriter:
 
 
 class ObservationReader:
-    """Decodes observations: `read` takes the objects of a writer in order."""
+    """Decodes the objects of an observation writer. Pass them to `read` in the order in which they
+    were written, because an object contains only differences."""
 
     def __init__(self) -> None:
         hints = typing.get_type_hints(Observation)

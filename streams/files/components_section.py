@@ -119,10 +119,10 @@ def refuse_components(path: str, graphs: Sequence[ComponentGraph], why: str) -> 
 
 
 def stage_engines(services: Iterable[Service]) -> dict[str, dict[str, object]]:
-    """Simulated engine of each deployment, by its name in assignments, for the executor's file.
+    """The simulated engine of each deployment, as a section of the executor's file, by the name
+    that assignments use.
 
-    The engine has the duration of a request for each deployed component, on each GPU with a
-    declared rate.
+    The section states how long a request takes at each component, on each GPU with a declared rate.
     """
     found: dict[str, dict[str, object]] = {}
     for graph in (service.graph for service in services if service.graph is not None):

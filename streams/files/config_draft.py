@@ -26,7 +26,8 @@ WORKLOAD_FORM = "REQ_PER_S x INPUT+OUTPUT, such as 3x1155+211"
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    """source: Hugging Face name or the path of a config.json. max_len: tokens, 0 = the default."""
+    """A model of the draft. source: Hugging Face name or the path of a config.json. max_len:
+    tokens, 0 = the default."""
 
     name: str
     source: str
@@ -35,7 +36,8 @@ class DraftModel:
 
 @dataclass(frozen=True, slots=True)
 class DraftPool:
-    """usd_per_h: price of one node; None = owned. per_node: GPUs of one node, 0 = the default."""
+    """A pool of the draft. usd_per_h: price of one node; None = owned. per_node: GPUs of one node,
+    0 = the default."""
 
     gpu: str
     nodes: int

@@ -35,9 +35,10 @@ Publish = Callable[[Alert], Awaitable[None]]
 
 
 class Webhook:
-    """token: if empty, every alert is refused. declared: the current declared cluster. body_s: real
-    seconds for a body to arrive. Counts by result: accepted, duplicate, unknown_model (alerts for
-    undeclared models), refused (invalid alerts, and whole requests)."""
+    """Accepts alerts over HTTP and publishes them. token: if empty, every alert is refused.
+    declared: the current declared cluster. body_s: real seconds for a body to arrive. Counts by
+    result: accepted, duplicate, unknown_model (alerts for undeclared models), refused (invalid
+    alerts, and whole requests)."""
 
     def __init__(
         self,

@@ -17,8 +17,8 @@ _HERE = ("127.", "localhost", "[::1]")
 
 @dataclass(frozen=True, slots=True)
 class OpenPoint:
-    """code: stable code. said: the interface that is open, as text. mend: how to close it, as
-    text."""
+    """An interface that needs no authentication. code: stable code. said: the interface that is
+    open, as text. mend: how to close it, as text."""
 
     code: Code
     said: str

@@ -69,7 +69,7 @@ class Guard:
         assert server is not None  # noqa: S101  set before the socket listens
         now_s = asyncio.get_running_loop().time()
         known = server.connections
-        # The event loop may accept several connections before it connects the first of them.
+        # The event loop may call `connection` several times before the server lists the first one.
         self._accepted = {
             each: at_s
             for each, at_s in self._accepted.items()

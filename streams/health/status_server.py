@@ -54,9 +54,9 @@ class Console(Protocol):
 
 
 class HealthServer:
-    """address: "HOST:PORT"; port 0: any free port. read_token: if empty, reads need no token.
-    names: accepted host names, in addition to addresses (`HostRule`). `url` is the URL of the
-    server after `start`."""
+    """The HTTP server of a controller. address: "HOST:PORT"; port 0: any free port. read_token: if
+    empty, reads need no token. names: accepted host names, in addition to addresses (`HostRule`).
+    `url` is the URL of the server after `start`."""
 
     def __init__(
         self,

@@ -25,8 +25,8 @@ _LEAST_CHARACTERS = 16
 
 @dataclass(frozen=True, slots=True)
 class BearerToken:
-    """path: file with the token, read for every request, so the token may rotate. text: the token
-    itself, if there is no file."""
+    """A secret that clients send with each request. path: file with the token, read for every
+    request, so the token may rotate. text: the token itself, if there is no file."""
 
     path: Path | None = None
     text: str = field(default="", repr=False)

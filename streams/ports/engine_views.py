@@ -25,9 +25,9 @@ Deliver = Callable[[Alert, Mapping[str, EngineView]], None]
 
 
 class EngineViews:
-    """asks: one query function per Prometheus; their answers are summed. names: names under
-    which engines serve each declared model. deliver: receives the alert and the engines' metrics by
-    model; called on the event loop."""
+    """Queries the load of engines when an alert arrives. asks: one query function per Prometheus;
+    their answers are summed. names: names under which engines serve each declared model. deliver:
+    receives the alert and the engines' metrics by model; called on the event loop."""
 
     def __init__(
         self,

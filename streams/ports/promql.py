@@ -115,11 +115,11 @@ class _LastRate:
 
 
 class PromqlDemand:
-    """asks: query function of each Prometheus, by name. queries: PromQL by model, sent to every
-    Prometheus. The answers are summed; an empty answer adds nothing. A server that never reported a
-    model is not expected to answer for it. A server that reported a model and then does not answer
-    counts with its last rate for `HOLD_MS`; after that nothing is reported for the model, because a
-    partial sum is not the demand.
+    """Demand of models from PromQL queries. asks: query function of each Prometheus, by name.
+    queries: PromQL by model, sent to every Prometheus. The answers are summed; an empty answer adds
+    nothing. A server that never reported a model is not expected to answer for it. A server that
+    reported a model and then does not answer counts with its last rate for `HOLD_MS`; after that
+    nothing is reported for the model, because a partial sum is not the demand.
 
     every_s: domain seconds between queries. With one query per second, a live Prometheus never
     looks like stopped telemetry.

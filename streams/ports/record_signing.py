@@ -1,7 +1,8 @@
 """Date and sign records for executors and gateways immediately before they are sent.
 
 A healthy controller publishes every record again after a third of the validity period. So the
-period is longer than any of its pauses. After the period an executor starts no new instance.
+validity of a healthy controller's records never ends. An executor whose assignment is no longer
+valid starts no new instance.
 """
 
 from __future__ import annotations

@@ -87,9 +87,10 @@ def _with_odd(
 
 
 def _learn(data: bytes, spans: Sequence[int]) -> SourceName | None:
-    """Model, gateway and boot at `spans` (from `scan`) in `data`.
+    """The model, gateway and boot of a record. `spans`: their positions in `data`, from `scan`.
 
-    None if one of them is missing or invalid. Adjacent names are stored in `_known`.
+    None if one of them is missing or invalid. If the three names are adjacent in `data`, they are
+    stored in `_known`, so that the next record with the same bytes needs no parsing.
     """
     start, end = spans[0], spans[5]
     if start < 0 or not start < spans[1] < spans[2] < spans[3] < spans[4] < end:

@@ -21,12 +21,11 @@ _MOST = 1_000_000
 
 
 class UnmanagedServers:
-    """asks: one query function per Prometheus. A server that several of them monitor is counted
-    several times, as is its demand. names: by model, the names under which such servers may report.
-    own: addresses of Shoal's engines. counts: number of servers by model, updated here. If a
-    Prometheus does not answer, or if none knows such a server, the count is unknown and stays
-    unchanged.
-    """
+    """Counts servers that Shoal did not start. asks: one query function per Prometheus. A server
+    that several of them monitor is counted several times, as is its demand. names: by model, the
+    names under which such servers may report. own: addresses of Shoal's engines. counts: number of
+    servers by model, updated here. If a Prometheus does not answer, or if none knows such a server,
+    the count is unknown and stays unchanged."""
 
     def __init__(
         self,

@@ -71,7 +71,8 @@ def _since_s(began_s: float) -> float:
 
 
 class Solver:
-    """argv: command of the solver process. Run `run` concurrently with the ticks.
+    """Runs the planner in another process. argv: command of the solver process. Run `run`
+    concurrently with the ticks.
 
     news: set when a plan arrives. A failure does not set it, because an immediate retry would fail
     too. killed: number of times that the process or the thread was abandoned.

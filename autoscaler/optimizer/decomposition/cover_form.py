@@ -36,8 +36,8 @@ def has_cover_form(problem: AllocationProblem) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CoverForm:
-    """`problem` as groups: group i covers demand row `rows[i]`. A row without demand has no group.
-    `columns`: number of columns of the allocation problem."""
+    """An allocation problem as groups of covers: group i covers demand row `rows[i]`. A row without
+    demand has no group. `columns`: number of columns of the allocation problem."""
 
     decomposed: Decomposed
     rows: Ints

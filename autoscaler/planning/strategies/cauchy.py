@@ -92,8 +92,8 @@ class CauchyStrategy:
         return with_notes(problem, made)
 
     def _weights(self, problem: PlanningProblem, combos: list[Combo]) -> list[float]:
-        """The weight of each combo in the objective, scaled to about 1, because P / C is of the
-        order of 1e-6."""
+        """The weight of each combo in the objective. The largest weight is scaled to 1, because
+        unscaled weights are of the order of 1e-6, near the tolerances of a solver."""
         pools = problem.pools()
         weights = []
         for combo in combos:

@@ -58,7 +58,8 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """usd_per_h, nodes: price of a node and largest number of nodes over time, by pool."""
+    """Prices and limits of pools over time. usd_per_h, nodes: price of a node and largest number of
+    nodes over time, by pool."""
 
     usd_per_h: Mapping[str, Steps]
     nodes: Mapping[str, Steps]
@@ -101,8 +102,10 @@ def minutes_of(scenario: Scenario, models: Sequence[str]) -> Floats:
 
 
 def merged(rates: Floats, worth: Floats, most: int) -> list[tuple[int, int]]:
-    """The minutes (first, end) of at most `most` spans. rates (T, M). worth (M,): price of one
-    request/s of each model."""
+    """Merge adjacent minutes to at most `most` spans, first the minutes whose merging adds least to
+    the cost of serving each span at its peak rate. Returns the minutes (first, end) of each span.
+    rates (T, M): requests/s of each minute and model. worth (M,): price of one request/s of each
+    model."""
     edges = [(t, t + 1) for t in range(len(rates))]
     peaks = [worth * row for row in rates]
     while len(edges) > most:

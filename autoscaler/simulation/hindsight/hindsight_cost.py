@@ -1,14 +1,15 @@
 """The cost of serving a trace that is known beforehand: a bound for any policy, and a plan.
 
-The bound adds up, over the spans of the trace, the proven lower bound of the cheapest nodes for the
-mean demand of the span: without start-ups, floors and headroom. It holds for every policy whose
-ready instances can serve the mean demand of a minute throughout that minute, by the performance
-model at the trace's lengths and peak rates, with the planner's candidate combos.
+The bound is a sum over the spans of the trace. Each term is the proven lower bound of the cost of
+nodes that serve the mean demand of the span. Start-ups, floors and headroom are left out. The bound
+holds for every policy that uses the planner's candidate combos and whose ready instances can serve
+the mean demand of each minute. The performance model decides this, at the trace's lengths and peak
+rates.
 
-The plan changes the fleet at the edges of spans. It has whole instances that stay on their GPUs,
-start-up times, role switches, floors, spot limits and node limits, and it is placed on nodes. Its
-own bound holds for every plan that does the same at these edges. Draining and bursts within a
-minute cost nothing here.
+The plan changes the fleet at the edges of spans. It respects whole instances that stay on their
+GPUs, start-up times, role switches, floors, spot limits and node limits, and places every instance
+on a node. Its own bound holds for every plan that respects the same and changes only at these
+edges. Draining and bursts within a minute cost nothing here.
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ _OVER_TIME = SolveOptions(gap=5e-3, mip_nodes=100)
 
 @dataclass(frozen=True, slots=True)
 class Hindsight:
-    """bound_usd: lower bound for any policy. plan_usd: cost of the plan; None: no plan was found
-    that fits the nodes. plan_bound_usd: no plan with all launches and changes at the edges of
-    minutes costs less. served: share of the demand that the plan serves. attainment: the declared
-    percentiles, weighted by requests."""
+    """Costs in USD of serving one trace that is known beforehand. bound_usd: lower bound for any
+    policy. plan_usd: cost of the plan; None: no plan was found that fits the nodes. plan_bound_usd:
+    no plan with all launches and changes at the edges of minutes costs less. served: share of the
+    demand that the plan serves. attainment: the declared percentiles, weighted by requests."""
 
     bound_usd: float
     plan_usd: float | None

@@ -27,7 +27,8 @@ class Stay:
 
 @dataclass(slots=True)
 class _Node:
-    """blocks: (first GPU, GPUs, stop_s) of each slice. spans: (launch_s, stop_s) of each slice."""
+    """The slices that one node has at each time. blocks: (first GPU, GPUs, stop_s) of each slice.
+    spans: (launch_s, stop_s) of each slice."""
 
     per_node: int
     blocks: list[tuple[int, int, float]] = field(default_factory=list)

@@ -206,7 +206,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         try:
             await self._server.handler(exchange)
         except asyncio.CancelledError:
-            if not exchange.client_gone:  # the server stops
+            if not exchange.client_gone:  # cancelled because the server stops
                 self.abort()
             raise
         except Exception:

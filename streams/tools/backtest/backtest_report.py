@@ -121,7 +121,7 @@ def regret(cost_usd: float, least_usd: float | None) -> float | None:
 
 
 def as_json(found: Backtest) -> bytes:
-    """The whole report."""
+    """The report of a backtest as JSON."""
     scenario = found.workloads[0].scenario
     value = {
         "traces": list(found.traces),

@@ -34,7 +34,7 @@ _POINTS = "Each point is one policy as in the table; its knob was not swept."
 
 
 def page(found: Backtest) -> str:
-    """The whole page."""
+    """The report of a backtest as an HTML page."""
     names = ", ".join(Path(trace).name for trace in (*found.traces, *found.also))
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",

@@ -137,7 +137,7 @@ class RunRecorder:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The run for the page."""
+        """The recorded run as JSON for the page."""
         for name in [*self._open]:
             self._end(name, self.last_ms + 1)
         history = {name: columns.as_json() for name, columns in self._columns.items()}

@@ -1,7 +1,8 @@
 """A simulated run for the page, made from its timeline.
 
 The demand, attainment and latencies are those of the requests that arrived in each span. Capacity
-is the ordered one (`autoscaler.simulation.run_measures`): other policies report no readiness.
+includes instances that are still starting (`autoscaler.simulation.run_measures`), because baseline
+policies do not report which instances are ready.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Sender:
                 turns.setdefault(job.session, []).append(job)
         for job in jobs:
             due_ns = self._due_ns(job)
-            # Yield even when late, so that a burst is sent while later requests are prepared.
+            # Sleep even if the request is late, so that the event loop sends the earlier requests.
             await asyncio.sleep(max(0.0, (due_ns - time.monotonic_ns()) / 1e9))
             if job.session is None:
                 task = asyncio.create_task(self._one(job, due_ns))

@@ -211,7 +211,8 @@ def _width(rates: Mapping[str, Mapping[float, _Window]]) -> float:
 def _filled(
     found: Mapping[float, _Window], width_s: float, last_s: float, fill: bool
 ) -> list[tuple[float, float, _Window]]:
-    """(begin, end, window) of each window. fill: the window before a gap also covers the gap."""
+    """(begin, end, window) of each window in `found`. If `fill` is true, a window lasts until the
+    next one begins; otherwise it lasts `width_s`."""
     starts = sorted(found)
     ends = [*starts[1:], last_s] if fill else [at + width_s for at in starts]
     return [(a, b, found[a]) for a, b in zip(starts, ends, strict=True)]

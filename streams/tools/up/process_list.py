@@ -60,12 +60,12 @@ class Run:
 
 
 def broker(run: Run) -> Child:
-    """The embedded broker."""
+    """The process of the embedded broker."""
     return _child(run, "broker", "streams.broker", "--prefix", run.prefix, restart=False)
 
 
 def controller(run: Run, bootstrap: str) -> Child:
-    """The control plane."""
+    """The process of the controller."""
     options: list[str] = []
     if run.demands:
         path = run.folder / "workload.json"

@@ -22,7 +22,8 @@ _STARTUP_S = 45.0
 
 @dataclass(frozen=True, slots=True)
 class RealEngines:
-    """environment: folder of vLLM's Python environment. weights: folder of the tiny model."""
+    """Settings of vLLM engines for a run. environment: folder of vLLM's Python environment.
+    weights: folder of the tiny model."""
 
     environment: Path
     weights: Path

@@ -51,7 +51,7 @@ class Shown:
         self._stopped_ms = 0
 
     def begin(self) -> None:
-        """Begin to draw."""
+        """Start to draw the view on the terminal."""
         self._view.start()
         self._visible = True
         self._tell_workloads()

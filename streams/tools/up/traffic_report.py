@@ -61,7 +61,7 @@ class WaysSeen:
             for kind, ways in kinds.items():
                 shares = planned.get(kind)
                 if not shares:
-                    continue  # Its routes are unknown, so there is no plan to compare.
+                    continue  # The routes of this kind are unknown, so no planned shares exist.
                 total = sum(ways.values())
                 went = served.setdefault((model, kind), Counter())
                 for way, count in ways.items():

@@ -207,9 +207,9 @@ def test_removals_without_present_evidence_keep_to_the_disruption_budget() -> No
 
 @pytest.mark.parametrize("rate", [1.0, 5.0, 20.0])
 def test_a_tenfold_burst_gets_a_plan_request_within_three_seconds(rate: float) -> None:
-    """Measured from the burst's first second, for 19 of 20 seeds. The limit is 5 s if more than the
-    mean was planned. Instances are assigned as soon as the answer arrives, here in the next tick.
-    """
+    """The time counts from the first second of the burst. It is at most 3 s for 19 of 20 seeds and
+    at most 5 s for all. Instances are assigned as soon as the answer arrives, here in the next
+    tick."""
     delays_s = []
     for seed in range(20):
         where = pool(nodes=100)

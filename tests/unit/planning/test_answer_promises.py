@@ -75,7 +75,8 @@ def test_the_spot_share_is_exceeded_and_stated_if_only_spot_is_available() -> No
 def test_the_spot_share_applies_to_the_planned_capacity_under_shortage(
     urgency: Urgency, running: int
 ) -> None:
-    """Six nodes exist for a need of ten. Three of them may be spot, not one."""
+    """The demand needs ten nodes, and six exist. Half of the six may be spot nodes. Half of the ten
+    would allow only one spot node."""
     l4, l4_spot = (replace(p, max_of_both=6) for p in (L4, L4_SPOT))
     cluster = one_model((l4, l4_spot), spot_share=0.5)
     fleet = {"m:a1@r/l4/on-demand": running} if running else {}

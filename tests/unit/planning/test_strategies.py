@@ -243,7 +243,8 @@ def test_the_same_problem_gives_the_same_plan() -> None:
 
 
 def surviving(nodes: int, rate: float) -> PlanningProblem:
-    """A dozen combos. Each gives a node of eight GPUs another rate."""
+    """A problem with a dozen combos, whose rates on a node of eight GPUs all differ. The plan must
+    survive the loss of one node."""
     l40s = pool("us", "l40s", "L40S", 8, nodes, Market.ON_DEMAND, 7.2)
     model = replace(small_cluster().service("mini"), survive="one-node", spot_share=0.0)
     wanted = {"mini": Demand("mini", rate, CONVERSATION)}

@@ -80,7 +80,8 @@ def test_a_search_that_used_all_of_its_time_has_a_bound(
 
 
 def test_a_constraint_is_not_called_impossible_because_time_ran_out() -> None:
-    """There is one node, so no capacity remains after its loss."""
+    """With one node, no plan survives its loss. Only a search that ends within its time limit
+    proves this."""
     problem = surviving()
     one = replace(problem.cluster.pools[0], max_nodes=1)
     cluster = replace(problem.cluster, pools=(one,))

@@ -96,7 +96,7 @@ def test_slots_are_twice_the_requests_in_flight_at_capacity() -> None:
     placed = Placed("chat-2-a0", Phase.AGGREGATED, NODE, WHERE.id, (5,))
     assert slots(alone, placed, BUCKET) == 18 + 4  # 2/s x (0.3 s + 200 x 20 ms)
     assert slots(alone, placed, Lengths(1000.0, 1.0)) == 2 + 4  # 2/s x 0.32 s
-    assert slots(alone, PLACED[2], BUCKET) == 0  # not of this combo, so no rate is known
+    assert slots(alone, PLACED[2], BUCKET) == 0  # an instance of another combo has no known rate
 
 
 def test_unrouted_and_draining_groups_are_left_out() -> None:

@@ -45,7 +45,7 @@ def test_an_excess_below_a_tenth_is_not_worth_a_reversal(
 
 
 def test_a_target_above_the_plan_falls_without_a_reversal() -> None:
-    """The target had no room, so no instance is removed; fewer are requested."""
+    """The pools had no nodes for 12 req/s, so the lower target removes no instance."""
     seen = view(steady(8.0, *[7.4] * 5))
     state = replace(
         seen.state, turns=Reversals("out"), last_out_ms=T0 - 3_000_000, target_req_per_s=12.0
@@ -229,7 +229,8 @@ def test_misses_do_not_derate_twice_within_four_minutes_nor_below_one_half() -> 
     seen = view(misses(0.5))
     assert capacity_derating.update_derating(replace(seen, state=first)) == first
     later = replace(seen, now_ms=T0 + 241_000, state=replace(first, derate=0.5))
-    loaded = replace(later, raw_req_per_s=20.0)  # planned rate of 8 req/s at a derating of one half
+    # At a derating of one half, 20 req/s of raw capacity is planned for 8 req/s.
+    loaded = replace(later, raw_req_per_s=20.0)
     assert capacity_derating.update_derating(loaded).derate == capacity_derating.LEAST
 
 
