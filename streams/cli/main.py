@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "controller": ("streams.cli.run_part", "the control plane: windows, decisions, plans"),
     "executor": ("streams.cli.run_executor", "the agent on a GPU node: starts and drains engines"),
     "gateway": ("streams.cli.run_part", "the OpenAI-compatible front of the engines"),
+    "single": ("streams.cli.single", "broker, controller, gateway, executor as one process tree"),
     "kubernetes": ("streams.cli.kubernetes", "what a cluster has, serves and offers"),
     "completion": ("streams.cli.completion", "shell code that completes commands and options"),
 }

@@ -1,0 +1,109 @@
+"""`shoal single`: one process tree on an embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+CONFIG = """
+regions:
+  us: {l4: {gpu: L4, max: 2, price: 0.7}}
+models:
+  tiny:
+    source: meta-llama/Llama-3.1-8B-Instruct
+    slo: {ttft: 2s, tpot: 100ms}
+    workload: {req_per_s: 1, input: 500, output: 100}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Any]:
+    (tmp_path / "shoal.yaml").write_text(CONFIG)
+    started: list[asyncio.subprocess.Process] = []
+
+    async def begin(*options: str) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "streams.cli.entry", "single",
+            "--config", str(tmp_path / "shoal.yaml"), *options,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def answer(url: str, limit_s: float = 180.0) -> int:
+    """The status of `url` as soon as something answers there."""
+    async with aiohttp.ClientSession() as session, asyncio.timeout(limit_s):
+        while True:
+            try:
+                async with session.get(url) as got:
+                    return got.status
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.1)
+
+
+@pytest.mark.timeout(400)
+async def test_a_signal_stops_all_parts(start: Any) -> None:
+    controller, gateway = free_port(), free_port()
+    process = await start(
+        "--controller",
+        f"--http 127.0.0.1:{controller} --record ''",
+        "--gateway",
+        f"--port {gateway}",
+    )
+    assert await answer(f"http://127.0.0.1:{controller}/livez") == 200
+    assert await answer(f"http://127.0.0.1:{gateway}/livez") == 200
+    async with aiohttp.ClientSession() as session, asyncio.timeout(180):
+        url = f"http://127.0.0.1:{controller}/readyz"
+        while True:
+            async with session.get(url) as got:
+                if got.status == 200:
+                    break
+            await asyncio.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(20):
+        await process.communicate()
+    assert process.returncode == 0
+    for port in (controller, gateway):
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+
+@pytest.mark.timeout(400)
+async def test_a_part_that_ends_ends_all(start: Any) -> None:
+    controller = free_port()
+    process = await start(
+        "--controller", f"--http 127.0.0.1:{controller} --record ''", "--gateway", "--port 99999"
+    )
+    async with asyncio.timeout(180):
+        _, said = await process.communicate()
+    assert process.returncode == 1
+    assert b"the gateway ended with code 2" in said
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", controller)
+
+
+async def test_no_part_is_bad_input(start: Any) -> None:
+    process = await start()
+    _, said = await process.communicate()
+    assert process.returncode == 2 and b"no part is given" in said
