@@ -79,7 +79,7 @@ test-vllm: $(VENV)/.dev       ## the engine contract on a real vLLM for CPUs (bu
 test-kubernetes: $(VENV)/.dev  ## the Kubernetes parts on a real control plane (built once with Go, outside the clone)
 	@plane="$$($(BIN)/python -m tests.kubernetes.plane.build_plane)" || { code=$$?; \
 	  [ $$code -eq 3 ] && { echo "$$plane"; exit 0; }; exit $$code; }; \
-	  SHOAL_TEST_KUBERNETES="$$plane" $(BIN)/pytest $(or $(ARGS),tests/kubernetes)
+	  SHOAL_TEST_KUBERNETES="$$plane" $(BIN)/pytest $(or $(ARGS),tests/chart tests/kubernetes)
 
 lock: $(VENV)/.dev            ## pin every dependency again, with hashes and without registry addresses
 	echo 'setuptools>=80' | $(COMPILE) - -o requirements-build.lock

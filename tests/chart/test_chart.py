@@ -1,0 +1,236 @@
+"""The Helm chart: its modes, its refusals, the security of its pods and its files."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.kubernetes_base import BASE, rendered
+from streams.cli.main import COMMANDS
+from streams.health.metric_names import METRICS
+from tests.chart.conftest import KAFKA
+from tests.chart.helm_tools import CHART, ROOT, helm, tools
+
+Manifest = dict[str, Any]
+Render = Callable[[Manifest], dict[tuple[str, str], Manifest]]
+PODS = {"mode": "pods", "podTemplates": {"pod.yaml": "spec: {containers: [{name: engine}]}"}}
+FULL: Manifest = {
+    "kafka": {"bootstrap": "kafka:9093", "protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512",
+              "username": "shoal", "existingSecret": "k", "ca": True, "certificate": True},
+    "keys": {"existingSecret": "keys"},
+    "tokens": {"existingSecret": "t", "existingKeys": ["read", "operator", "alert"]},
+    "engineKey": {"existingSecret": "e"},
+    "controller": {"replicas": 2},
+    "gateway": {"replicas": 3, "apiKeys": {"existingSecret": "a"}},
+    "executor": PODS,
+    "supply": {"enabled": True},
+    "engines": {"namespace": "serving"},
+    "networkPolicy": {"enabled": True},
+    "monitoring": {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True},
+                   "dashboard": {"enabled": True}},
+}  # fmt: skip
+EVERY_MODE = [
+    {}, {"executor": {"mode": "scale"}}, {"executor": PODS}, {"executor": {"enabled": False}},
+    KAFKA, {**KAFKA, "executor": {"mode": "scale"}}, {**KAFKA, "gateway": {"enabled": False}},
+    {"supply": {"enabled": True}}, FULL,
+]  # fmt: skip
+
+
+def pods(manifests: dict[tuple[str, str], Manifest]) -> Iterator[Manifest]:
+    """The pod specifications."""
+    for (kind, _), one in manifests.items():
+        if kind in ("Deployment", "StatefulSet"):
+            yield one["spec"]["template"]["spec"]
+        elif kind == "Pod":
+            yield one["spec"]
+
+
+@pytest.mark.parametrize("values", EVERY_MODE)
+def test_every_pod_is_restricted_and_starts_a_known_command(
+    values: Manifest, render: Render
+) -> None:
+    """The rules are those of the Pod Security level `restricted`, and a read-only root."""
+    for pod in pods(render(values)):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] == 65532
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        for container in pod["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert container["resources"]["limits"]["memory"]
+            assert container["args"][0] in COMMANDS
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+
+
+@pytest.mark.parametrize("values", EVERY_MODE)
+def test_no_secret_stands_in_the_environment_or_in_arguments(
+    values: Manifest, render: Render
+) -> None:
+    for pod in pods(render(values)):
+        mounted = [
+            item["path"]
+            for volume in pod["volumes"]
+            if volume["name"] == "secrets"
+            for source in volume["projected"]["sources"]
+            for item in source["secret"]["items"]
+        ]
+        for container in pod["containers"]:
+            for variable in container["env"]:
+                assert "secretKeyRef" not in variable.get("valueFrom", {})
+                if variable["name"].endswith("_FILE"):
+                    path = variable["value"].removeprefix("/etc/shoal/secrets/")
+                    assert path in mounted or "$(POD_NAME)" in path, variable
+
+
+def test_without_kafka_one_pod_has_everything(render: Render) -> None:
+    made = render({"executor": {"mode": "scale"}})
+    workloads = [key for key in made if key[0] in ("Deployment", "StatefulSet")]
+    assert workloads == [("StatefulSet", "shoal")]
+    args = made[workloads[0]]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert args[0] == "single"
+    assert [word.split("=")[0] for word in args[3:]] == ["--controller", "--gateway", "--executor"]
+
+
+def test_mode_observe_starts_no_executor(render: Render) -> None:
+    (single,) = pods({k: v for k, v in render({}).items() if k[0] == "StatefulSet"})
+    assert not any("--executor" in word for word in single["containers"][0]["args"])
+    assert ("StatefulSet", "shoal-executor") not in render(KAFKA)
+
+
+@pytest.mark.parametrize("mode", ["observe", "scale", "pods"])
+def test_a_mode_has_the_rights_of_rbac_yaml(mode: str, render: Render) -> None:
+    """One Role for each mode, and no right to write outside of a namespace."""
+    documents = yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "rbac.yaml").read_text())
+    known = {(one["kind"], one["metadata"]["name"]): one for one in documents}
+    expected = known["Role", "shoal-observe"]["rules"]
+    if mode != "observe":
+        expected = expected + known["Role", f"shoal-{mode}"]["rules"]
+    made = render({"executor": {**PODS, "mode": mode}, "engines": {"namespace": "serving"}})
+    roles = [one for (kind, _), one in made.items() if kind == "Role"]
+    assert [role["rules"] for role in roles] == [expected]
+    assert roles[0]["metadata"]["namespace"] == "serving"
+    assert (
+        made["ClusterRole", "fleet-shoal-nodes"]["rules"]
+        == (known["ClusterRole", "shoal-nodes"]["rules"])
+    )
+    verbs = {v for rule in made["ClusterRole", "fleet-shoal-nodes"]["rules"] for v in rule["verbs"]}
+    assert verbs == {"list", "watch"}
+    without = render({"executor": {**PODS, "mode": mode, "readNodes": False}})
+    assert not [kind for kind, _ in without if kind.startswith("Cluster")]
+
+
+def test_only_the_executor_has_an_account(render: Render) -> None:
+    made = render({**FULL, "engines": {}})
+    for name in ("shoal-controller", "shoal-gateway"):
+        kind = "Deployment" if name == "shoal-controller" else "StatefulSet"
+        pod = made[kind, name]["spec"]["template"]["spec"]
+        assert pod["automountServiceAccountToken"] is False and "serviceAccountName" not in pod
+
+
+def test_a_gateway_gets_no_key_of_the_cluster(render: Render) -> None:
+    made = render(FULL)
+    text = json.dumps(made["StatefulSet", "shoal-gateway"])
+    assert "cluster.key" not in text and "operator.key" not in text
+    assert all(f"shoal-gateway-{number}.key" in text for number in range(3))
+
+
+def test_liveness_asks_the_event_loop_alone(render: Render) -> None:
+    """A liveness probe on /healthz would restart leaders during an outage of Kafka."""
+    for pod in pods(render({**FULL, "supply": {"enabled": False}})):
+        for container in pod["containers"]:
+            if container["args"][0] != "status":
+                assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+
+
+def test_a_gateway_has_time_for_its_drain(render: Render) -> None:
+    made = render({**KAFKA, "gateway": {"drainSeconds": 900, "preStopSeconds": 7}})
+    pod = made["StatefulSet", "shoal-gateway"]["spec"]["template"]["spec"]
+    assert "--drain-s=900" in pod["containers"][0]["args"]
+    assert pod["terminationGracePeriodSeconds"] >= 900 + 7
+    single = render({"gateway": {"drainSeconds": 900}})["StatefulSet", "shoal"]
+    assert single["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= 905
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"gateway": {"replicas": 2}}, "gateway.replicas is 2, but kafka.bootstrap is not set"),
+        ({"controller": {"replicas": 2}}, "controllers elect a leader through Kafka"),
+        ({"executor": {"mode": "pods"}}, "there is no pod template"),
+        ({"config": {}}, "config is empty"),
+        ({"tokens": {"read": "r" * 16, "existingSecret": "t"}}, "tokens.existingSecret and tokens"),
+        ({"engineKey": {"value": "e" * 32, "existingSecret": "e"}}, "engineKey.value and"),
+        ({"engineKey": {"value": "e" * 32}, "engines": {"namespace": "x"}}, "in namespace x"),
+        ({"gateway": {"apiKeys": {"text": "x", "existingSecret": "e"}}}, "gateway.apiKeys.text"),
+        ({"kafka": {"protocol": "SSL"}}, "kafka.bootstrap is not set"),
+        ({"kafka": {"bootstrap": "k:1", "protocol": "SASL_SSL"}}, "kafka.mechanism"),
+        ({"kafka": {"bootstrap": "k:1", "password": "p"}}, "allowed with SASL_SSL"),
+        ({"kafka": {"bootstrap": "k:1", "ca": True}}, "come from kafka.existingSecret"),
+        ({"supply": {"enabled": True}, "executor": {"readNodes": False}}, "readNodes is false"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name is needed"),
+        ({"executor": {"mde": "pods"}}, "additional properties 'mde' not allowed"),
+        ({"executor": {"mode": "all"}}, "'observe', 'scale', 'pods'"),
+        ({"gateway": {"replicas": "2"}}, "got string, want integer"),
+        ({"tokens": {"read": "short"}}, "/tokens/read"),
+        ({"kafka": {"bootstrap": "kafka"}}, "/kafka/bootstrap"),
+    ],
+)  # fmt: skip
+def test_values_are_refused_with_the_reason(
+    values: Manifest, reason: str, refusal: Callable[[Manifest], str]
+) -> None:
+    assert reason in refusal(values)
+
+
+def test_the_chart_passes_helm_lint(tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"config": {"text": "models: {}"}}))
+    done = helm("lint", "--strict", str(CHART), "--values", str(tmp_path / "values.yaml"))
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_schema_knows_every_value_and_refuses_others() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def check(part: Manifest, values: Manifest, path: str) -> None:
+        for key, value in values.items():
+            assert key in part["properties"], f"{path}{key}"
+            below = part["properties"][key]
+            if isinstance(value, dict) and "properties" in below:
+                assert below["additionalProperties"] is False, f"{path}{key}"
+                check(below, value, f"{path}{key}.")
+
+    check(schema, yaml.safe_load((CHART / "values.yaml").read_text()), "")
+
+
+def test_rules_and_dashboard_match_the_metrics() -> None:
+    rules = ROOT / "deploy" / "prometheus" / "shoal-rules.yml"
+    assert (CHART / "files" / "shoal-rules.yml").read_text() == rules.read_text()
+    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
+    used = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"shoal_\w+", target["expr"])
+    }
+    assert used and used <= {metric.name for metric in METRICS}
+
+
+def test_the_kustomize_base_is_the_rendered_chart() -> None:
+    """`python deploy/kubernetes_base.py` writes it."""
+    assert BASE.read_text() == rendered()
+
+
+def test_kustomize_builds_the_base() -> None:
+    argv = [str(tools() / "kubectl"), "kustomize", str(BASE.parent)]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True)
+    namespaces = {one["metadata"].get("namespace") for one in yaml.safe_load_all(done.stdout)}
+    assert namespaces == {"shoal", None}  # None: cluster-wide objects
