@@ -107,7 +107,7 @@ def lines(
 ) -> Iterator[Line]:
     """One block per model that changes, then the nodes and their cost. whence: where the planned
     demand comes from."""
-    yield from wrapped(f"Changes from the running fleet to the plan for {whence}")
+    yield from wrapped(f"Changes from the running fleet to the plan for {whence}", indent="")
     pools = problem.pools()
     before, after = _bills(problem, plan)
     same = []

@@ -95,7 +95,7 @@ def _last_decision(found: Mapping[str, Any]) -> Iterator[Line]:
         yield f"{now['model']}: no decision yet"
         return
     last = telling[-1]
-    yield from wrapped(_decision(last, now["proposal"]))
+    yield from wrapped(_decision(last, now["proposal"]), indent="")
     yield from labelled("why", [last["reason"]])
     later = [one for one in own if one["number"] > last["number"] and _ENDS & {*_codes(one)}]
     yield from labelled("answer", [one["reason"] for one in later])

@@ -47,7 +47,7 @@ def lines(
     demand: str,
 ) -> Iterator[Line]:
     """All lines of the plan."""
-    yield from wrapped(f"Plan for {demand}")
+    yield from wrapped(f"Plan for {demand}", indent="")
     for service in problem.cluster.services:
         own = reasons.of(service.model) if reasons else None
         yield from section(*_model(problem, plan, service.model, own))

@@ -65,10 +65,10 @@ def labelled(label: str, items: Iterable[str]) -> Iterator[str]:
         )  # fmt: skip
 
 
-def wrapped(text: str) -> Iterator[str]:
+def wrapped(text: str, indent: str = "  ") -> Iterator[str]:
     """`text` as indented lines with a hanging indent."""
     yield from textwrap.wrap(
-        text, WIDTH, initial_indent="  ", subsequent_indent="    ",
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ",
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
 
