@@ -1,7 +1,7 @@
 """`python -m executors.kubernetes.cluster_report WHAT`: reports on a cluster, without any writes.
 `pools` prints the section `regions:` for the GPU nodes of the cluster, `serving` the pods that
 serve by model, role and pool, `availability` and `prices` the feeds of `shoal feed`. With `--serve`
-the feeds are served over HTTP; each request reads the cluster again.
+`availability`, `prices` and `serving` are served over HTTP; each request reads the cluster again.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from topics.http_origin import HostRule
 
 T = TypeVar("T")
 
-FEEDS = ("availability", "prices")
-REPORTS = ("pools", "serving", *FEEDS)
+SERVED = ("availability", "prices", "serving")
+REPORTS = ("pools", *SERVED)
 
 
 async def report(
@@ -57,9 +57,10 @@ async def report(
         workloads += await _optional(api, kind, _workload_parser(kind))
     counts = count_serving(await _all(api, POD, parse_pod), by_name, pools, workloads)
     lines = [
-        {"model": one.model, "role": one.role, "pool": one.pool, "gpus": one.gpus, "pods": number}
+        {"model": one.model, "role": one.role, "pool": one.pool, "gpus": one.gpus,
+         "managed": one.managed, "pods": number}
         for one, number in counts.items()
-    ]
+    ]  # fmt: skip
     return orjson.dumps(lines, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
@@ -115,7 +116,7 @@ def parse_pools(text: str) -> tuple[dict[str, KubePool], dict[str, int]]:
 async def serve(
     api: KubeApi, pools: Mapping[str, KubePool], per_node: Mapping[str, int], host: str, port: int
 ) -> web.AppRunner:
-    """Answer /availability and /prices. A failed reading gives 503, so that the last good values
+    """Answer the reports of SERVED. A failed reading gives 503, so that the last good values
     stay in force."""
 
     async def answer(request: web.Request) -> web.Response:
@@ -128,8 +129,8 @@ async def serve(
         return web.Response(text=text, content_type="application/json")
 
     app = web.Application()
-    for feed in FEEDS:
-        app.router.add_get(f"/{feed}", answer)
+    for name in SERVED:
+        app.router.add_get(f"/{name}", answer)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, host, port).start()
@@ -146,7 +147,7 @@ async def _run(arguments: argparse.Namespace) -> int:
             return 0
         host, _, port = arguments.serve.rpartition(":")
         runner = await serve(api, pools, per_node, host or "127.0.0.1", int(port))
-        print(f"answering {', '.join('/' + feed for feed in FEEDS)} at {arguments.serve}")
+        print(f"answering {', '.join('/' + name for name in SERVED)} at {arguments.serve}")
         try:
             await asyncio.Event().wait()
         finally:

@@ -22,12 +22,13 @@ UNKNOWN = "unknown"
 @dataclass(frozen=True, slots=True, order=True)
 class Serving:
     """The key of a count. gpus: number of GPUs of one pod. pool: pool id, "unknown" if its node is
-    in no pool."""
+    in no pool. managed: whether Shoal made the pods or claimed them for instances of its plan."""
 
     model: str
     role: str
     pool: str
     gpus: int
+    managed: bool = False
 
 
 def count_serving(
@@ -49,7 +50,8 @@ def count_serving(
             continue
         role = owner.role if owner else _first(pod.labels, ROLE_LABELS) or "aggregated"
         pool = pool_of(nodes.get(pod.node), pools)
-        found[Serving(model, "aggregated" if role == "both" else role, pool, gpus)] += 1
+        role = "aggregated" if role == "both" else role
+        found[Serving(model, role, pool, gpus, names.INSTANCE in pod.labels)] += 1
     return dict(sorted(found.items()))
 
 

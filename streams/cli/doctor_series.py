@@ -58,7 +58,7 @@ def of_series(config: Config, asks: Mapping[str, Ask]) -> Iterator[Finding]:
             yield from _own_engines(config, service, served)
         elif service.demand_query:
             yield _custom_demand(config, service, asks)
-        if service.unmanaged:
+        if service.unmanaged and not config.serving_pods:
             yield _finding(config, service, "servers", asks, served)
 
 

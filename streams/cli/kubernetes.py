@@ -38,7 +38,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--namespace", default="", metavar="NAME", help="of the engines")
     parser.add_argument(
         "--serve", default="", metavar="HOST:PORT",
-        help="answer /availability and /prices there, for `shoal feed --follow`",
+        help="answer /availability and /prices there, for `shoal feed --follow`, and /serving, for "
+        "`serving_pods` of a shoal.yaml",
     )  # fmt: skip
     parser.set_defaults(run=run)
 

@@ -56,6 +56,7 @@ from streams.ports.engine_views import LIMIT_S, EngineViews
 from streams.ports.node_provider import Provisioner
 from streams.ports.promql import prometheus
 from streams.ports.record_signing import Seal
+from streams.ports.serving_pods import ServingPods, report_at
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.ports.unmanaged_counts import UnmanagedServers
 from streams.solver.solver_client import Solver, solver_argv
@@ -234,7 +235,11 @@ async def run_controller(
             loops[f"demand {number}"] = _following(source, sink)
         if provisioner is not None:
             loops["nodes"] = provisioner.run
-        if config.prometheus:
+        if config.serving_pods:
+            report = report_at(config.serving_pods)
+            counter = ServingPods(report, lambda: declared().services, latest.unmanaged)
+            loops["unmanaged servers"] = counter.run
+        elif config.prometheus:
             loops["unmanaged servers"] = _unmanaged(config, declared, latest).run
         if not found.embedded:
             loops["topics"] = _watching(options, control, telemetry, loop)

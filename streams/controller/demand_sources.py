@@ -52,8 +52,9 @@ def prometheus_queries(config: Config) -> dict[str, tuple[str, ...]]:
         if s.demand_query
     }
     blind = next((s.model for s in config.cluster.services if s.unmanaged), None)
-    if blind is not None and not config.prometheus:
-        raise UserError(f"{config.path}: models.{blind}.unmanaged: no address under prometheus")
+    if blind is not None and not config.prometheus and not config.serving_pods:
+        said = "no address under prometheus, and no serving_pods"
+        raise UserError(f"{config.path}: models.{blind}.unmanaged: {said}")
     if queries and not config.prometheus:
         model = next(iter(queries))
         raise UserError(f"{config.path}: models.{model}.demand: no address under prometheus")

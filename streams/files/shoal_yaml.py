@@ -28,7 +28,7 @@ from streams.files.models_section import MODELS, Surroundings, read_model, read_
 from streams.files.name_rules import check_name
 from streams.files.policy_section import LONG_WINDOW, POLICY, read_policy
 from streams.files.pools_section import REGIONS, read_pools
-from streams.files.prometheus_section import PROMETHEUS, PrometheusServer, read_prometheus
+from streams.files.prometheus_section import PROMETHEUS, PrometheusServer, read_prometheus, url
 from streams.files.quality_section import read_routes
 from streams.files.served_names import refuse_shared
 from streams.files.user_errors import UserError
@@ -49,9 +49,15 @@ MEASUREMENTS = Key(
     "File of `shoal profile import` or `shoal measure`, relative to this file.",
     otherwise="the packaged performance model alone",
 )
+SERVING_PODS = Key(
+    "serving_pods",
+    url,
+    "`/serving` of `shoal kubernetes serving --serve`: counts the servers of `unmanaged` there.",
+    otherwise="counted through Prometheus",
+)
 SHOAL_YAML = Group(
     "The declared fleet.",
-    (MODE, KAFKA, MEASUREMENTS),
+    (MODE, KAFKA, MEASUREMENTS, SERVING_PODS),
     {
         "prometheus": PROMETHEUS,
         "defaults": DEFAULTS,
@@ -68,7 +74,7 @@ SHOAL_YAML = Group(
 class Config:
     """A whole `shoal.yaml`. kafka: bootstrap address, "" = the embedded broker. instances: cloud
     instance type by pool, for pools that declare one. kubernetes: settings by pool, for pools on
-    Kubernetes."""
+    Kubernetes. serving_pods: URL of the report of serving pods, "" = none."""
 
     path: str
     cluster: Cluster
@@ -81,6 +87,7 @@ class Config:
     scores: Mapping[str, Path] = field(default_factory=dict)
     instances: Mapping[str, str] = field(default_factory=dict)
     kubernetes: Mapping[str, KubernetesPool] = field(default_factory=dict)
+    serving_pods: str = ""
 
     @property
     def graphs(self) -> tuple[ComponentGraph, ...]:
@@ -112,6 +119,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     kafka = KAFKA.take_or(root, "")
     own = MEASUREMENTS.take_or(root, "")
     measurements = _measurements(root, own) if own else ()
+    serving_pods = SERVING_PODS.take_or(root, "")
     prometheus = read_prometheus(root.section("prometheus"))
     inherited = root.section("defaults")
     defaults = read_defaults(inherited, cautious)
@@ -148,6 +156,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
         scores,
         declared.instances,
         declared.kubernetes,
+        serving_pods,
     )
 
 

@@ -24,6 +24,7 @@ from executors.kubernetes.node_claims import parse_claim, parse_overlay, supply_
 from executors.kubernetes.node_view import NodeView, parse_node
 from executors.kubernetes.pod_view import PodView
 from streams.files.shoal_yaml import load_config
+from streams.ports.serving_pods import PodCount, parse_report
 from tests.unit.kubernetes.fake_cluster import FakeCluster
 from topics.checks import InvalidRecord
 
@@ -146,6 +147,7 @@ async def test_observe_counts_serving_pods_in_several_pools_and_writes_nothing()
         cluster.put(NODE, {"metadata": {"name": name, "labels": {TYPE: kind}}})
     cluster.put(POD, pod("a", "n1", {"app": "llama"}))
     cluster.put(POD, pod("b", "n2", {"app": "llama"}))
+    cluster.put(POD, pod("ours", "n1", {"app": "llama", names.INSTANCE: "i1"}))
     cluster.put(POD, pod("c", "n1", {"llm-d.ai/model": "qwen", "llm-d.ai/role": "decode"}, "2"))
     cluster.put(POD, pod("x", "n1", {"app": "training"}))
     notes = {names.MANAGED: "true", names.MODEL: "llama", names.POOL: "r/l4"}
@@ -159,12 +161,18 @@ async def test_observe_counts_serving_pods_in_several_pools_and_writes_nothing()
     ).decode()
     pools, per_node = parse_pools(text)
     found = orjson.loads(await report("serving", cluster, pools, per_node))
-    assert found == [
-        {"model": "llama", "role": "aggregated", "pool": "r/h100/owned", "gpus": 1, "pods": 1},
-        {"model": "llama", "role": "aggregated", "pool": "r/l4/owned", "gpus": 1, "pods": 1},
-        {"model": "qwen", "role": "decode", "pool": "r/l4/owned", "gpus": 2, "pods": 1},
+    assert [tuple(row.values()) for row in found] == [
+        ("llama", "aggregated", "r/h100/owned", 1, False, 1),
+        ("llama", "aggregated", "r/l4/owned", 1, False, 1),
+        ("llama", "aggregated", "r/l4/owned", 1, True, 1),
+        ("qwen", "decode", "r/l4/owned", 2, False, 1),
     ]
+    assert list(found[0]) == ["model", "role", "pool", "gpus", "managed", "pods"]
     assert cluster.writes == []
+    # The controller reads what the report writes.
+    assert parse_report(orjson.dumps(found))[2] == PodCount(
+        "llama", "aggregated", "r/l4/owned", 1, True, 1
+    )
 
 
 def test_pools_that_cannot_be_read_are_refused_with_the_field() -> None:
