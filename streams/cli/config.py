@@ -12,6 +12,7 @@ import orjson
 
 from autoscaler.domain.validation import InvalidValue
 from streams.cli.json_output import show_json
+from streams.cli.kubernetes import regions_of_cluster
 from streams.cli.vllm_models import served_models
 from streams.files import config_draft
 from streams.files.config_draft import Draft, DraftModel
@@ -44,7 +45,7 @@ def add_parser(subparsers: Any) -> None:
         "init",
         help="write a first shoal.yaml",
         description="Asks for whatever no option answers. With --vllm, running servers name the "
-        "models.",
+        "models. With --from-cluster, the nodes of a Kubernetes cluster name the pools.",
     )
     init.add_argument("--out", type=Path, default=Path("shoal.yaml"), metavar="FILE",
                       help="must not exist yet (default %(default)s)")  # fmt: skip
@@ -53,6 +54,14 @@ def add_parser(subparsers: Any) -> None:
                       help="a running server whose models to declare; may be repeated")  # fmt: skip
     init.add_argument("--slo", metavar="TTFT,TPOT", help=f"such as {_DEFAULT_LIMITS}")
     init.add_argument("--gpus", metavar="GPU:NODES@PRICE,...", help=config_draft.POOL_FORM)
+    init.add_argument(
+        "--from-cluster",
+        action="store_true",
+        help="pools from the GPU nodes of a Kubernetes cluster, in mode observe",
+    )
+    init.add_argument(
+        "--kubeconfig", default="", metavar="FILE", help="with --from-cluster; default: as kubectl"
+    )
     init.add_argument("--workload", metavar="RxI+O", help=config_draft.WORKLOAD_FORM)
     init.set_defaults(run=_init)
 
@@ -113,6 +122,9 @@ def _init(args: argparse.Namespace) -> int:
     if path.exists():
         raise UserError(f"{path}: exists; name another file with --out")
     refuse_unwritable(path)
+    if args.from_cluster and args.gpus:
+        raise InvalidValue("--gpus", args.gpus, "no value with --from-cluster")
+    regions = regions_of_cluster(args.kubeconfig) if args.from_cluster else ""
     served = tuple(model for url in args.vllm for model in served_models(url))
     models = served or _answer(
         "Models (Hugging Face names, or NAME=SOURCE, with commas)", args.models, "", _models
@@ -120,14 +132,16 @@ def _init(args: argparse.Namespace) -> int:
     ttft, tpot = _answer(
         "Limits of TTFT and TPOT", args.slo, _DEFAULT_LIMITS, config_draft.parse_limits
     )
-    pools = _answer(f"GPUs ({config_draft.POOL_FORM})", args.gpus, "", _pools)
+    pools: tuple[config_draft.DraftPool, ...] = ()
+    if not regions:
+        pools = _answer(f"GPUs ({config_draft.POOL_FORM})", args.gpus, "", _pools)
     rate, prompt, answer = _answer(
         f"Requests of each model ({config_draft.WORKLOAD_FORM})",
         args.workload,
         _DEFAULT_WORKLOAD,
         config_draft.parse_workload,
     )
-    draft = Draft(models, pools, ttft, tpot, rate, prompt, answer)
+    draft = Draft(models, pools, ttft, tpot, rate, prompt, answer, regions=regions)
     path.write_text(config_draft.as_yaml(draft), encoding="utf-8")
     try:
         config = _usable(path)

@@ -7,6 +7,8 @@ server.
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from typing import Any
 
 import orjson
@@ -21,6 +23,10 @@ _REPORTS = {
     "availability": "print free nodes by pool, as `shoal feed availability` reads them",
     "prices": "print prices by pool, as `shoal feed prices` reads them",
 }
+
+
+_MODULE = "executors.kubernetes.cluster_report"
+_TIMEOUT_S = 60.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -65,6 +71,22 @@ def run(args: argparse.Namespace) -> int:
         if not pools:
             raise UserError(f"{args.config}: no pool has `kubernetes:`")
     become(
-        "executors.kubernetes.cluster_report", args.report, "--pools", orjson.dumps(pools).decode(),
+        _MODULE, args.report, "--pools", orjson.dumps(pools).decode(),
         "--kubeconfig", args.kubeconfig, "--namespace", args.namespace, "--serve", args.serve,
     )  # fmt: skip
+
+
+def regions_of_cluster(kubeconfig: str) -> str:
+    """The section `regions:` for the GPU nodes of a cluster, as `shoal kubernetes pools` prints it.
+    UserError: the cluster cannot be read, or has no GPU nodes."""
+    argv = [sys.executable, "-m", _MODULE, "pools", "--kubeconfig", kubeconfig]
+    try:
+        made = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"--from-cluster: no answer within {_TIMEOUT_S:g} s") from None
+    if made.returncode:
+        said = made.stderr.strip().splitlines()[-1:] or [f"exit code {made.returncode}"]
+        raise UserError(f"--from-cluster: {said[0].removeprefix('shoal: ')}")
+    if made.stdout.strip() == "regions:":
+        raise UserError("--from-cluster: no node of the cluster has GPUs")
+    return made.stdout

@@ -48,7 +48,8 @@ class DraftPool:
 @dataclass(frozen=True, slots=True)
 class Draft:
     """The answers. ttft, tpot: durations as written. workload: requests/s and mean tokens of prompt
-    and answer, for every model.
+    and answer, for every model. regions: text of the section `regions:`, in place of pools; "" =
+    made of pools.
     """
 
     models: tuple[DraftModel, ...]
@@ -59,6 +60,7 @@ class Draft:
     input_tokens: int
     output_tokens: int
     region: str = "here"
+    regions: str = ""
 
 
 def parse_model(text: str) -> DraftModel:
@@ -105,9 +107,7 @@ def as_yaml(draft: Draft) -> str:
         "# Shoal only recommends until this says `mode: act`.",
         "mode: recommend",
         "",
-        "regions:",
-        f"  {draft.region}:",
-        *_pool_lines(draft.pools),
+        *_region_lines(draft),
         "",
         "models:",
     ]
@@ -122,6 +122,12 @@ def as_yaml(draft: Draft) -> str:
         if model.max_len:
             lines.append(f"    max_len: {model.max_len}")
     return "\n".join(lines) + "\n"
+
+
+def _region_lines(draft: Draft) -> list[str]:
+    if draft.regions:
+        return draft.regions.splitlines()
+    return ["regions:", f"  {draft.region}:", *_pool_lines(draft.pools)]
 
 
 def _pool_lines(pools: Sequence[DraftPool]) -> list[str]:

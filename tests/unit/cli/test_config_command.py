@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from executors.kubernetes.cluster_supply import found_pools, pools_yaml
+from executors.kubernetes.node_view import NodeView
+from streams.cli import config
 from streams.cli.main import main
 from streams.files.shoal_yaml import load_config
 
 MODELS = "chat=meta-llama/Llama-3.1-8B-Instruct"
 GPUS = "L40S:8@1.90,4xL4:1@owned"
+LABELS = {"node.kubernetes.io/instance-type": "g6", "nvidia.com/gpu.product": "NVIDIA-L4"}
 SERVED = {
     "data": [
         {"id": "chat", "root": "meta-llama/Llama-3.1-8B-Instruct", "max_model_len": 8192},
@@ -82,6 +86,28 @@ def test_an_invalid_or_missing_answer_writes_nothing(
     path = tmp_path / "shoal.yaml"
     assert main(["config", "init", "--out", str(path), *options]) == 2
     assert words in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_a_cluster_names_the_pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = NodeView("a", LABELS, devices={"nvidia.com/gpu": 4})
+    text = pools_yaml(found_pools([node]))
+    monkeypatch.setattr(config, "regions_of_cluster", lambda _kubeconfig: text)
+    path = tmp_path / "shoal.yaml"
+    assert main(["config", "init", "--out", str(path), "--models", MODELS, "--from-cluster"]) == 0
+    found = load_config(path)
+    assert found.kubernetes["cluster/g6/owned"].mode == "observe"
+    assert [service.model for service in found.cluster.services] == ["chat"]
+
+
+def test_a_cluster_that_cannot_be_read_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, missing = tmp_path / "shoal.yaml", tmp_path / "none"
+    options = ["--from-cluster", "--kubeconfig", str(missing)]
+    assert main(["config", "init", "--out", str(path), "--models", MODELS, *options]) == 2
+    said = capsys.readouterr().err
+    assert "--from-cluster: " in said and str(missing) in said
     assert not path.exists()
 
 
