@@ -94,7 +94,8 @@ async def measure(targets: list[Target], rounds: int, seconds: float) -> None:
     """Measure every target and store the figures in it."""
     pool = EnginePool(connect_s=5.0, idle_s=2.0, answer_bytes=1 << 24)
     for target in targets:
-        await busy(pool, target, _PLAIN, 0.5, 8)  # Imports, caches, connections
+        # Fill caches and open connections before the measurement.
+        await busy(pool, target, _PLAIN, 0.5, 8)
         await busy(pool, target, _STREAM, 0.5, 8)
         target.base_mib = rss_mib(target.pids)
     for _ in range(rounds):

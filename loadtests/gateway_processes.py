@@ -94,7 +94,8 @@ def said_port(process: Process) -> int:
 
 
 class Stand:
-    """Starts processes in front of one engine. `started` ends them."""
+    """Starts an engine, and gateways and proxies that send requests to it. The context manager
+    `started` ends all of them."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -44,10 +44,11 @@ def token_of(record: Leadership, offset: int) -> int:
     """The leader token of a record at `offset` of the topic; 0 if the record has none.
 
     The controller with the highest token leads. Readers refuse records with a lower token, and
-    records with a higher token that no controller has claimed. A reader may miss a claim, if the
-    topic was recreated while it was disconnected; so a renewal proves its token as well as the
-    claim does. `base` keeps tokens rising after the topic was recreated. No claim before `offset`
-    can have a token above MAX_BASE + offset, so the token of a renewal above that counts as 0.
+    records with a higher token that no controller has claimed. A renewal proves its token as a
+    claim does, because a reader misses a claim if the topic was recreated while the reader was
+    disconnected. `base` keeps tokens rising after the topic was recreated. No claim before `offset`
+    can have a token above MAX_BASE + offset. A renewal with a higher token is therefore forged, and
+    its token counts as 0.
     """
     if record.kind == "claim":
         return record.base + offset + 1

@@ -52,7 +52,7 @@ class ReasonCode(StrEnum):
     SCORES = "scores", "The scores of a service's requests differ from the plan."
     MORE = "more", "There are more reasons for a full plan than listed."
 
-    # Planned demand.
+    # Reasons for the planned demand.
     DECLARED = "declared", "The declared rate is used until traffic arrives."
     INHERITED = "inherited", "Capacity that existed at the controller's start counts as needed."
     WAKE = "wake", "The first requests arrived at a model that runs no instance."

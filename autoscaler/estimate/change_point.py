@@ -155,8 +155,8 @@ def change_index(spans: Floats, limit: float) -> int:
 
 
 def _without_straddler(spans: list[RateSpan], roots: list[float], at: int) -> int:
-    """The index of the change, corrected: `at - 1` if the seconds that span `at` adds to the next
-    shorter span lie on both sides of the change, else `at`."""
+    """The corrected index of the change. Span `at` adds older seconds to span `at - 1`. If the
+    change lies within these seconds, the index is `at - 1`, otherwise `at`."""
     if at == 0:
         return at
     shorter_s, shorter, _ = spans[at - 1]

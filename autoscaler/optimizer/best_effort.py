@@ -153,9 +153,9 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """`counts` (n,) that serve the largest smallest fraction found, the `bound` of that fraction,
-    the `limits` that ended the search, the number of `mips`, and the number of their search
-    `nodes`."""
+    """The result of a search for the plan whose smallest served fraction is largest. counts (n,):
+    the best plan found. bound: upper bound of that fraction. limits: the limits that ended the
+    search. mips: number of solved MIPs. nodes: number of their search nodes."""
 
     counts: Ints
     bound: float

@@ -247,8 +247,8 @@ def _with(mixer: Mixer, more: tuple[Matrix, ...]) -> Mixer:
 def _expert_params(
     total: float, experts: feedforward.Experts | None, count: int, hidden: int
 ) -> float:
-    """Number of weights of one expert, as a mean over layers; 0 if nearly all layers have experts
-    that are gated MLPs, because the default then holds."""
+    """Mean number of weights of one expert over the layers. 0 stands for the default (a gated MLP),
+    unless the mean is below three quarters of the default."""
     if experts is None:
         return 0.0
     mean = total / experts.count / count

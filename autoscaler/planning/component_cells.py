@@ -43,8 +43,8 @@ class Cell:
 
 
 def efficient_cells(req_per_s: Mapping[int, float]) -> tuple[Cell, ...]:
-    """Filter of Algorithm 1: keeps a cell only if it serves more than cells of the next smaller
-    size on as many GPUs.
+    """The filter of Algorithm 1. A cell is kept if it serves more than the same number of GPUs in
+    cells of the next smaller kept size.
 
     req_per_s: best rate by number of GPUs (1, 2, 4, ...). Sizes that cannot hold the model (0
     req/s) are dropped.

@@ -174,8 +174,8 @@ class Router:
         return not kinds or kind_with(kinds, media) is not None
 
     def _lanes_for(self, kind: str, gone: Collection[Endpoint]) -> tuple[Lane, ...]:
-        """The lanes that class `kind` may use: the lanes of groups in which it has a share if one
-        of them serves, else all lanes."""
+        """The lanes that class `kind` may use: the lanes of groups in which the class has a share.
+        If none of these lanes is usable, all lanes."""
         shares = self._ways.shares.get(kind)
         if shares is None:
             return self._lanes

@@ -38,7 +38,7 @@ class ControllerUnderTest:
         self._demand_filter = demand_filter
 
     def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
-        """One tick."""
+        """The output of one tick. now_ms: domain time in ms."""
         cluster = inputs.cluster
         models = [service.model for service in cluster.services]
         models += [route.name for route in cluster.routes]

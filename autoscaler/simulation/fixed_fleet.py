@@ -45,7 +45,7 @@ class FixedFleet:
         self._seen: object = None  # the part of the statuses from which the routes follow
 
     def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
-        """One tick."""
+        """The output of one tick. now_ms: domain time in ms."""
         cluster = inputs.cluster
         seen = _fleet_key(inputs, now_ms)
         if seen is not None and seen == self._seen:

@@ -30,9 +30,9 @@ percent. At lower rates, chance can change the fleet, and a decider with rare ti
 that."""
 
 _GroupKind = tuple[EngineSetup, EngineSetup | None, float, float, int]
-"""Groups of equal behaviour: the setup of the first instances (aggregated or prefill), the setup of
-the decode instances behind them, decode instances per first one, and the weight and the slots per
-first one."""
+"""The properties that groups of equal behaviour share. The first instances of a request are
+aggregated or prefill instances. The fields are: setup of the first instances; setup of the decode
+instances; number of decode instances, weight and slots, each per first instance."""
 
 
 @dataclass(slots=True)

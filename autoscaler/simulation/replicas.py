@@ -92,7 +92,7 @@ class ReplicaFleet:
         }
 
     def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
-        """One tick."""
+        """The output of one tick. now_ms: domain time in ms."""
         fleet = self._fleet
         if self._started_ms is None:
             self._started_ms = now_ms

@@ -32,7 +32,7 @@ from topics.fleet import InstanceState
 log = logging.getLogger(__name__)
 
 KILL_GRACE_S = 1  # seconds; 0 would remove the pod before its processes have ended
-STRAY_GRACE_S = 30  # seconds; a second pod of an instance was never in a route
+STRAY_GRACE_S = 30  # seconds; short, because routes never contain a second pod of an instance
 _NAME_TAKEN_S = 0.5
 
 

@@ -133,7 +133,7 @@ def pipeline_req_per_s(table: Floats, stages: int, counts: Ints) -> float:
 
 
 def compared() -> list[Row]:
-    """Four rows.
+    """The rows of the comparison.
 
     One pipeline without a limit, one within our limit, our plan for the most requests, and our plan
     for four requests/s.

@@ -215,4 +215,4 @@ def _stop(runner: Any) -> None:
     if options.headless or options.autoquit >= 0:
         runner.quit()
     else:
-        runner.stop()  # This keeps the web page with its charts and its report.
+        runner.stop()  # The web page with its charts and its report stays open.

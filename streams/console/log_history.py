@@ -110,7 +110,7 @@ def main(argv: list[str]) -> int:
     folder, controller, until_ms = argv
     try:
         history, decisions = read_log(Path(folder), controller, int(until_ms))
-    except UserError:  # the first start
+    except UserError:  # at the first start, no log exists
         history, decisions = {}, []
     found: dict[str, Any] = {"history": history, "decisions": decisions}
     sys.stdout.buffer.write(write_value(found))

@@ -128,7 +128,9 @@ def _load(path: Path, request: LibraryRequest, wanted: str, notices: list[str]) 
     except InvalidValue as error:
         notices.append(f"{path}: {error}; built again")
         return None
-    with contextlib.suppress(OSError):  # The time only orders removals.
+    with contextlib.suppress(
+        OSError
+    ):  # A failure is harmless, because the file time only decides which library is removed first.
         os.utime(path)
     return library
 

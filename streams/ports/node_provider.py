@@ -184,7 +184,8 @@ class Provisioner:
         )
 
     def _take_back(self) -> None:
-        """Remove the failed status of a node once it has none of its failed instances assigned."""
+        """Remove the failed status of a node once no failed instance of the status is assigned to
+        the node."""
         for node, status in list(self._statuses.items()):
             if status.executor != EXECUTOR:
                 continue

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("loaded")
 def loaded(start: Start) -> dict[signal.Signals, Run]:
     """A run per signal, all of them under load.
 
-    They start in parallel, while other tests end runs during their start.
+    The runs start in parallel, and the first tests of this file run in the meantime.
     """
     return {number: start() for number in LOADED}
 

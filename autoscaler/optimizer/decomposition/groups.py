@@ -72,7 +72,8 @@ class Decomposed:
     capacity: Floats
 
     def weight(self, mu: Floats) -> Floats:
-        """Money plus multipliers, laid out for the kernels: (F, R)."""
+        """The sum of money and multipliers per unit of a feature in a place, as an array (F, R) in
+        the memory order of the kernels."""
         features, places = self.money.shape
         return np.ascontiguousarray(self.money + mu.reshape(places, features).T)
 

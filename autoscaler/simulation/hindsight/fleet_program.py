@@ -83,7 +83,7 @@ def fleet_over_time(
     cluster: Cluster, combos: Sequence[Combo], spans: Sequence[Span], lead_s: float
 ) -> FleetProgram:
     """The cheapest fleet over `spans`, which begin at 0 and follow each other. No instance is ready
-    before; the start-up before the first span is paid for, up to `lead_s`."""
+    before 0. The cost includes start-ups before 0, but at most the last `lead_s` seconds."""
     return _program(cluster, combos, spans, lead_s, moves=True)
 
 

@@ -60,7 +60,7 @@ class CauchyLoop:
         self._stable_s = 0.0
 
     def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
-        """One tick."""
+        """The output of one tick. now_ms: domain time in ms."""
         fleet, now_s = self._fleet, now_ms / 1000.0
         fleet.observe(inputs, now_ms)
         self._stable_s = self._stable_s or now_s

@@ -243,7 +243,7 @@ class _EngineConnection(asyncio.Protocol):
             self.abort()
             return
         answer = self._response
-        if answer is None:  # data without a request
+        if answer is None:  # the engine sent data although no request is open
             self.abort()
             return
         if self._parts:

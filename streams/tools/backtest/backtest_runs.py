@@ -113,7 +113,8 @@ def run_all(
     """
     left = []
     for one in dict.fromkeys(runs):
-        if one in known:  # never a run with a timeline, whose file is to be written
+        # `known` holds no run with a timeline, so such a run always writes its file.
+        if one in known:
             done(one)
         else:
             left.append(one)

@@ -106,7 +106,8 @@ FORMATS = (
     Format("vllm-bench", ("start_times", "input_lens", "output_lens"), time_unit="s"),
     PLAIN,
 )
-"""The first matching format counts, so a format comes before those whose columns it also has."""
+"""The formats by precedence: if several formats match, the first one is used. So a format precedes
+the formats whose columns are a part of its own."""
 OTHER = Format("columns", ())
 """The format of any table with usual column names, or with names that the user gives."""
 

@@ -265,9 +265,8 @@ class Session:
             await asyncio.sleep(0.1)
 
     def _routed(self) -> tuple[set[str], set[str]]:
-        """Services of several models without thresholds so far, and the models to which the others
-        send requests.
-        """
+        """Two sets of names: the services of several models that have no thresholds yet, and the
+        models to which services with thresholds send requests."""
         known = self.picture.routes
         names = {route.name for route in self._wishes.config.cluster.routes}
         splits = [routes.split for name in names if (routes := known.get(name)) and routes.split]

@@ -122,7 +122,8 @@ class TheLine(RuleBasedStateMachine):
     @rule(end=st.sampled_from(ENDS))
     def eject(self, end: Endpoint) -> None:
         self._eject(end)
-        self._settle()  # Its waiting requests may return to instances that already failed for them.
+        # Requests that waited for `end` may return to instances that already failed them.
+        self._settle()
 
     @rule(end=st.sampled_from(ENDS))
     def readmit(self, end: Endpoint) -> None:

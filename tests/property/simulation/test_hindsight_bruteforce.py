@@ -131,7 +131,8 @@ def worlds(draw: st.DrawFn) -> tuple[list[Pool], list[Combo], list[Span], float]
 def test_the_program_costs_as_much_as_brute_force_and_bounds_and_bill_enclose_it(
     world: tuple[list[Pool], list[Combo], list[Span], float],
 ) -> None:
-    """bound of each span alone <= program; the placed plan serves the same and fits its nodes."""
+    """The bounds of the single spans add up to at most the cost of the program. The placed plan has
+    the same ready instances on the nodes that it rents, and its bill is at least these bounds."""
     pools, combos, spans, lead_s = world
     services = tuple(Service(m, SPEC, Slo(1.0, 1.0), min_instances=0, utilization=1.0)
                      for m in spans[0].req_per_s)  # fmt: skip

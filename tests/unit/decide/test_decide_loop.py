@@ -135,7 +135,7 @@ def test_an_infeasible_surge_is_stated_once_and_not_retried_in_every_tick() -> N
 
 
 def test_missing_capacity_that_waits_for_approval_is_no_infeasible_demand() -> None:
-    """Nodes are free, but the addition waits for a person. Shorter requests need no evidence."""
+    """Nodes are free, but the addition waits for a person."""
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, service("chat", mode=Mode.APPROVE))
     w.run(300)
     state = w.state.models["chat"]

@@ -53,9 +53,8 @@ def test_the_rate_of_a_window_counts_only_reported_seconds() -> None:
 
 @pytest.mark.parametrize("span_ms", [1000, 10_000])
 def test_seconds_without_a_query_count_within_the_horizon(span_ms: int) -> None:
-    """More seconds than the window keeps pass without a query; then come a gap and some more
-    seconds.
-    """
+    """The first query comes after 2,000 s of records, and the window is 600 s. After a gap of 7,000
+    s come records for another 100 s."""
     windows = TelemetryWindows(600)
     every_s = span_ms // 1000
     ends = [*range(every_s, 2001, every_s), *range(9000 + every_s, 9101, every_s)]

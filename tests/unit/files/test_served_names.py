@@ -14,7 +14,8 @@ LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 
 
 def names(folder: Path, **models: str) -> dict[str, tuple[str, ...]]:
-    """`served_names` of the models. Each value has more YAML of a model."""
+    """The result of `served_names` for `models`, which map a model's name to further YAML keys of
+    the model."""
     path = folder / "shoal.yaml"
     text = "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\nmodels:\n"
     for name, keys in models.items():

@@ -133,7 +133,7 @@ def test_without_time_the_running_fleet_or_else_a_filled_plan_is_returned() -> N
     over = SolveOptions(time_limit_s=1.0, elapsed_s=lambda: 2.0)
     filled = solve(problem, over)
     assert filled.status is Status.BEST_EFFORT
-    assert filled.counts.tolist() == [4, 2]  # First the first class, then the other one.
+    assert filled.counts.tolist() == [4, 2]  # The first class is filled before the second.
     assert filled.limits_hit == ("wall_clock",)
     runs = solve(problem, SolveOptions()).counts
     got = solve(problem, over, runs)

@@ -78,7 +78,8 @@ def test_capacity_of_a_higher_priority_gives_no_bound_for_all_models() -> None:
 
 
 def test_nodes_of_one_model_do_not_count_for_another() -> None:
-    """One node is free next to the four nodes of m. With it n gets 20%, but m lacks one node."""
+    """m needs five nodes and n needs five. m has four, and one is free. If n gets the free node, n
+    serves 20%."""
     pools = (replace(TWO_POOLS[0], max_nodes=5),)
     ours, others = combo("m:a", 1.0, 1.0, A), combo("n:a", 1.0, 1.0, A)
     services = (declared("m"), declared("n"))

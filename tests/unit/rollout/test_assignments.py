@@ -129,9 +129,8 @@ def test_routes_are_published_first_and_on_change() -> None:
     started = changed_routes(served, (), first, 1, 20, start_s=123.4)
     assert started is not None and started.start_s == 120.0
     assert changed_routes(served, (), started, 1, 30, start_s=121.0) is None
-    assert (
-        changed_routes(served, (), started, 1, 30) is None
-    )  # without a known start time the earlier one stays
+    # Without a known start time, the routes keep the earlier start time.
+    assert changed_routes(served, (), started, 1, 30) is None
     groups = route_groups([GROUP], view(0, 1, 2), {PAIR.id: PAIR}, BUCKET)
     second = changed_routes(served, groups, first, 1, 20)
     assert second is not None and second.generation == 2

@@ -311,9 +311,8 @@ def test_random_variation_counts_once() -> None:
 
 
 def test_misses_are_clustered() -> None:
-    """A rule over five minutes must see misses as clustered as those of single requests. Their mean
-    is that of the sample, and they scatter more than independent misses.
-    """
+    """In spans of five minutes, the mean number of misses equals that of the sample. The number
+    varies more than that of independent misses, as in a simulation of single requests."""
     one = instance_set()
     flow, count = flow_of(), round(8.0 * one.req_per_s)
     missed = [0.0]
