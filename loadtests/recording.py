@@ -30,7 +30,7 @@ MOMENTS_S = (4, 12, 60, 120, 178)
 README_MOMENT_S, README_COLUMNS = 60, 80
 _SETTLE_S = 0.8
 _END_S = 40.0
-_END_ROWS = 60
+_END_ROWS = 120
 _NORMAL_SCREEN = b"\x1b[?1049l"
 _MARKS = re.compile(r"(<!-- recording[^\n]*-->\n).*?(<!-- /recording -->)", re.DOTALL)
 

@@ -79,9 +79,15 @@ def controller(run: Run, bootstrap: str) -> Child:
         "--time-base", run.time_base.format(), "--controller-id", "controller-1",
         "--prefix", run.prefix, "--default-mode", "act",
         "--default-capacity", "predicted", "--log-level", run.log_level,
-        "--demand", "merged" if run.windows else "telemetry",
+        "--demand", "merged" if run.windows and _reads_merged(run) else "telemetry",
         *options, *run.operated,
     )  # fmt: skip
+
+
+def _reads_merged(run: Run) -> bool:
+    """Whether the controller reads the merged demand. Workers merge in real time, so at a higher
+    speed the merged demand would be many domain seconds late."""
+    return run.time_base.speed <= 1.0
 
 
 def windows(run: Run, bootstrap: str) -> Child:

@@ -117,8 +117,8 @@ def saving_lines(summary: Mapping[str, Any]) -> list[str]:
             )
         elif difference <= -_CENT:
             lines.append(
-                f"{name} would have cost {-difference:.2f} USD less; it pays for no start-up and "
-                "loses no node"
+                f"{name} would have cost {-difference:.2f} USD less, without start-ups and lost "
+                "nodes"
             )
     if spot >= _CENT:
         lines.append(f"spot nodes saved {spot:.2f} USD against on-demand nodes of the same kind")

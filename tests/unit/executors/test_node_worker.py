@@ -122,6 +122,18 @@ async def test_node_state_is_written_once_the_disk_has_space_again(
     await bench.worker.close()
 
 
+async def test_a_lost_node_reports_nothing_until_it_is_back(
+    tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
+    bench = Bench(tmp_path, client)
+    assert await bench.steps(0.0, 10.1), "a node without instances reports too"
+    bench.worker.set_lost(True)
+    assert await bench.steps(11.0, 60.0) == []
+    bench.worker.set_lost(False)
+    assert await bench.steps(60.0, 61.0)
+    await bench.worker.close()
+
+
 def test_a_state_folder_in_use_or_unusable_is_refused(tmp_path: Path) -> None:
     """The error names the folder, the fault and the owner."""
     first = StateStore(tmp_path / "state")

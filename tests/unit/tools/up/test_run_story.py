@@ -89,7 +89,7 @@ def test_savings_are_told_with_their_reason() -> None:
         "averaged 62% of the models' busiest minutes",
         "saved 4.00 USD (50%) against one rented GPU type (L40S): each model runs on the GPU that "
         "serves it cheapest",
-        "each model alone would have cost 0.10 USD less; it pays for no start-up and loses no node",
+        "each model alone would have cost 0.10 USD less, without start-ups and lost nodes",
         "spot nodes saved 0.50 USD against on-demand nodes of the same kind",
         "98.5% of the requests met their SLO; the least was 96.4% for code",
     ]
