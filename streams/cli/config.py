@@ -125,7 +125,7 @@ def _init(args: argparse.Namespace) -> int:
     if args.from_cluster and args.gpus:
         raise InvalidValue("--gpus", args.gpus, "no value with --from-cluster")
     regions = regions_of_cluster(args.kubeconfig) if args.from_cluster else ""
-    served = tuple(model for url in args.vllm for model in served_models(url))
+    served = config_draft.merge_servers([served_models(url) for url in args.vllm])
     models = served or _answer(
         "Models (Hugging Face names, or NAME=SOURCE, with commas)", args.models, "", _models
     )

@@ -73,6 +73,18 @@ def parse_model(text: str) -> DraftModel:
     return DraftModel(name, source)
 
 
+def merge_servers(servers: Sequence[Sequence[DraftModel]]) -> tuple[DraftModel, ...]:
+    """The models of several servers. A model that several servers serve is one model, with the
+    shortest of their lengths. Equal names for different sources stay, and are refused on reading.
+    """
+    found: dict[tuple[str, str], DraftModel] = {}
+    for model in (model for server in servers for model in server):
+        known = found.setdefault((model.name, model.source), model)
+        if 0 < model.max_len < (known.max_len or model.max_len + 1):
+            found[model.name, model.source] = model
+    return tuple(found.values())
+
+
 def parse_pool(text: str) -> DraftPool:
     """A pool from text of the form `POOL_FORM`."""
     match = _POOL.match(text)

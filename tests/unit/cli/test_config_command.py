@@ -14,6 +14,7 @@ from executors.kubernetes.cluster_supply import found_pools, pools_yaml
 from executors.kubernetes.node_view import NodeView
 from streams.cli import config
 from streams.cli.main import main
+from streams.files.config_draft import DraftModel, merge_servers
 from streams.files.shoal_yaml import load_config
 
 MODELS = "chat=meta-llama/Llama-3.1-8B-Instruct"
@@ -67,6 +68,18 @@ def test_running_servers_name_the_models_without_adapters(vllm: str, tmp_path: P
     assert main(["config", "init", "--out", str(path), "--vllm", vllm, "--gpus", GPUS]) == 0
     (chat,) = load_config(path).cluster.services
     assert (chat.model, chat.max_len_tokens) == ("chat", 8192)
+
+
+def test_servers_of_the_same_model_declare_it_once(vllm: str, tmp_path: Path) -> None:
+    path = tmp_path / "shoal.yaml"
+    servers = ["--vllm", vllm, "--vllm", vllm]
+    assert main(["config", "init", "--out", str(path), *servers, "--gpus", GPUS]) == 0
+    assert [service.model for service in load_config(path).cluster.services] == ["chat"]
+
+
+def test_the_shortest_length_of_the_servers_counts() -> None:
+    servers = [[DraftModel("chat", "a/b", longest)] for longest in (0, 8192, 4096)]
+    assert merge_servers(servers) == (DraftModel("chat", "a/b", 4096),)
 
 
 @pytest.mark.parametrize(
