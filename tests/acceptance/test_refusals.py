@@ -31,21 +31,21 @@ TWICE = ONE_MODEL + ONE_MODEL[ONE_MODEL.index("  mini:") :]
 CONFIGS = {
     "unknown GPU": (
         ONE_MODEL.replace("gpu: L4,", "gpu: L40X,"),
-        ("shoal.yaml:4", "gpu", "'L40X'", "did you mean L40?"),
+        ("shoal.yaml:3", "gpu", "'L40X'", "did you mean L40?"),
     ),
-    "negative SLO": (ONE_MODEL.replace("ttft: 2s", "ttft: -2s"), ("shoal.yaml:8", "ttft", "-2s")),
+    "negative SLO": (ONE_MODEL.replace("ttft: 2s", "ttft: -2s"), ("shoal.yaml:7", "ttft", "-2s")),
     "misspelt key": (
         ONE_MODEL.replace("workload:", "worklaod:"),
-        ("shoal.yaml:9", "worklaod", "did you mean workload?"),
+        ("shoal.yaml:8", "worklaod", "did you mean workload?"),
     ),
     "misspelt root": (
         ONE_MODEL.replace("models:", "modles:"),
-        ("shoal.yaml:5", "modles", "did you mean models?"),
+        ("shoal.yaml:4", "modles", "did you mean models?"),
     ),
-    "duplicate model": (TWICE, ("shoal.yaml:12", "models.mini", "twice (first in line 6)")),
+    "duplicate model": (TWICE, ("shoal.yaml:11", "models.mini", "twice (first in line 5)")),
     "unknown model": (
         ONE_MODEL.replace("gpt-oss-20b", "gpt-oss-20x"),
-        ("shoal.yaml:7", "gpt-oss-20x", "openai/gpt-oss-20b"),
+        ("shoal.yaml:6", "gpt-oss-20x", "openai/gpt-oss-20b"),
     ),
     "empty": ("", ("shoal.yaml", "is empty")),
     "not YAML": ("models: [a: {", ("shoal.yaml:1", "is not YAML")),
