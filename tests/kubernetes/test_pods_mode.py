@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from executors.kubernetes.kube_client import KubeClient, Manifest
+from executors.kubernetes.kube_errors import Temporary
 from executors.kubernetes.kube_kinds import Kind
 from tests.kubernetes.executor_bench import Bench, config_file, wish
 from tests.kubernetes.plane.control_plane import ControlPlane
@@ -196,6 +197,35 @@ async def test_an_executor_killed_in_a_create_neither_doubles_nor_loses_a_pod(
             await bench.until(lambda: not bench.statuses[A].instances)
         await gone(admin)
     assert kills == 100
+
+
+class DeafClient(KubeClient):
+    """A client that loses the answer to its first create. The pod exists then."""
+
+    lost = 0
+
+    async def create(self, kind: Kind, manifest: Manifest) -> Manifest:
+        stored = await super().create(kind, manifest)
+        if not self.lost:
+            self.lost += 1
+            raise Temporary(0, "", "the answer was lost")
+        return stored
+
+
+async def test_a_lost_answer_to_a_create_leaves_one_pod(
+    plane: ControlPlane, kubelet: str, admin: RawApi, tmp_path: Path
+) -> None:
+    """The repeated create finds the pod, reads it and goes on with it."""
+    deaf = DeafClient(str(plane.kubeconfig("shoal-pods")))
+    deaf.open()
+    async with Bench(config_file(tmp_path, POOL), deaf) as bench:
+        bench.assign(A, wish("a", 0))
+        await bench.until(lambda: bench.ready(A, "a"))
+        assert deaf.lost == 1 and set(await pods_of(admin)) == {"a"}
+        bench.assign(A)
+        await bench.until(lambda: not bench.statuses[A].instances)
+    await deaf.close()
+    await gone(admin)
 
 
 async def test_while_the_api_server_is_killed_nothing_stops_and_nothing_is_doubled(
