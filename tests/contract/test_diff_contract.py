@@ -66,7 +66,7 @@ def test_the_running_fleet_and_demand_are_compared_with_the_plan(
     options = ["--config", str(path), "--broker", broker.bootstrap, "--prefix", broker.prefix]
     assert main(["diff", *options]) == 0
     out = capsys.readouterr().out
-    assert "the demand of the controller's last decisions" in out
+    assert "the demand of the controller's last decisions" in " ".join(out.split())
     assert "  - 4 instances of 1xL40S eu on-demand (5 -> 1)" in out
     assert "eu/l40s on-demand  5 -> 1" in out
     assert "running, but not declared in this file: gone:a1@eu/l40s/on-demand" in out
