@@ -88,7 +88,7 @@ def test_the_cut_day_has_the_rates_of_the_first_day_in_a_row_of_clients(records:
 def test_the_fleet_that_ships_loads_with_one_trace_per_model() -> None:
     """The ranges are those of streams/data/README.md."""
     readme = DEFAULT_CONFIG.with_name("README.md").read_text()
-    command = readme.partition("shoal backtest")[2].partition("```")[0]
+    command = readme.rpartition("shoal backtest --fluid")[2].partition("```")[0]
     folder = DEFAULT_CONFIG.parent
     names = [word for word in command.split() if "#" in word]
     traces = tuple(f"{word.partition('=')[0]}={folder / word.rpartition('/')[2]}" for word in names)
