@@ -97,9 +97,9 @@ def test_shoal_up_serves_all_requests_with_a_secure_broker(secure: Secure, tmp_p
     """Controller with transactions, executors, gateway and `shoal up` itself: all requests are
     served.
     """
-    run = Run(tmp_path, "--broker", f"kafka://{secure.address}", "--for", "25")
+    run = Run(tmp_path, "--broker", f"kafka://{secure.address}", "--for", "45")
     try:
-        assert run.end(60.0) == 0, run.errors
+        assert run.end(90.0) == 0, run.errors
     finally:
         run.discard()
     requests = run.summary["requests"]
