@@ -17,7 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from streams.files import components_section as components  # noqa: E402  the path comes first
+from deploy.written_files import write_or_check  # noqa: E402  the path comes first
+from streams.files import components_section as components  # noqa: E402
 from streams.files import engines_section as engines  # noqa: E402
 from streams.files import models_section as models  # noqa: E402
 from streams.files import pools_section as pools  # noqa: E402
@@ -95,23 +96,12 @@ def page(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0, or 1 if `--check` finds a page or the schema out of date."""
+    """Exit code: 0, or 1 if `--check` finds an outdated file."""
     wanted = {
         ROOT / "docs" / name: page((ROOT / "docs" / name).read_text("utf-8")) for name in PAGES
     }
     wanted[SCHEMA] = json.dumps(json_schema(), indent=1) + "\n"
-    stale = [
-        path for path, text in wanted.items()
-        if not path.exists() or path.read_text("utf-8") != text
-    ]  # fmt: skip
-    if "--check" not in arguments:
-        for path in stale:
-            path.write_text(wanted[path], "utf-8")
-        return 0
-    for path in stale:
-        name = path.relative_to(ROOT)
-        print(f"{name} is out of date: run `python deploy/configuration_reference.py`")
-    return 1 if stale else 0
+    return write_or_check(wanted, "deploy/configuration_reference.py", arguments)
 
 
 if __name__ == "__main__":

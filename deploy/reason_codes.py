@@ -15,6 +15,7 @@ PAGE = ROOT / "docs" / "reference" / "reason-codes.md"
 sys.path.insert(0, str(ROOT))
 
 from autoscaler.explain.reason_texts import FAMILIES  # noqa: E402  the path comes first
+from deploy.written_files import write_or_check  # noqa: E402
 
 _HEAD = """# Reason codes
 
@@ -45,14 +46,8 @@ def _tables() -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0, or 1 if `--check` finds a page that differs from the codes."""
-    if "--check" not in arguments:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    print("docs/reference/reason-codes.md is out of date: run `python deploy/reason_codes.py`")
-    return 1
+    """Exit code: 0, or 1 if `--check` finds an outdated file."""
+    return write_or_check({PAGE: page()}, "deploy/reason_codes.py", arguments)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
 sys.path.insert(0, str(ROOT))
 
-from executors.gateway.gateway_metrics import GatewayMetrics  # noqa: E402  the path comes first
+from deploy.written_files import write_or_check  # noqa: E402  the path comes first
+from executors.gateway.gateway_metrics import GatewayMetrics  # noqa: E402
 from streams.cli.main import COMMANDS  # noqa: E402
 from streams.health.metric_names import METRICS  # noqa: E402
 from topics.keys import SIGNER  # noqa: E402
@@ -142,19 +143,9 @@ def _plain(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0, or 1 if `--check` finds an outdated page."""
-    stale = []
-    for name, make in PAGES.items():
-        path, text = FOLDER / name, make()
-        if not path.exists() or path.read_text("utf-8") != text:
-            stale.append(name)
-            if "--check" not in arguments:
-                path.write_text(text, "utf-8")
-    if "--check" not in arguments:
-        return 0
-    for name in stale:
-        print(f"docs/reference/{name} is out of date: run `python deploy/reference_pages.py`")
-    return 1 if stale else 0
+    """Exit code: 0, or 1 if `--check` finds an outdated file."""
+    wanted = {FOLDER / name: make() for name, make in PAGES.items()}
+    return write_or_check(wanted, "deploy/reference_pages.py", arguments)
 
 
 if __name__ == "__main__":

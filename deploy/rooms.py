@@ -14,6 +14,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from deploy.written_files import write_or_check  # noqa: E402  the path comes first
+
 PAGE = ROOT / "docs" / "explanation" / "one-tick.md"
 BEGIN, END = "<!-- rooms: begin -->", "<!-- rooms: end -->"
 PACKAGE = "autoscaler"
@@ -76,16 +80,9 @@ def page_with_diagram(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0, or 1 if `--check` finds another diagram than that of the code."""
-    before = PAGE.read_text(encoding="utf-8")
-    after = page_with_diagram(before)
-    if "--check" in arguments:
-        if after != before:
-            print("docs/explanation/one-tick.md is out of date: run `python deploy/rooms.py`")
-            return 1
-        return 0
-    PAGE.write_text(after, encoding="utf-8")
-    return 0
+    """Exit code: 0, or 1 if `--check` finds an outdated file."""
+    page = page_with_diagram(PAGE.read_text(encoding="utf-8"))
+    return write_or_check({PAGE: page}, "deploy/rooms.py", arguments)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,10 @@ from grafana_foundation_sdk.models.common import BigValueGraphMode
 from grafana_foundation_sdk.models.dashboard import DataSourceRef
 
 FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER.parents[1]))
+
+from deploy.written_files import write_or_check  # noqa: E402  the path comes first
+
 _SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 _WIDE, _HALF, _THIRD, _HIGH, _LOW = 24, 12, 6, 8, 4
 
@@ -164,19 +168,9 @@ def queries() -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code: 0, or 1 if `--check` finds a file out of date."""
-    stale = []
-    for name, make in DASHBOARDS.items():
-        path, wanted = FOLDER / name, text(make)
-        if not path.exists() or path.read_text("utf-8") != wanted:
-            stale.append(name)
-            if "--check" not in arguments:
-                path.write_text(wanted, "utf-8")
-    if "--check" not in arguments:
-        return 0
-    for name in stale:
-        print(f"deploy/grafana/{name} is out of date: run `python deploy/grafana/dashboards.py`")
-    return 1 if stale else 0
+    """Exit code: 0, or 1 if `--check` finds an outdated file."""
+    wanted = {FOLDER / name: text(make) for name, make in DASHBOARDS.items()}
+    return write_or_check(wanted, "deploy/grafana/dashboards.py", arguments)
 
 
 if __name__ == "__main__":
