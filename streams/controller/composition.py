@@ -12,7 +12,6 @@ import contextlib
 import logging
 import time
 import uuid
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,14 +22,14 @@ from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.windows import TelemetryWindows
-from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.kafka_clients import producer as new_producer
 from streams.broker.kafka_clients import security
-from streams.broker.topic_admin import EnsuredTopics, TopicsUnusable, ensure_topics
+from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock, wall_ms
 from streams.controller.control_state import ControlState, control_record_handler
 from streams.controller.control_topics import ControlTopics
 from streams.controller.controller_options import OperatorOptions
+from streams.controller.dead_letters import DeadLetters
 from streams.controller.declared_cluster import DeclaredCluster
 from streams.controller.declared_names import DeclaredNames
 from streams.controller.demand_sources import demand_sources, prometheus_queries
@@ -41,6 +40,7 @@ from streams.controller.leadership_term import Terms
 from streams.controller.operator_endpoints import open_operator_endpoints
 from streams.controller.outbox import Outbox
 from streams.controller.tick_loop import Loop, Ports
+from streams.controller.topic_watch import TopicWatch, report_changed
 from streams.files.keyfiles import read_keys
 from streams.files.plan_inputs import load_demand, with_workload
 from streams.files.served_names import served_names, unmanaged_names
@@ -48,7 +48,6 @@ from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
 from streams.health.controller_facts import Identity
 from streams.health.exposure import open_points
-from streams.invalid_records import Poison
 from streams.ports.actuator import Publisher, PublishingActuator
 from streams.ports.demand_source import DemandSource, Sink
 from streams.ports.demand_topic import DemandTopic
@@ -71,8 +70,6 @@ log = logging.getLogger(__name__)
 
 _FLUSH_S = 0.5
 _STOP_S = 0.7
-_WATCH_TOPICS_S = 15.0
-_MOST_POISON = 1000
 _STALL_REAL_S = 5.0
 
 
@@ -131,7 +128,7 @@ async def run_controller(
         log.warning("open: %s (%s); to close it, %s", point.said, point.code, point.mend)
     seal, signer, verifier = Seal(keys, clock), Signer(keys, broker_clock.now_ms), Verifier(keys)
     found = await ensure_topics(options.broker, options.prefix)
-    _say_changed(found)
+    report_changed(found)
     latest, election = ControlState(), Election(uuid.uuid4().hex)
     words = new_producer(options.broker, options.controller_id, request_timeout_ms=10_000)
     written = LeaderProducer(
@@ -148,7 +145,7 @@ async def run_controller(
         (lambda _append_ms, _sent_ns: None) if found.embedded else broker_clock.add_sample,
     )
     outbox = Outbox(written, options.prefix, seat.leads, signer)
-    bury = _DeadLetters(outbox, latest, options.controller_id, seat.leads)
+    bury = DeadLetters(outbox, latest, options.controller_id, seat.leads)
     windows = TelemetryWindows(config.cluster.policy.global_window_s)
     declared = DeclaredCluster(config, latest)
     known = DeclaredNames(declared, latest.assignments, latest.undeclared)
@@ -242,7 +239,8 @@ async def run_controller(
         elif config.prometheus:
             loops["unmanaged servers"] = _unmanaged(config, declared, latest).run
         if not found.embedded:
-            loops["topics"] = _watching(options, control, telemetry, loop)
+            watch = TopicWatch(options.broker, options.prefix, control, telemetry, loop)
+            loops["topics"] = watch.run
         identity = Identity(
             options.controller_id,
             options.broker,
@@ -298,70 +296,6 @@ def _unmanaged(config: Config, declared: DeclaredCluster, latest: ControlState) 
         lambda: [seen.endpoint for status in latest.statuses.values() for seen in status.instances],
         latest.unmanaged,
     )
-
-
-def _watching(
-    options: Options, control: ControlTopics, telemetry: TelemetryTopic, loop: Loop
-) -> Callable[[], Awaitable[None]]:
-    """Recreate deleted topics and log a line; start to read added partitions."""
-
-    async def watch() -> None:
-        said = ""
-        while True:
-            await asyncio.sleep(_WATCH_TOPICS_S)
-            try:
-                found: EnsuredTopics = await ensure_topics(options.broker, options.prefix)
-            except BrokerUnreachable as error:
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("topics: %s", said)
-                continue
-            except TopicsUnusable as error:
-                log.error("topics: %s", error)
-                continue
-            said = ""
-            if found.created:
-                log.error("deleted topics were made again, empty: %s", ", ".join(found.created))
-                loop.say_again()
-            _say_changed(found)
-            control.repartition(found.partitions)
-            telemetry.repartition(found.partitions)
-
-    return watch
-
-
-def _say_changed(found: EnsuredTopics) -> None:
-    if found.changed:
-        log.warning("settings of topics were put right: %s", ", ".join(found.changed))
-
-
-class _DeadLetters:
-    """Writes one dead letter for each invalid record. A standby keeps its
-    letters until it leads.
-    """
-
-    def __init__(
-        self, outbox: Publisher, latest: ControlState, reader: str, leads: Callable[[], bool]
-    ) -> None:
-        self._outbox = outbox
-        self._latest = latest
-        self._reader = reader
-        self._leads = leads
-        self._waiting: deque[Poison] = deque(maxlen=_MOST_POISON)
-
-    def __call__(self, poison: Poison) -> None:
-        log.warning("%s at %d: %s", poison.topic, poison.offset, poison.why)
-        self._waiting.append(poison)
-        if self._leads():
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the pending dead letters that no other controller has written."""
-        while self._waiting:
-            poison = self._waiting.popleft()
-            if poison.place not in self._latest.dead:
-                self._latest.bury(poison.place)
-                self._outbox.put(poison.letter(self._reader))
 
 
 def published(declared: Callable[[], Cluster], outbox: Publisher, seal: Seal) -> PublishingActuator:

@@ -1,28 +1,17 @@
-"""Topics of a running controller: settings, an unreachable broker, and bad records."""
+"""Topics of a running controller: corrected settings, and an unreachable broker."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import streams.controller.__main__ as controller_main
-from autoscaler.domain.cluster import Mode
-from autoscaler.domain.validation import InvalidValue
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import EnsuredTopics
-from streams.controller import composition
-from streams.files.user_errors import UserError
-from topics.checks import InvalidRecord
-from topics.time_base import TimeBase
-
-OPTIONS = composition.Options(
-    Path("shoal.yaml"), "b:1", TimeBase(1.0, 1, 0), "ctl-1", "shoal.", Mode.ACT
-)
+from streams.controller import topic_watch
 
 
 class Readers:
@@ -60,10 +49,12 @@ async def test_corrected_topics_and_an_unreachable_broker_are_logged(
             raise answer
         return answer
 
-    monkeypatch.setattr(composition, "ensure_topics", ensure)
-    monkeypatch.setattr(composition, "_WATCH_TOPICS_S", 0.0)
+    monkeypatch.setattr(topic_watch, "ensure_topics", ensure)
+    monkeypatch.setattr(topic_watch, "_PAUSE_S", 0.0)
     readers: Any = Readers()
-    watching = asyncio.ensure_future(composition._watching(OPTIONS, readers, readers, readers)())
+    watching = asyncio.ensure_future(
+        topic_watch.TopicWatch("b:1", "shoal.", readers, readers, readers).run()
+    )
     async with asyncio.timeout(5):
         await over.wait()
     watching.cancel()
@@ -74,29 +65,3 @@ async def test_corrected_topics_and_an_unreachable_broker_are_logged(
         "topics: Kafka at b:1 cannot be used: tls.crt cannot be read",
     ]
     assert readers.said_again == 0 and readers.partitions[0] == {"status": 4}
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "said"),
-    [
-        (InvalidRecord("number", -1, "a count"), 1, ""),
-        (InvalidValue("pool", "x", "y"), 1, ""),
-        (UserError("shoal.yaml:1: no"), 2, "controller: shoal.yaml:1: no"),
-    ],
-)
-def test_a_bug_crashes_the_controller_and_bad_input_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: Exception,
-    code: int,
-    said: str,
-) -> None:
-    """Bad records are refused earlier, so a ValueError in a running controller is a bug."""
-
-    async def fails(*_: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(controller_main, "run_controller", fails)
-    monkeypatch.setattr(controller_main, "log_to_stderr", lambda *_: None)
-    assert controller_main.main(["--config", "shoal.yaml", "--broker", "b:1"]) == code
-    assert said in capsys.readouterr().err
