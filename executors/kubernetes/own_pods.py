@@ -26,7 +26,7 @@ from executors.kubernetes.pod_template import (
     read_launch,
     with_role,
 )
-from executors.kubernetes.pod_view import PodView, parse_pod
+from executors.kubernetes.pod_view import PodView, metadata_change, parse_pod
 from topics.fleet import InstanceState
 
 log = logging.getLogger(__name__)
@@ -133,22 +133,16 @@ class OwnPods:
         pod = self._fleet.pods.objects.get(engine.pod)
         if pod is None or not engine.created:
             return False
-        labels = {
+        labels: dict[str, str | None] = {
             names.SERVING: serving_label(state),
             names.ROLE: launch.desired.phase,
             names.GROUP: names.label_value(launch.desired.group),
         }
-        annotations = {
+        annotations: dict[str, str | None] = {
             names.LAUNCH: dump_launch(launch),
             names.DO_NOT_DISRUPT: "false" if labels[names.SERVING] == "draining" else "true",
         }
-        change: dict[str, dict[str, str]] = {}
-        for part, wanted, present in (
-            ("labels", labels, pod.labels), ("annotations", annotations, pod.annotations),
-        ):  # fmt: skip
-            differs = {key: value for key, value in wanted.items() if present.get(key) != value}
-            if differs:
-                change[part] = differs
+        change = metadata_change(pod, labels, annotations)
         if not change:
             return True
         if engine.pod not in self._marking:

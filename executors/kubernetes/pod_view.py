@@ -54,6 +54,20 @@ class PodView:
         return self.ready and not self.terminating and not self.over
 
 
+def metadata_change(
+    pod: PodView, labels: Mapping[str, str | None], annotations: Mapping[str, str | None]
+) -> dict[str, dict[str, str | None]]:
+    """The wanted labels and annotations that differ from those of `pod`, as a patch of its
+    metadata. Empty if none differs."""
+    parts = (("labels", labels, pod.labels), ("annotations", annotations, pod.annotations))
+    change: dict[str, dict[str, str | None]] = {}
+    for part, wanted, present in parts:
+        differs = {key: value for key, value in wanted.items() if present.get(key) != value}
+        if differs:
+            change[part] = differs
+    return change
+
+
 def parse_pod(raw: Manifest) -> PodView:
     """The pod in `raw`."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}

@@ -13,6 +13,7 @@ from executors.kubernetes.engine_pod import EnginePod
 from executors.kubernetes.own_pods import serving_label
 from executors.kubernetes.pod_fleet import PodFleet
 from executors.kubernetes.pod_template import PodLaunch, dump_launch, read_launch
+from executors.kubernetes.pod_view import metadata_change
 from executors.kubernetes.scale_target import deletion_cost
 from executors.kubernetes.workload_scaler import WorkloadScaler
 from topics.checks import InvalidRecord
@@ -104,13 +105,7 @@ class ScaledPods:
             names.LAUNCH: dump_launch(launch),
             names.DELETION_COST: deletion_cost(state),
         }
-        change: dict[str, dict[str, str | None]] = {}
-        for part, wanted, present in (
-            ("labels", labels, pod.labels), ("annotations", notes, pod.annotations),
-        ):  # fmt: skip
-            differs = {key: value for key, value in wanted.items() if present.get(key) != value}
-            if differs:
-                change[part] = differs
+        change = metadata_change(pod, labels, notes)
         if not change:
             return True
         if engine.pod not in self._marking:

@@ -19,7 +19,7 @@ from tests.kubernetes.executor_bench import Bench, config_file, wish
 from tests.kubernetes.label_router import LAG_S, LabelRouter
 from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
-from topics.fleet import InstanceState
+from tests.kubernetes.replacement_load import replace_all_under_load
 
 PODS = "/api/v1/namespaces/serving/pods"
 POOL = {"us/l4/owned": {"mode": "pods", "nodes": {"pool": "l4"}}}
@@ -41,39 +41,7 @@ async def test_scale_downs_break_no_stream_while_deleted_pods_do(
     kubelets("p0", "p1", third=40)
     file = config_file(tmp_path, POOL, route_lag_s=LAG_S + 0.5)
     async with Bench(file, client) as bench, LabelRouter(admin, SELECTOR) as router:
-        current = {n: (A if n < 4 else B, n % 4, f"i{n}") for n in range(8)}
-        retired: dict[str, list[Any]] = {A: [], B: []}
-
-        def publish() -> None:
-            for slot in (A, B):
-                own = [wish(name, gpu) for at, gpu, name in current.values() if at == slot]
-                bench.assign(slot, *own, *retired[slot])
-
-        publish()
-        names = {slot: [n for s, _, n in current.values() if s == slot] for slot in (A, B)}
-        await bench.until(lambda: bench.ready(A, names[A]) and bench.ready(B, names[B]))
-        await bench.until(lambda: len(router.table) == 8)
-        router.load(streams_per_s=20, stream_s=2.0)
-
-        async def exchange(lane: int, number: int) -> None:
-            slot, gpu, name = current.pop(lane)
-            retired[slot].append(wish(name, gpu, drain=True))
-            publish()
-            await bench.until(lambda: bench.is_in(slot, name, InstanceState.STOPPED), 90)
-            retired[slot] = [item for item in retired[slot] if item.instance != name]
-            current[lane] = (slot, gpu, f"i{lane}-{number}")
-            publish()
-            await bench.until(lambda: bench.ready(slot, [f"i{lane}-{number}"]), 90)
-
-        async def churn(lane: int) -> int:
-            for number in range(10):
-                await exchange(lane, number)
-            return 10
-
-        downs = sum(await asyncio.gather(*(churn(lane) for lane in range(5))))
-        while sum(router.counts.values()) < 1000:
-            await asyncio.sleep(0.5)
-        await router.finish()
+        downs = await replace_all_under_load(bench, router, (A, B))
         print("pods", downs, dict(router.counts))
         assert downs == 50
         assert router.counts["broken"] == 0
