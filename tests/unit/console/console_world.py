@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,6 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.performance import catalog
-from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from streams.clock import Clock
 from streams.console.console_feed import ConsoleFeed
 from streams.console.console_routes import ConsoleRoutes
@@ -26,7 +24,7 @@ from streams.health.controller_facts import Facts, Identity
 from streams.health.controller_metrics import Metrics
 from streams.health.status_server import HealthServer
 from streams.health.tokens import NO_TOKEN, BearerToken
-from streams.solver.solver_client import plan_here
+from tests.unit.health.served_controller import Solver
 from topics.records import Control
 from topics.time_base import TimeBase
 
@@ -44,23 +42,6 @@ POOLS = (
     Pool("us", "l4", catalog.gpu("L4"), 1, 4, Market.ON_DEMAND, 1.0),
     Pool("us", "l4", catalog.gpu("L4"), 1, 4, Market.SPOT, 0.4),
 )
-
-
-class PlansAtOnce:
-    """A solver that answers at once. The next observation has the answer."""
-
-    killed = 0
-
-    def __init__(self) -> None:
-        self.news = asyncio.Event()
-        self._answers: tuple[PlanAnswer, ...] = ()
-
-    def ask(self, request: PlanRequest, cluster: Cluster) -> None:
-        self._answers += (plan_here(request, cluster),)
-
-    def take(self) -> tuple[PlanAnswer, ...]:
-        found, self._answers = self._answers, ()
-        return found
 
 
 class TopicOfDecisions:
@@ -120,7 +101,7 @@ async def world(
         lambda: held.cluster,
         TelemetryWindows(),
         latest,
-        Ports(topic, topic, PlansAtOnce()),  # type: ignore[arg-type]
+        Ports(topic, topic, Solver()),  # type: ignore[arg-type]
         Clock(TimeBase(1.0, NOW_MS, 0), mono_ns=lambda: int(held.now_s * 1e9)),
         leads=lambda: True,
     )
