@@ -199,5 +199,5 @@ def _lines(problem: PlanningProblem, plan: Plan, work: BudgetWork) -> Iterator[s
     if plan.status is PlanStatus.LIMIT:
         yield "limit hit: time"
     if plan.binding:
-        yield "bound by  " + "; ".join(texts(plan.binding))
+        yield "limited by  " + "; ".join(texts(plan.binding))
     yield from map(text_with_subject, plan.notes)

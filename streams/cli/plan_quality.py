@@ -97,7 +97,7 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
         show_json(value)
         return 0
     print(_sentence(route, chosen.split))
-    print(f"bound by  {text(binding_reason(route, chosen, options))}")
+    print(f"limited by  {text(binding_reason(route, chosen, options))}")
     plan_view.show(problem, made, reasons, config.mode, profile, "the cheapest split")
     print()
     print("quality   USD/h  " + "  ".join(f"{m:>8}" for m in route.models))
@@ -172,7 +172,7 @@ def _sentence(route: QualityRoute, split: Split) -> str:
     marks = thresholds(route.thresholds(split.cuts))
     return (
         f"{route.name}: {parts} (score thresholds {marks}); mean quality {split.quality:.4g}, "
-        f"at least {route.at_least:g} is asked for"
+        f"required: at least {route.at_least:g}"
     )
 
 

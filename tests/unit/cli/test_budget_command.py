@@ -88,7 +88,7 @@ def test_the_text_of_a_plan_shows_the_instances_of_each_type(
     out = capsys.readouterr().out
     assert "mini/long" in out
     assert "proven optimal" in out
-    assert "bound by  budget" in out
+    assert "limited by  budget" in out
     assert max(len(line) for line in out.splitlines()) <= 100
 
 
