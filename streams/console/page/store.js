@@ -46,6 +46,7 @@ export function useStore() {
   useEffect(() => {
     const listener = () => again((n) => n + 1);
     listeners.add(listener);
+    listener(); // The state may have changed between the first rendering and this effect.
     return () => listeners.delete(listener);
   }, []);
   return state;
