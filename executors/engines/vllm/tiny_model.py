@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-MAX_LEN = 2048
-# Arguments of vLLM on a CPU: random weights, 64 MiB of KV cache (16,384 tokens).
+MAX_LEN = 4096
+# Arguments of vLLM on a CPU: random weights, 128 MiB of KV cache (32,768 tokens).
 ARGS = (
     "--load-format=dummy",
     "--dtype=float32",
     "--enforce-eager",
     "--distributed-executor-backend=uni",
-    "--kv-cache-memory-bytes=67108864",
+    "--kv-cache-memory-bytes=134217728",
 )
 # Arguments for pipelines over several processes. The model must be compiled, because vLLM 0.32 for
 # CPUs allocates the buffers between stages only then; the backend "eager" compiles nothing.
@@ -26,7 +26,7 @@ PIPELINE_ARGS = (
     "--load-format=dummy",
     "--dtype=float32",
     '--compilation-config={"mode":2,"backend":"eager"}',
-    "--kv-cache-memory-bytes=67108864",
+    "--kv-cache-memory-bytes=134217728",
 )
 _SPECIAL = ("<unk>", "<s>", "</s>")
 _CHAT = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"

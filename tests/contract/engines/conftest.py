@@ -32,7 +32,7 @@ async def engines(pool: Pool) -> AsyncIterator[Engines]:
 
     last: whether the test will end the engine.
     """
-    timeout = aiohttp.ClientTimeout(total=60.0)
+    timeout = aiohttp.ClientTimeout(total=110.0)
     taken: list[EngineUnderTest] = []
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as client:

@@ -162,7 +162,7 @@ class Pool:
             model=MODEL,
             source="meta-llama/Llama-3.1-8B",
             weights=str(self._tiny),
-            max_len=2048 if REAL else 8192,
+            max_len=tiny_model.MAX_LEN if REAL else 8192,
             phase="aggregated",
             gpu="H100-SXM",
             gpus=(0,),
@@ -241,7 +241,7 @@ class EngineUnderTest:
         self.launched = launched
         self.endpoint = f"{HOST}:{launched.port}"
         self.url = f"http://{self.endpoint}"
-        self.long = 1900 if REAL else 8000  # tokens that take at least a second
+        self.long = 3900 if REAL else 8000  # tokens that take at least a second
 
     @property
     def process(self) -> subprocess.Popen[bytes]:

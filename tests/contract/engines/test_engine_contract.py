@@ -308,14 +308,14 @@ async def test_unfetched_kv_is_freed_when_its_lease_ends(engines) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "kept"), [("wait", "length"), ("keep", "length"), ("abort", "abort")]
+    ("mode", "part", "kept"), [("wait", 4, "length"), ("keep", 2, "length"), ("abort", 1, "abort")]
 )
-async def test_a_paused_engine_holds_new_requests(engines, mode: str, kept: str) -> None:
+async def test_a_paused_engine_holds_new_requests(engines, mode: str, part: int, kept: str) -> None:
     """New requests hang and are not counted. Depending on the mode, running requests finish, wait
     or end.
     """
     engine = await engines("main")
-    job = asyncio.create_task(engine.generate(engine.long // 4 if mode == "wait" else engine.long))
+    job = asyncio.create_task(engine.generate(engine.long // part))
     await engine.until_running(1)
     assert await engine.dev("POST", "/pause", mode=mode) == {"status": "paused"}
     assert await engine.dev("GET", "/is_paused") == {"is_paused": True}
