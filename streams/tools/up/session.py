@@ -43,7 +43,7 @@ from topics.keys import CLUSTER_KEY, Keys, Principal, credential
 from topics.time_base import TimeBase
 from topics.topic_table import PREFIX
 
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 180.0  # the first start of a controller compiles code
 _FIRST_FLEET_REAL_S = 60.0
 _SETTLED_S = 0.5
 
