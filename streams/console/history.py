@@ -51,6 +51,10 @@ class _Ring:
         for index in range(begin, len(self._at)):
             yield self._at[index], {n: _none_for_nan(c[index]) for n, c in self._values.items()}
 
+    def recent(self, name: str, most: int) -> list[float | None]:
+        """The last `most` values of one series."""
+        return [rounded(_none_for_nan(value)) for value in self._values[name][-min(most, KEPT) :]]
+
 
 class History:
     """Samples by model, and of the fleet under the name "*"."""
@@ -117,8 +121,7 @@ class History:
         ring = self._fine.get(name)
         if ring is None:
             return []
-        samples = list(ring.samples())[-most:]
-        return [rounded(sample[series]) for _, sample in samples]
+        return ring.recent(series, most)
 
     def _samples(self, name: str) -> Iterable[tuple[int, Sample]]:
         fine = list(self._fine[name].samples()) if name in self._fine else []

@@ -50,7 +50,7 @@ export function Chart({ title, unit, x, series, show, tick = show, decisions, se
   useEffect(() => {
     plot.current?.setData([x.map((ms) => ms / 1000), ...series.map((one) => one.values)]);
     if (span) plot.current?.setScale("x", { min: span[0] / 1000, max: span[1] / 1000 });
-  });
+  }, [shape, scheme, tall, x, decisions, selected, at, span?.[0], span?.[1], ...columnsOf(series)]);
 
   const last = index ?? lastIndex(x, at);
   const text = series
@@ -72,6 +72,11 @@ export function Chart({ title, unit, x, series, show, tick = show, decisions, se
     ${empty && html`<p class="no-data">No data yet</p>`}
   </figure>`;
 }
+
+const MOST_SERIES = 6;
+
+/** The values of each series, in a list of constant length. */
+const columnsOf = (series) => Array.from({ length: MOST_SERIES }, (_, i) => series[i]?.values);
 
 function lastIndex(x, at) {
   if (!at) return x.length - 1;

@@ -5,6 +5,7 @@ import { DASH, clock, figure, lasting, percent, usd } from "./format.js";
 import { loadHistory } from "./transport.js";
 
 const GAP_MS = 600000;
+const NONE = { t: [], usd: [] };
 
 /** USD of a series of USD/h; a gap without samples counts for nothing. */
 export function spent(t, values) {
@@ -26,18 +27,19 @@ export function Cost({ columns, other, decisions, selected, at, span, source }) 
   useEffect(() => {
     loadHistory("*").catch(() => {});
   }, [!!columns]);
-  const own = columns ?? { t: [], usd: [] };
+  const own = columns ?? NONE;
   const changes = useMemo(() => decisions.filter((one) => one.change.length), [decisions]);
   const facts = useMemo(() => {
     const most = Math.max(0, ...own.usd.map((v) => v ?? 0));
     const hours = covered(own.t) / 3.6e6;
-    return { most, hours, spent: spent(own.t, own.usd) };
+    return { most, hours, spent: spent(own.t, own.usd), largest: own.t.map(() => most) };
   }, [own.t]);
+  const beside = useMemo(() => (other ? resampled(own.t, other) : null), [own.t, other?.t, other?.name]);
   const peak = facts.most * facts.hours;
   const saved = peak > 0 ? 1 - facts.spent / peak : 0;
   const series = [{ name: "cost", values: own.usd, color: "--cost", fill: true }];
-  if (source === "live") series.push({ name: "largest fleet", values: own.t.map(() => facts.most), color: "--limit", dash: true });
-  if (other) series.push({ name: other.name, values: resampled(own.t, other), color: "--other", dash: true });
+  if (source === "live") series.push({ name: "largest fleet", values: facts.largest, color: "--limit", dash: true });
+  if (other) series.push({ name: other.name, values: beside, color: "--other", dash: true });
   return html`<section class="card" aria-labelledby="cost-h">
     <header class="card-head"><h2 id="cost-h">Cost</h2></header>
     <${Chart} title="Nodes on the bill" unit="USD/h" x=${own.t} series=${series} show=${usd} tick=${figure} decisions=${changes} selected=${selected} at=${at} span=${span} />

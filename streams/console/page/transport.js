@@ -3,6 +3,7 @@ import { applyEvent, applySnapshot, merged, state, update } from "./store.js";
 
 const FORM = 1;
 const SILENT_MS = 15000;
+const IDLE_MS = 500;
 const READ = "shoal-read-token";
 
 export class Locked extends Error {}
@@ -52,7 +53,7 @@ export async function follow() {
       }
       applySnapshot(found);
       update({ link: "live" });
-      loadDecisions().catch(() => {});
+      whenIdle(() => loadDecisions().catch(() => {}));
       wait = 500;
       await resumeUntilReset();
     } catch (error) {
@@ -67,6 +68,9 @@ export async function follow() {
     wait = Math.min(8000, wait * 2);
   }
 }
+
+/** Runs `work` after the page has been painted and has nothing else to do. */
+const whenIdle = (work) => setTimeout(() => (globalThis.requestIdleCallback ?? setTimeout)(work), IDLE_MS);
 
 let unlock = () => {};
 const unlocked = () => new Promise((done) => (unlock = done));
