@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -23,6 +24,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 EVENTS = "/v1/events"
 """Path of the event stream, whose answer has no end."""
+_NUMBER = re.compile(r"[0-9]{1,15}")
 _WRITE_S = 10.0
 _PACK_BYTES = 4096
 
@@ -79,7 +81,13 @@ class ConsoleRoutes:
         return packed(self._decisions[1])
 
     async def _plan_reasons(self, request: web.Request) -> web.Response:
-        found = await self._reasons.of(request.query.get("model", ""))
+        model, decision = request.query.get("model", ""), request.query.get("decision", "")
+        if not decision:
+            return packed(write_value(await self._reasons.of_model(model)))
+        token, _, number = decision.partition("/")
+        if not (_NUMBER.fullmatch(token) and _NUMBER.fullmatch(number)):
+            return web.Response(status=400, text="decision: only TOKEN/NUMBER is allowed\n")
+        found = await self._reasons.of_decision(model, (int(token), int(number)))
         return packed(write_value(found))
 
     async def _events(self, request: web.Request) -> web.StreamResponse:

@@ -12,25 +12,22 @@ from typing import Any, Protocol
 
 from autoscaler.explain.combo_labels import combo_words
 from autoscaler.state.controller_state import ControllerState
-from autoscaler.state.effects import Effect, PublishDecision, PublishPlan
+from autoscaler.state.effects import PublishDecision, PublishPlan
+from streams.console.plan_requests import Key, PlannedTick, PlanRequests
 from streams.console.rounding import rounded
 from topics.decisions import Decision, PlanRecord
 
 Row = dict[str, Any]
-Key = tuple[int, int]
 
 MOST_DECISIONS = 10_000
 _MOST_CONTEXTS = 2000
 
 
-class ObservedTick(Protocol):
+class ObservedTick(PlannedTick, Protocol):
     """The parts of a tick that explain its decisions."""
 
     @property
     def before(self) -> ControllerState: ...
-
-    @property
-    def effects(self) -> tuple[Effect, ...]: ...
 
 
 class DecisionBook:
@@ -41,10 +38,12 @@ class DecisionBook:
         self._rows: dict[Key, Row] = {}
         self._contexts: dict[Key, Row] = {}
         self._last: Decision | None = None
+        self.requests = PlanRequests()
         self.version = 0
 
     def tick(self, done: ObservedTick) -> None:
         """Record the context of the decisions of one tick."""
+        self.requests.tick(done)
         plan: PlanRecord | None = None
         made: list[Decision] = []
         for effect in done.effects:
@@ -58,10 +57,13 @@ class DecisionBook:
                 for group in done.before.groups
                 if group.model == decision.model and group.counts
             )
-            self._contexts[_key(decision)] = {
+            key = _key(decision)
+            asked = self.requests.of(key)
+            self._contexts[key] = {
                 "before": [[combo_words(combo), n] for combo, n in sorted(counts.items())],
                 "gap": rounded(plan.gap) if plan is not None and plan.gap >= 0.0 else None,
                 "plan_usd": rounded(plan.cost_usd_per_h) if plan is not None else None,
+                "planned_at": asked[0].at_ms if asked is not None else 0,
             }
         while len(self._contexts) > _MOST_CONTEXTS:
             del self._contexts[next(iter(self._contexts))]

@@ -1,6 +1,7 @@
-"""Alternatives to the last plan of a model, computed in a process when a page asks for them.
+"""Alternatives to the last plan of a model, or to the plan behind a decision.
 
-At most one process runs at a time. An answer is kept until the model has a newer plan request.
+A process computes them when a page requests them. At most one process runs at a time. The last
+answers are kept.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from streams.console.plan_requests import Asked, Key, PlanRequests
 from streams.health.controller_facts import Facts
 from topics.codec import write_value
 
@@ -25,36 +27,48 @@ Ask = Callable[[bytes], Awaitable[bytes]]
 
 
 class ReasonsOnDemand:
-    """Computes the reasons of a plan when a viewer requests them. ask: sends a request to a process
-    and returns its answer."""
+    """Computes the reasons of a plan when a viewer requests them. requests: the plan requests of
+    decisions. ask: sends a request to a process and returns its answer."""
 
-    def __init__(self, facts: Facts, ask: Ask | None = None) -> None:
+    def __init__(self, facts: Facts, requests: PlanRequests, ask: Ask | None = None) -> None:
         self._facts = facts
+        self._requests = requests
         self._ask = ask or in_process
         self._one = asyncio.Lock()
-        self._kept: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._kept: dict[tuple[str, int], dict[str, Any]] = {}
 
-    async def of(self, model: str) -> dict[str, Any]:
-        """The reasons, as {"reasons": ..., "at": ms of the request}, or {"error": why}."""
-        if self._facts.leading() is None or model not in self._facts.asked:
+    async def of_model(self, model: str) -> dict[str, Any]:
+        """The reasons of the model's last plan, as {"reasons": ..., "at": ms of the request,
+        "sizing": way from the rate to the needed capacity}, or {"error": why}."""
+        asked, sizing = self._facts.asked.get(model), self._facts.sizing(model)
+        if asked is None or sizing is None:
             return {"error": "no plan of this model yet"}
-        request, cluster = self._facts.asked[model]
-        known = self._kept.get(model)
-        if known is not None and known[0] == request.number:
-            return known[1]
+        return {**await self._reasons(model, asked), "sizing": sizing}
+
+    async def of_decision(self, model: str, key: Key) -> dict[str, Any]:
+        """The reasons of the plan that led to a decision on `model`, or {"error": why}."""
+        asked = self._requests.of(key)
+        if asked is None or model not in asked[0].scope:
+            return {"error": "the plan of this decision is no longer kept"}
+        return await self._reasons(model, asked)
+
+    async def _reasons(self, model: str, asked: Asked) -> dict[str, Any]:
+        request, cluster = asked
+        key = model, request.number
+        if key in self._kept:
+            return self._kept[key]
         if self._one.locked():
-            return {"error": "another model's alternatives are being computed; ask again"}
+            return {"error": "another plan's alternatives are being computed", "busy": True}
         async with self._one:
-            asked = write_value({"request": request, "cluster": cluster, "model": model})
+            question = write_value({"request": request, "cluster": cluster, "model": model})
             try:
                 async with asyncio.timeout(LIMIT_S):
-                    answer = await self._ask(asked)
+                    answer = await self._ask(question)
                 reasons = orjson.loads(answer)
             except (TimeoutError, OSError, orjson.JSONDecodeError) as error:
                 log.warning("console: alternatives of %s: %s", model, error or "no answer in time")
                 return {"error": f"no answer within {LIMIT_S:g} s"}
-        found = {"reasons": reasons, "at": request.at_ms}
-        self._kept[model] = request.number, found
+        self._kept[key] = found = {"reasons": reasons, "at": request.at_ms}
         while len(self._kept) > _MOST_KEPT:
             del self._kept[next(iter(self._kept))]
         return found

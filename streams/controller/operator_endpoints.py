@@ -85,7 +85,7 @@ async def open_operator_endpoints(
                 known,
                 settings.read_token,
                 settings.hosts,
-                console=ConsoleRoutes(feed, operator, ReasonsOnDemand(facts)),
+                console=ConsoleRoutes(feed, operator, ReasonsOnDemand(facts, feed.book.requests)),
             )
             feed.unhealthy = server.unhealthy
             await server.start()

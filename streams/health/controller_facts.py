@@ -213,6 +213,12 @@ class Facts:
             "cluster": cluster,
         }
 
+    def sizing(self, model: str) -> Mapping[str, Any] | None:
+        """The way from the present rate of a declared model to its needed capacity. None if the
+        model is not declared, or on a standby."""
+        done = self.leading()
+        return _sizing(done, model) if done is not None and model in done.after.models else None
+
     def _explain_route(self, route: QualityRoute, done: TickResult) -> dict[str, Any]:
         """Thresholds, shares and the binding constraint of a service that routes over several
         models."""

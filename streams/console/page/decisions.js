@@ -1,6 +1,7 @@
 // Decisions: a list with filters and search; each one says why, what changed and what it costs.
-import { html, memo, useMemo, useState, useEffect, useRef, classes } from "./lib.js";
+import { html, memo, steady, useMemo, useState, useEffect, useRef, classes } from "./lib.js";
 import { DASH, changeText, clock, kindOf, lasting, moment, percent, rate, signed, signedUsd, usd } from "./format.js";
+import { DecisionAlternatives } from "./alternatives.js";
 import { keyOf, selectDecision } from "./store.js";
 
 const PAGE = matchMedia("(max-width: 640px)").matches ? 12 : 60;
@@ -59,9 +60,9 @@ export function Decisions({ decisions, selected, model, source }) {
   </section>`;
 }
 
-const Item = memo(({ one, open }) => html`<${ItemView} one=${one} open=${open} />`);
+const Item = steady(ItemView);
 
-function ItemView({ one, open }) {
+function ItemView({ one, open, source }) {
   const [sign, word, tone] = kindOf(one.kind);
   const row = useRef(null);
   useEffect(() => {
@@ -76,14 +77,14 @@ function ItemView({ one, open }) {
         <span class="item-change">${one.change.length ? changeText(one.change) : word}</span></span>
         <span class="reason">${one.reason}</span></span>
       <span class="item-side"><time datetime=${new Date(one.at).toISOString()}>${clock(one.at)}</time>
-        <span class="item-usd">${one.change.length ? `${signedUsd(one.usd)}/h` : ""}</span>
+        <span class="item-usd">${one.change.length ? `${signedUsd(one.usd)} USD/h` : ""}</span>
         ${how && how !== "applied" && html`<span class="how">${how}</span>`}</span>
     </button>
-    ${open && html`<${Detail} one=${one} word=${word} how=${how} />`}
+    ${open && html`<${Detail} one=${one} word=${word} how=${how} source=${source} />`}
   </li>`;
 }
 
-function Detail({ one, word, how }) {
+function Detail({ one, word, how, source }) {
   const after = one.before && new Map(one.before);
   if (after) for (const [label, count] of one.change) after.set(label, (after.get(label) ?? 0) + count);
   const labels = after ? [...after.keys()] : [];
@@ -96,6 +97,7 @@ function Detail({ one, word, how }) {
     ${!labels.length && one.change.length > 0 ? html`<div><dt>Change</dt><dd>${one.change.map(([label, count]) => html`<span class="chip">${signed(count)} ${label}</span>`)}</dd></div>` : null}
     ${one.change.length > 0 && html`<div><dt>Cost</dt><dd>${signedUsd(one.usd)} USD/h${one.plan_usd ? `; whole plan ${usd(one.plan_usd)} USD/h` : ""}</dd></div>`}
     ${one.gap !== null && one.gap !== undefined ? html`<div><dt>Plan's gap</dt><dd>at most ${percent(one.gap)} above the cheapest plan</dd></div>` : null}
+    ${source === "live" && one.planned_at > 0 && html`<${DecisionAlternatives} one=${one} key=${keyOf(one)} />`}
     ${one.codes.length > 0 && html`<div><dt>Codes</dt><dd>${one.codes.map((code) => html`<code>${code}</code> `)}</dd></div>`}
   </dl>`;
 }

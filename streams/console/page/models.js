@@ -1,8 +1,9 @@
 // Models: a table of all of them, and the curves, facts and guards of the selected one.
 import { html, memo, steady, useEffect, useMemo, useState, classes } from "./lib.js";
+import { Alternatives } from "./alternatives.js";
 import { Chart, Spark } from "./charts.js";
-import { DASH, clock, latency, percent, rate, several, signedUsd, usd } from "./format.js";
-import { loadHistory, readJson } from "./transport.js";
+import { latency, percent, rate, several, usd } from "./format.js";
+import { loadHistory } from "./transport.js";
 import { selectModel, state } from "./store.js";
 import { ask } from "./operator.js";
 
@@ -86,6 +87,7 @@ const ModelRow = memo(({ name, row, curve, chosen }) => {
 });
 
 const EMPTY = { t: [], demand: [], target: [], wanted: [], ready: [], ttft: [], tpot: [], attained: [], usd: [] };
+const LIMITS = ["percentile", "ttft_limit", "tpot_limit"];
 
 /** Curves and facts of one model. other: the same model in the run beside it. */
 export function ModelDetail({ name, row, columns, other, decisions, selected, at, span, source, canWrite }) {
@@ -96,10 +98,17 @@ export function ModelDetail({ name, row, columns, other, decisions, selected, at
     () => decisions.filter((one) => (one.model === name || one.model === "*") && one.kind !== "hold"),
     [decisions, name],
   );
-  if (!row) return null;
   const own = columns ?? EMPTY;
-  const flat = (value) => own.t.map(() => value);
-  const beside = (key, unit) => (other ? [{ name: `${unit} in ${other.name}`, values: align(own.t, other, key), color: "--other", dash: true, width: 1.25 }] : []);
+  const limits = useMemo(
+    () => Object.fromEntries(LIMITS.map((key) => [key, own.t.map(() => row?.[key] ?? null)])),
+    [own.t, ...LIMITS.map((key) => row?.[key])],
+  );
+  const aligned = useMemo(
+    () => (other ? Object.fromEntries(Object.keys(EMPTY).map((key) => [key, align(own.t, other, key)])) : {}),
+    [own.t, other?.t, other?.name],
+  );
+  if (!row) return null;
+  const beside = (key, unit) => (other ? [{ name: `${unit} in ${other.name}`, values: aligned[key], color: "--other", dash: true, width: 1.25 }] : []);
   const common = { x: own.t, decisions: mine, selected, at, span };
   return html`<section class="card detail" aria-labelledby="detail-h">
     <header class="card-head">
@@ -116,17 +125,17 @@ export function ModelDetail({ name, row, columns, other, decisions, selected, at
       ].filter((one) => one.values.some((v) => v !== null) || one.name === "demand")} />
       <${Chart} ...${common} title="SLO met" show=${(v) => percent(v, 1)} tick=${(v) => percent(v, 0)} range=${attainedRange(own.attained, row)} series=${[
         { name: "met", values: own.attained, color: "--ok" },
-        { name: "promised", values: flat(row.percentile), color: "--limit", dash: true },
+        { name: "promised", values: limits.percentile, color: "--limit", dash: true },
         ...beside("attained", "met"),
       ]} />
       <${Chart} ...${common} title="TTFT p95" show=${latency} series=${[
         { name: "TTFT", values: own.ttft, color: "--demand" },
-        { name: "limit", values: flat(row.ttft_limit), color: "--limit", dash: true },
+        { name: "limit", values: limits.ttft_limit, color: "--limit", dash: true },
         ...beside("ttft", "TTFT"),
       ]} />
       <${Chart} ...${common} title="TPOT p95" show=${latency} series=${[
         { name: "TPOT", values: own.tpot, color: "--demand" },
-        { name: "limit", values: flat(row.tpot_limit), color: "--limit", dash: true },
+        { name: "limit", values: limits.tpot_limit, color: "--limit", dash: true },
         ...beside("tpot", "TPOT"),
       ]} />
     </div>
@@ -159,32 +168,6 @@ const Facts = steady(({ name, row, source }) => html`<dl class="facts">
   ${row.uncertain && html`<div><dt>Uncertain</dt><dd class="warn-text">${row.uncertain}</dd></div>`}
   ${source === "live" && html`<${Alternatives} name=${name} key=${name} />`}
 </dl>`);
-
-/** What the planner did not choose and why, computed on request. */
-export function Alternatives({ name }) {
-  const [found, setFound] = useState(null);
-  const load = async () => {
-    setFound({ busy: true });
-    try {
-      setFound(await readJson(`/v1/console/reasons?model=${encodeURIComponent(name)}`));
-    } catch (error) {
-      setFound({ error: String(error.message ?? error) });
-    }
-  };
-  const reasons = found?.reasons;
-  return html`<div class="alternatives"><dt>Alternatives</dt><dd aria-live="polite">
-    ${!found && html`<button class="small" onClick=${load}>Compare the last plan with its alternatives</button>`}
-    ${found?.busy && "planning again in a process of its own"}
-    ${found?.error && html`<span class="warn-text">${found.error}</span>`}
-    ${found && !found.busy && !reasons && !found.error && "the last plan had no alternative"}
-    ${reasons && html`<div>
-      <p>Plan of ${clock(found.at)}, bound by ${reasons.bound_by.join("; ") || DASH}; load ${percent(reasons.demand_req_per_s / reasons.capacity_req_per_s, 0)}</p>
-      <table class="plain"><thead><tr><th scope="col">Not chosen</th><th scope="col">Why</th><th scope="col" class="num">USD/h</th></tr></thead>
-      <tbody>${reasons.rejected.map((one) => html`<tr><td>${one.what}</td><td>${one.why}</td><td class="num">${one.usd_per_h ? signedUsd(one.usd_per_h) : DASH}</td></tr>`)}
-      ${reasons.relief.map((one) => html`<tr><td>${one.what}</td><td>a looser limit${one.serves_req_per_s ? ` serves ${rate(one.serves_req_per_s)} req/s more` : ""}</td><td class="num">${signedUsd(-one.saves_usd_per_h)}</td></tr>`)}</tbody></table>
-    </div>`}
-  </dd></div>`;
-}
 
 function Controls({ name, row, canWrite }) {
   const held = Object.keys(state.controller.held ?? {});

@@ -14,6 +14,7 @@ from typing import Any
 
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.workload import Lengths, Slo
+from autoscaler.explain.combo_labels import combo_words
 from autoscaler.performance import catalog
 from streams.clock import Clock
 from streams.console.console_feed import ConsoleFeed
@@ -186,6 +187,13 @@ async def _end(server: HealthServer, feed: StagedFeed, running: asyncio.Task[Non
     await server.close()
 
 
+class StagedReasons(ReasonsOnDemand):
+    """Alternatives without a planner."""
+
+    async def of_decision(self, model: str, key: tuple[int, int]) -> dict[str, Any]:
+        return {"at": NOW_MS - 664_000, "reasons": reasons_of(model)}
+
+
 class _Loop:
     """The parts of a controller's loop that the console uses."""
 
@@ -204,6 +212,8 @@ def _made(stage: Stage, token: str, port: int) -> tuple[StagedFeed, HealthServer
     feed = StagedFeed(facts, stage, True)
     for decision in staged_decisions(stage):
         latest.take(decision, 0)
+        if decision.change:
+            feed.book._contexts[decision.leader_token, decision.number] = context_of(decision)
     feed.book.add(latest.decisions)
     if stage.size.decisions > len(latest.decisions):
         feed.book.put_older(staged_decisions(stage))
@@ -218,7 +228,7 @@ def _made(stage: Stage, token: str, port: int) -> tuple[StagedFeed, HealthServer
     webhook = Webhook(None, NO_TOKEN, loop.declared, lambda: 0.0)  # type: ignore[arg-type]
     metrics = Metrics(facts, lambda: 0, lambda: webhook.counts, dict)
     operator = OperatorEndpoint(loop, BearerToken(text=OPERATOR), publish)  # type: ignore[arg-type]
-    routes = ConsoleRoutes(feed, operator, ReasonsOnDemand(facts))
+    routes = ConsoleRoutes(feed, operator, StagedReasons(facts, feed.book.requests))
     server = HealthServer(f"127.0.0.1:{port}", facts, metrics, webhook, lambda: True,
                           BearerToken(text=token), console=routes)  # fmt: skip
     return feed, server, latest
@@ -391,6 +401,30 @@ def staged_decisions(stage: Stage) -> list[Decision]:
             )
         )
     return found
+
+
+def context_of(decision: Decision) -> dict[str, Any]:
+    """The instances before a staged decision, and the figures of its plan."""
+    ((combo, count),) = decision.change
+    return {
+        "before": [[combo_words(combo), 3 if count > 0 else 5]],
+        "gap": 0.004, "plan_usd": 312.4, "planned_at": decision.at_ms - 4000,
+    }  # fmt: skip
+
+
+def reasons_of(model: str) -> dict[str, Any]:
+    """Alternatives as `streams.solver.plan_reasons` answers them."""
+    return {
+        "model": model, "demand_req_per_s": 15.1, "capacity_req_per_s": 20.4,
+        "bound_by": ["TPOT limit 60 ms"], "uncertain": False, "measuring": [],
+        "rejected": [
+            {"what": "2xL40S eu-west", "why": "+4.30 USD/h", "usd_per_h": 4.3},
+            {"what": "one instance fewer of 1xL4", "why": "17.6 of 18.9 req/s needed",
+             "usd_per_h": 0.0},
+        ],
+        "relief": [{"kind": "spot", "subject": model, "what": "spot up to 75%",
+                    "saves_usd_per_h": 1.2, "serves_req_per_s": 0.0}],
+    }  # fmt: skip
 
 
 def _sample_of(row: dict[str, Any]) -> Sample:

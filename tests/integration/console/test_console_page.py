@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, CDPSession, Page, expect
 
 from streams.tools.up.host_resources import free_port
 from tests.integration.console.staged_console import LARGE, NOW_MS, OPERATOR, Console, Size, served
@@ -165,24 +165,51 @@ def test_a_decision_is_found_by_search_and_linked_to_its_model(browser: Browser)
         expect(page.locator(".decisions .empty")).to_have_text("No decision matches the filter.")
 
 
-def test_a_large_fleet_is_on_the_screen_within_a_second(browser: Browser) -> None:
-    """A page with 100 models, 1,000 nodes and 10,000 decisions. The limit is longer on a machine
-    with more work than cores.
+def test_an_open_decision_says_what_was_not_chosen_and_its_cost(browser: Browser) -> None:
+    with served() as at, opened(browser, at) as page:
+        page.locator(".item-head", has_text="chat").first.click()
+        facts = page.locator(".item.open .item-facts")
+        expect(facts).to_contain_text("at most 0.4% above the cheapest plan")
+        row = facts.get_by_role("row", name="2xL40S eu-west")
+        expect(row).to_contain_text("+4.30")
+        expect(facts.get_by_role("row", name="spot up to 75%")).to_contain_text("−1.20")
+        cost = page.locator(".item.open .item-usd").inner_text()
+        assert re.fullmatch(r"[+−][0-9.]+ USD/h", cost)
+
+
+def test_a_large_fleet_is_shown_within_a_second_of_work(browser: Browser) -> None:
+    """CPU time until a page with 100 models, 1,000 nodes and 10,000 decisions shows its figures,
+    curves and first decisions. It is the time of the page's main thread and of the server, which
+    work one after the other, so a quiet machine shows the page about as fast.
     """
     with served(LARGE) as at:
-        times = []
-        for _ in range(4):
-            with opened(browser, at) as page:
-                until(page, "shoalState().complete && shoalState().history['model-000']")
-                times.append(page.evaluate(PAINTED))
-                state = page.evaluate(
-                    "(({models, nodes, decisions}) => [models, nodes, decisions].map("
-                    "(one) => Object.keys(one).length))(shoalState())"
-                )
-                assert state == [100, 1000, 10_000]
-        print("ms until the whole page is there:", [round(ms) for ms in times])
-        crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-        assert min(times) < 1000.0 * crowd, times
+        works, walls = [], []
+        for _ in range(5):
+            context = browser.new_context(viewport={"width": 1440, "height": 1000})
+            page = context.new_page()
+            client = context.new_cdp_session(page)
+            client.send("Performance.enable", {"timeDomain": "threadTicks"})
+            began_s = at.do(time.thread_time)
+            page.goto(at.url)
+            until(page, "shoalState().history['*'] && shoalState().history['model-000']")
+            walls.append(page.evaluate(PAINTED) / 1000.0)
+            works.append(at.do(time.thread_time) - began_s + task_s(client))
+            until(page, "shoalState().complete")
+            state = page.evaluate(
+                "(({models, nodes, decisions}) => [models, nodes, decisions].map("
+                "(one) => Object.keys(one).length))(shoalState())"
+            )
+            assert state == [100, 1000, 10_000]
+            context.close()
+        print("CPU s until the page is shown:", [round(work, 2) for work in works])
+        print("s on the clock:", [round(wall, 2) for wall in walls], "load", os.getloadavg()[0])
+        assert min(works) < 0.8, works
+
+
+def task_s(client: CDPSession) -> float:
+    """CPU seconds of all tasks of a page's main thread, scripts, layout and painting included."""
+    found = client.send("Performance.getMetrics")["metrics"]
+    return float(next(one["value"] for one in found if one["name"] == "TaskDuration"))
 
 
 def test_memory_stays_flat_over_hours_of_events(browser: Browser) -> None:

@@ -121,7 +121,9 @@ async def world(
     metrics = Metrics(facts, lambda: 0, lambda: webhook.counts, dict)
     loop.watchers = (facts.tick, held.feed.tick)
     routes = ConsoleRoutes(
-        held.feed, OperatorEndpoint(loop, token, publish), ReasonsOnDemand(facts)
+        held.feed,
+        OperatorEndpoint(loop, token, publish),
+        ReasonsOnDemand(facts, held.feed.book.requests),
     )
     server = HealthServer(
         "127.0.0.1:0", facts, metrics, webhook, lambda: True,

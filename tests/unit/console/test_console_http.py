@@ -220,3 +220,27 @@ async def test_alternatives_of_a_plan_are_computed_in_another_process() -> None:
         assert found["reasons"]["model"] == "tiny" and found["reasons"]["bound_by"]
         _, found = await get(at, "/v1/console/reasons?model=none")
         assert found == {"error": "no plan of this model yet"}
+
+
+async def test_alternatives_of_a_decision_are_those_of_the_plan_behind_it() -> None:
+    async with world(mode=Mode.ACT) as at:
+        at.run(3)
+        at.feed.step()
+        rows = at.feed.book.rows()
+        change = next(row for row in rows if row["model"] == "tiny" and row["change"])
+        assert change["planned_at"] <= change["at"]
+        path = f"/v1/console/reasons?model=tiny&decision={change['token']}/{change['n']}"
+        _, found = await get(at, path)
+        assert found["reasons"]["model"] == "tiny" and found["at"] == change["planned_at"]
+        _, found = await get(at, "/v1/console/reasons?model=tiny&decision=3/999")
+        assert found == {"error": "the plan of this decision is no longer kept"}
+        assert (await get(at, "/v1/console/reasons?model=tiny&decision=x/1"))[0] == 400
+
+
+async def test_the_sizing_sum_comes_with_the_alternatives_of_a_model() -> None:
+    async with world() as at:
+        at.run(3)
+        _, found = await get(at, "/v1/console/reasons?model=tiny")
+        sizing = found["sizing"]
+        needed = sizing["target_req_per_s"] / sizing["utilization"] / sizing["derate"]
+        assert sizing["needed_req_per_s"] == pytest.approx(needed)
