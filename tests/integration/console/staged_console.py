@@ -14,7 +14,6 @@ from typing import Any
 
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.workload import Lengths, Slo
-from autoscaler.explain.combo_labels import combo_words
 from autoscaler.performance import catalog
 from streams.clock import Clock
 from streams.console.console_feed import ConsoleFeed
@@ -29,10 +28,16 @@ from streams.health.controller_facts import Facts, Identity
 from streams.health.controller_metrics import Metrics
 from streams.health.status_server import HealthServer
 from streams.health.tokens import NO_TOKEN, BearerToken
+from tests.integration.console.staged_decisions import (
+    NOW_MS,
+    context_of,
+    reasons_of,
+    staged_decisions,
+)
+from tests.integration.console.staged_demand import demand_at, target_at
 from topics.records import Control, Decision
 from topics.time_base import TimeBase
 
-NOW_MS = 1_790_000_400_000
 OPERATOR = "an-operator-token"
 GPUS = ("H100-SXM", "L40S", "L4")
 REGIONS = ("us-east", "eu-west", "ap-south")
@@ -210,13 +215,14 @@ def _made(stage: Stage, token: str, port: int) -> tuple[StagedFeed, HealthServer
     facts = Facts(Identity("ctl-1", "b:1", "shoal.", True, True), loop,  # type: ignore[arg-type]
                   lambda: (True, 3, "ctl-1"))  # fmt: skip
     feed = StagedFeed(facts, stage, True)
-    for decision in staged_decisions(stage):
+    decisions = staged_decisions(stage.size.models, [*stage.pools], stage.size.decisions)
+    for decision in decisions:
         latest.take(decision, 0)
         if decision.change:
             feed.book._contexts[decision.leader_token, decision.number] = context_of(decision)
     feed.book.add(latest.decisions)
     if stage.size.decisions > len(latest.decisions):
-        feed.book.put_older(staged_decisions(stage))
+        feed.book.put_older(decisions)
     fill_history(feed, stage)
 
     async def publish(control: Control) -> None:
@@ -302,20 +308,6 @@ def staged(size: Size) -> Stage:
     return stage
 
 
-def demand_at(k: int, at_ms: int) -> float:
-    """Demand of model k in requests/s, with a slow wave, a surge and noise."""
-    s = at_ms / 1000.0
-    wave = 1.0 + 0.45 * math.sin(s / 900.0 + k)
-    surge = 1.1 / (1.0 + math.exp(-(s - NOW_MS / 1000.0 + 900.0) / 60.0)) if k % 3 == 0 else 0.0
-    noise = 0.06 * math.sin(s / 7.0 + 3 * k) + 0.04 * math.sin(s / 3.1 + k)
-    return (4.0 + 3.0 * (k % 5)) * max(0.05, wave + surge + noise)
-
-
-def _target(k: int, at_ms: int) -> float:
-    step_ms = at_ms // 240_000 * 240_000
-    return 1.12 * max(demand_at(k, step_ms), demand_at(k, at_ms - 60_000))
-
-
 def _model(stage: Stage, k: int, name: str) -> dict[str, Any]:
     row = {
         "mode": "act", "held": "", "target_why": "peak of 12.4 req/s in the last 30 min",
@@ -338,7 +330,7 @@ def _move(stage: Stage, k: int, name: str, row: dict[str, Any]) -> None:
         where[pool["region"], label, "aggregated"] = (
             where.get((pool["region"], label, "aggregated"), 0) + 1
         )
-    target = _target(k, stage.now_ms)
+    target = target_at(k, stage.now_ms)
     demand = demand_at(k, stage.now_ms)
     row.update(
         demand=round(demand, 3), target=round(target, 3), wanted_rate=round(target / 0.8, 3),
@@ -360,71 +352,6 @@ def drift(stage: Stage) -> None:
             row = dict(stage.models[name])
             _move(stage, k, name, row)
             stage.models[name] = row
-
-
-def staged_decisions(stage: Stage) -> list[Decision]:
-    """Decisions over the last hours. The newest one is a proposal."""
-    kinds = ("scale_out", "scale_in", "replan", "scale_out", "hold", "infeasible")
-    reasons = {
-        "scale_out": "15.1 req/s is over 80% of 17.6 req/s; serving in ~6 min",
-        "scale_in": "demand at most 3.1 req/s for 12 min; target is 80% of 17.6 req/s",
-        "replan": "price of us-east/l40s/spot fell 22%; 2 on-demand nodes become spot",
-        "hold": "scale-in paused: scaled out and in too often in two hours",
-        "infeasible": "short by 1.4 req/s: l40s has no free nodes in us-east",
-    }
-    found = []
-    count = stage.size.decisions
-    for number in range(1, count + 1):
-        model = stage.size.models[(number * 5) % len(stage.size.models)]
-        kind = kinds[number % len(kinds)]
-        waits = number == count
-        pool = list(stage.pools)[(number * 3) % len(stage.pools)]
-        if waits:
-            model, kind = stage.size.models[-1], "scale_in"
-        combo = f"{model}:a1@{pool}"
-        sign = {"scale_out": 1, "scale_in": -1, "replan": -2}.get(kind, 0)
-        found.append(
-            Decision(
-                number,
-                3,
-                model,
-                kind,
-                NOW_MS - (count - number) * 7_200_000 // max(count, 1) - 300_000,
-                not waits,
-                reasons[kind],
-                15.1,
-                17.6,
-                2.9 * sign,
-                change=((combo, sign),) if sign else (),
-                expires_ms=NOW_MS + 1_500_000 if waits else 0,
-                codes=("demand_over_target",),
-            )
-        )
-    return found
-
-
-def context_of(decision: Decision) -> dict[str, Any]:
-    """The instances before a staged decision, and the figures of its plan."""
-    ((combo, count),) = decision.change
-    return {
-        "before": [[combo_words(combo), 3 if count > 0 else 5]],
-        "gap": 0.004, "plan_usd": 312.4, "planned_at": decision.at_ms - 4000,
-    }  # fmt: skip
-
-
-def reasons_of(model: str) -> dict[str, Any]:
-    """Alternatives as `streams.solver.plan_reasons` answers them."""
-    return {
-        "model": model, "demand_req_per_s": 15.1, "capacity_req_per_s": 20.4,
-        "bound_by": ["TPOT limit 60 ms"], "uncertain": False, "measuring": [],
-        "rejected": [
-            {"what": "2xL40S eu-west", "why": "+4.30 USD/h", "usd_per_h": 4.3},
-            {"what": "one instance fewer of 1xL4", "why": "17.6 of 18.9 req/s needed",
-             "usd_per_h": 0.0},
-        ],
-        "relief": [{"kind": "spot", "subject": model, "what": "spot up to 75%",
-                    "saves_usd_per_h": 1.2, "serves_req_per_s": 0.0}],
-    }  # fmt: skip
 
 
 def _sample_of(row: dict[str, Any]) -> Sample:
@@ -451,12 +378,12 @@ def fill_history(feed: StagedFeed, stage: Stage) -> None:
         at_ms = stage.now_ms - step * FINE_MS
         total = 0.0
         for k, name in enumerate(stage.size.models):
-            demand, target = demand_at(k, at_ms), _target(k, at_ms)
+            demand, target = demand_at(k, at_ms), target_at(k, at_ms)
             total += demand
             late = max(0.0, demand / target - 0.95)
             sample = {
                 "demand": demand, "target": target, "wanted": target / 0.8,
-                "ready": _target(k, at_ms - 120_000) / 0.8, "ttft": 600 + 900 * demand / target,
+                "ready": target_at(k, at_ms - 120_000) / 0.8, "ttft": 600 + 900 * demand / target,
                 "tpot": 24 + 24 * demand / target, "attained": 0.997 - 0.2 * late, "usd": 3.0,
             }  # fmt: skip
             feed.history.add(name, at_ms, sample)

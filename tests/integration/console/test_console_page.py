@@ -14,7 +14,8 @@ import pytest
 from playwright.sync_api import Browser, CDPSession, Page, expect
 
 from streams.tools.up.host_resources import free_port
-from tests.integration.console.staged_console import LARGE, NOW_MS, OPERATOR, Console, Size, served
+from tests.integration.console.staged_console import LARGE, OPERATOR, Console, Size, served
+from tests.integration.console.staged_decisions import NOW_MS
 from topics.records import Decision
 
 HOSTILE = (
