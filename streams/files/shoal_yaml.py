@@ -46,7 +46,7 @@ KAFKA = Key(
 MEASUREMENTS = Key(
     "measurements",
     units.text,
-    "File of `shoal profile import` or `shoal measure`, relative to this file.",
+    "File of `shoal profile import` or `shoal profile measure`, relative to this file.",
     otherwise="the packaged performance model alone",
 )
 SERVING_PODS = Key(
