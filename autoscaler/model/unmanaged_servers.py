@@ -21,25 +21,32 @@ from topics.reason_codes import ReasonCode
 
 
 def adopt_unmanaged(
-    state: ModelState, service: Service, seen: int | None, own: Iterable[ServingGroup]
+    state: ModelState,
+    service: Service,
+    seen: Mapping[str, int] | None,
+    own: Iterable[ServingGroup],
 ) -> ModelState:
-    """`state` with the fleet from which recommendations start: `own` groups and `seen` servers
-    (None: unknown). This fleet is set at first and whenever the number of servers changes, and
-    removed if the model is managed."""
+    """`state` with the fleet from which recommendations start: `own` groups and `seen` servers by
+    combo (None: unknown). This fleet is set at first and whenever the number of servers changes,
+    and removed if the model is managed."""
     if service.managed:
         # Test `recommended_ms`, because a recommendation may be empty.
         if not state.recommended and not state.recommended_ms and state.unmanaged is None:
             return state
         return replace(state, recommended=(), recommended_ms=0, unmanaged=None)
-    theirs = state.unmanaged if seen is None else seen
+    theirs = state.unmanaged if seen is None else tuple(sorted(seen.items()))
     if not service.unmanaged:
         theirs = None
     if (state.recommended or state.recommended_ms) and theirs == state.unmanaged:
         return state
     fleet = Counter(group.combo_id for group in own if group.counts)
-    if theirs:
-        fleet[service.unmanaged] += theirs
+    fleet.update({combo_id: count for combo_id, count in theirs or () if count})
     return replace(state, unmanaged=theirs, recommended=tuple(sorted(fleet.items())))
+
+
+def unmanaged_counts(service: Service, state: ModelState) -> dict[str, int]:
+    """Last known number of running servers of `service` that Shoal did not start, by combo."""
+    return dict(state.unmanaged or ()) if service.unmanaged else {}
 
 
 def is_uncounted(service: Service, state: ModelState) -> bool:
@@ -51,12 +58,17 @@ def is_uncounted(service: Service, state: ModelState) -> bool:
 def unmanaged_notices(
     before: Mapping[str, ModelState], after: Mapping[str, ModelState], cluster: Cluster, now_ms: int
 ) -> Iterator[Decision]:
-    """A decision for each model whose number of unmanaged servers changed."""
+    """A decision for each combo whose number of unmanaged servers changed."""
     for service in cluster.services:
         was, now = before.get(service.model), after[service.model].unmanaged
         earlier = was.unmanaged if was is not None else None
         if now is None or now == earlier:
             continue
-        counts = (now,) if earlier is None else (now, earlier)
-        why = Reason(ReasonCode.UNMANAGED, service.model, (service.unmanaged,), counts)
-        yield notice(service.model, why, now_ms)
+        counts, counts_before = dict(now), dict(earlier or ())
+        for combo_id in sorted(counts.keys() | counts_before.keys()):
+            count, count_before = counts.get(combo_id, 0), counts_before.get(combo_id, 0)
+            if earlier is not None and count == count_before:
+                continue
+            quantities = (count,) if earlier is None else (count, count_before)
+            why = Reason(ReasonCode.UNMANAGED, service.model, (combo_id,), quantities)
+            yield notice(service.model, why, now_ms)

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from autoscaler.apply.model_change import room_to_switch
 from autoscaler.apply.scale_in_guards import scale_in_allowed
-from autoscaler.domain.cluster import Market, Mode, Service
+from autoscaler.domain.cluster import Market, Mode
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.model.tick_fleet import TickFleet
-from autoscaler.model.unmanaged_servers import is_uncounted
+from autoscaler.model.unmanaged_servers import is_uncounted, unmanaged_counts
 from autoscaler.planning.planner_messages import PlanRequest, RouteTraffic, Urgency
 from autoscaler.replan.launch_limits import obtainable_nodes, unusable_nodes
 from autoscaler.rollout.capacity_and_cost import by_model, nodes_of
@@ -214,14 +214,9 @@ def _running_counts(fleet: TickFleet, scope: tuple[str, ...]) -> Counter[str]:
     for model, service in others.items():
         state = fleet.models[model]
         counts.update(
-            dict(state.recommended) if model in recommended else _unmanaged_counts(service, state)
+            dict(state.recommended) if model in recommended else unmanaged_counts(service, state)
         )
     return counts
-
-
-def _unmanaged_counts(service: Service, state: ModelState) -> dict[str, int]:
-    """Number of running servers of `service` that Shoal did not start, by combo."""
-    return {service.unmanaged: state.unmanaged} if service.unmanaged and state.unmanaged else {}
 
 
 def _rented(fleet: TickFleet) -> tuple[tuple[str, int], ...]:
@@ -237,7 +232,7 @@ def _rented(fleet: TickFleet) -> tuple[tuple[str, int], ...]:
     )
     theirs = Counter[str]()
     for service in fleet.cluster.services:
-        theirs.update(_unmanaged_counts(service, fleet.models[service.model]))
+        theirs.update(unmanaged_counts(service, fleet.models[service.model]))
     for pool, nodes in planned_nodes(theirs, fleet.combos, fleet.cluster).items():
         if pool not in owned:
             rented[pool] += nodes

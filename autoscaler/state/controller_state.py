@@ -42,8 +42,8 @@ class Observation:
     feeds. answers: planner answers, each in one observation only. alerts: alerts since the last
     tick. controls: latest record of each key. engines: by model, the load that engines reported
     themselves when an alert about the model arrived. unmanaged: number of servers that Shoal did
-    not start, for models for which it is known. lag_ms: by topic, the lag of this controller;
-    topics without lag are absent. On a topic with lag, silence is no evidence.
+    not start, by model and combo, for models for which it is known. lag_ms: by topic, the lag of
+    this controller; topics without lag are absent. On a topic with lag, silence is no evidence.
     """
 
     demand: Mapping[str, ModelDemand] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Observation:
     alerts: tuple[Alert, ...] = ()
     controls: Mapping[str, Control] = field(default_factory=dict)
     engines: Mapping[str, EngineView] = field(default_factory=dict)
-    unmanaged: Mapping[str, int] = field(default_factory=dict)
+    unmanaged: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     lag_ms: Mapping[str, int] = field(default_factory=dict)
 
     def read_until_ms(self, topic: str, now_ms: int) -> int:
@@ -104,8 +104,8 @@ class ModelState:
     constraints; violations_noticed: these constraints. recommended, recommended_ms: last
     recommended counts. proposal: change that waits for approval. forecast: expected demand at the
     time when an instance started now would be ready. unmanaged: last known number of servers that
-    Shoal did not start, None = unknown. drift: measured start times and capacity, compared with
-    their predictions.
+    Shoal did not start, by combo, None = unknown. drift: measured start times and capacity,
+    compared with their predictions.
     """
 
     lengths: Lengths
@@ -142,7 +142,7 @@ class ModelState:
     recommended_ms: int = 0
     proposal: PendingApproval | None = None
     forecast: ForecastState = field(default_factory=ForecastState)
-    unmanaged: int | None = None
+    unmanaged: tuple[tuple[str, int], ...] | None = None
     drift: PredictionDrift = field(default_factory=PredictionDrift)
 
 

@@ -17,7 +17,7 @@ from autoscaler.explain.event_texts import control_text
 from autoscaler.explain.quantity_texts import lasting, rate
 from autoscaler.explain.reason_texts import text, texts
 from autoscaler.model.prediction_drift import uncertainty
-from autoscaler.model.unmanaged_servers import is_uncounted
+from autoscaler.model.unmanaged_servers import is_uncounted, unmanaged_counts
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
@@ -134,11 +134,11 @@ def _model_status(
     if seen_ms is None and isinstance(local, NoData):
         seen_ms = local.last_ms
     known = {i: n for i, n in wanted.items() if i in combos}
-    theirs = 0 if service.managed else state.unmanaged or 0
+    theirs = {} if service.managed else unmanaged_counts(service, state)
     stands = Counter(g.combo_id for g in groups if any(p.node not in unpaid for p in g.placed))
-    if theirs:
-        stands[service.unmanaged] += theirs
-    each = combos[service.unmanaged].req_per_s if service.unmanaged in combos else 0.0
+    stands.update(theirs)
+    unmanaged_req_per_s = sum(combos[i].req_per_s * n for i, n in theirs.items() if i in combos)
+    counted = observation.unmanaged.get(service.model)
     proposal, held = state.proposal, _active_control(service.model, whole.active_controls)
     made = ModelStatus(
         model=service.model,
@@ -149,8 +149,8 @@ def _model_status(
         target_req_per_s=state.target_req_per_s,
         target_why=text(state.target_why) if state.target_why is not None else "",
         wanted_req_per_s=sum(combos[i].req_per_s * n for i, n in known.items()),
-        ready_req_per_s=sum(rate for _, rate in rates) + theirs * each,
-        ready=sum(sight.views[group.name].all_ready for group in counting) + theirs,
+        ready_req_per_s=sum(rate for _, rate in rates) + unmanaged_req_per_s,
+        ready=sum(sight.views[group.name].all_ready for group in counting) + sum(theirs.values()),
         wanted=sum(wanted.values()),
         desired=_desired(wanted),
         ttft_p95_ms=local.ttft_p95_ms if isinstance(local, Stats) else None,
@@ -163,7 +163,7 @@ def _model_status(
         proposal=proposal.number if proposal is not None and not proposal.rejected else 0,
         planned=service.model in whole.evaluated_at,
         word="",
-        unmanaged=observation.unmanaged.get(service.model),
+        unmanaged=None if counted is None else sum(counted.values()),
         uncertain=", ".join(texts(uncertainty(state))),
         adapters_req_per_s=_adapters(service, demand),
     )

@@ -234,7 +234,7 @@ async def run_controller(
             loops["nodes"] = provisioner.run
         if config.serving_pods:
             report = report_at(config.serving_pods)
-            counter = ServingPods(report, lambda: declared().services, latest.unmanaged)
+            counter = ServingPods(report, declared, latest.unmanaged)
             loops["unmanaged servers"] = counter.run
         elif config.prometheus:
             loops["unmanaged servers"] = _unmanaged(config, declared, latest).run

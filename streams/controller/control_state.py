@@ -7,7 +7,7 @@ is read twice changes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,10 +66,10 @@ class ControlState:
 
     services: by model, as declared on the topic. withdrawn: models whose service was withdrawn on
     the topic. controls: the latest operator command of each key, and at least the last 1000
-    verdicts. alerts: alerts not yet returned by `take_alerts`. unmanaged: by model, number of
-    servers that Shoal did not start. undeclared: number of records dropped for undeclared names, by
-    topic. refused: by model, the reason why its latest declaration on the topic is invalid. The
-    previous declaration then stays in force.
+    verdicts. alerts: alerts not yet returned by `take_alerts`. unmanaged: by model and combo,
+    number of servers that Shoal did not start. undeclared: number of records dropped for undeclared
+    names, by topic. refused: by model, the reason why its latest declaration on the topic is
+    invalid. The previous declaration then stays in force.
     """
 
     statuses: dict[str, Status] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class ControlState:
     controls: dict[str, Control] = field(default_factory=dict)
     alerts: list[Alert] = field(default_factory=list)
     engines: dict[str, EngineView] = field(default_factory=dict)
-    unmanaged: dict[str, int] = field(default_factory=dict)
+    unmanaged: dict[str, Mapping[str, int]] = field(default_factory=dict)
     beyond: dict[tuple[str, str], dict[int, Assignment | Routes]] = field(default_factory=dict)
     claimed: int = 0
     plan_number: int = 0

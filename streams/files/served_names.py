@@ -68,11 +68,12 @@ def served_names(services: Iterable[Service]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def unmanaged_names(services: Iterable[Service]) -> dict[str, tuple[str, ...]]:
-    """`served_names` of the models that may have servers which Shoal did not start."""
+def unmanaged_names(services: Iterable[Service]) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """By model that may have servers which Shoal did not start: the declared combo of such a
+    server, and the model's `served_names`."""
     services = tuple(services)
     names = served_names(services)
-    return {s.model: names[s.model] for s in services if s.unmanaged}
+    return {s.model: (s.unmanaged, names[s.model]) for s in services if s.unmanaged}
 
 
 def refuse_shared(models: Section, services: Sequence[Service]) -> None:

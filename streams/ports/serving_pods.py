@@ -1,8 +1,8 @@
 """Count the serving pods that Shoal did not start, as `shoal kubernetes serving --serve` reports
 them.
 
-The cluster itself is never queried. A pod counts for its model only if it is in the pool and has
-the number of GPUs that `unmanaged` declares, because recommendations assume that hardware.
+The cluster itself is never queried. A pod counts for its model as a server in the pool of its node
+and with its own number of GPUs, whatever hardware `unmanaged` declares.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import urllib.request
-from collections.abc import Callable, Iterable, MutableMapping
+from collections import Counter
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from autoscaler.domain.cluster import Service
-from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.workload import Phase
+from autoscaler.planning.combo_names import combo_id
 from streams.files.served_names import unmanaged_names
 
 log = logging.getLogger(__name__)
@@ -40,18 +42,18 @@ class PodCount:
 
 
 class ServingPods:
-    """fetch: returns the report's bytes, and raises OSError or ValueError. services: the declared
-    models. counts: number of servers by model, updated here. A count stays unchanged if the report
-    cannot be read, or if no pod has named the model so far."""
+    """fetch: returns the report's bytes, and raises OSError or ValueError. declared: the declared
+    models and pools. counts: number of servers by model and combo, updated here. Counts stay
+    unchanged if the report cannot be read, or if no pod has named the model so far."""
 
     def __init__(
         self,
         fetch: Callable[[], bytes],
-        services: Callable[[], Iterable[Service]],
-        counts: MutableMapping[str, int],
+        declared: Callable[[], Cluster],
+        counts: MutableMapping[str, Mapping[str, int]],
     ) -> None:
         self._fetch = fetch
-        self._services = services
+        self._declared = declared
         self._counts = counts
         self._warned: dict[str, str] = {}
 
@@ -69,30 +71,33 @@ class ServingPods:
             self._warn_once("", f"serving_pods cannot be read, the last counts stay: {error}")
             return
         self._warn_once("", "")
-        services = tuple(self._services())
-        names = unmanaged_names(services)
-        for service in services:
+        cluster = self._declared()
+        names = unmanaged_names(cluster.services)
+        per_node = {pool.id: pool.per_node for pool in cluster.pools}
+        for service in cluster.services:
             if service.unmanaged:
-                called = {service.model, *names[service.model]}
-                self._count(service, [row for row in rows if row.model in called])
+                called = {service.model, *names[service.model][1]}
+                self._count(service, [row for row in rows if row.model in called], per_node)
 
-    def _count(self, service: Service, rows: list[PodCount]) -> None:
+    def _count(self, service: Service, rows: list[PodCount], per_node: Mapping[str, int]) -> None:
         model = service.model
         if not rows and model not in self._counts:
             self._warn_once(model, f"no serving pod names the model {model}")
             return
-        _, ((_, gpus, pool, _), *_) = parse_combo_id(service.unmanaged)
         foreign = [row for row in rows if not row.ours]
         fitting = [
             row for row in foreign
-            if (row.role, row.pool, row.gpus) == ("aggregated", pool, gpus)
+            if row.role == "aggregated" and 1 <= row.gpus <= per_node.get(row.pool, 0)
         ]  # fmt: skip
         others = sum(row.pods for row in foreign) - sum(row.pods for row in fitting)
-        self._counts[model] = sum(row.pods for row in fitting)
+        found = Counter[str]()
+        for row in fitting:
+            found[combo_id(model, [(Phase.AGGREGATED, row.gpus, row.pool, 1)])] += row.pods
+        self._counts[model] = dict(found) or {service.unmanaged: 0}
         self._warn_once(
             model,
-            f"{others} serving pods of {model} are not counted, because models.{model}.unmanaged "
-            f"declares pool {pool} and {gpus} GPUs for aggregated servers"
+            f"{others} serving pods of {model} are not counted, because they serve one role, or "
+            f"their nodes are in no declared pool with that many GPUs per node"
             if others
             else "",
         )

@@ -22,20 +22,20 @@ _MOST = 1_000_000
 
 class UnmanagedServers:
     """Counts servers that Shoal did not start. asks: one query function per Prometheus. A server
-    that several of them monitor is counted several times, as is its demand. names: by model, the
-    names under which such servers may report. own: addresses of Shoal's engines. counts: number of
-    servers by model, updated here. If a Prometheus does not answer, or if none knows such a server,
-    the count is unknown and stays unchanged."""
+    that several of them monitor is counted several times, as is its demand. models: by model, the
+    combo of such a server and the names under which it may report. own: addresses of Shoal's
+    engines. counts: number of servers by model and combo, updated here. If a Prometheus does not
+    answer, or if none knows such a server, the count is unknown and stays unchanged."""
 
     def __init__(
         self,
         asks: Iterable[Ask],
-        names: Callable[[], Mapping[str, Sequence[str]]],
+        models: Callable[[], Mapping[str, tuple[str, Sequence[str]]]],
         own: Callable[[], Collection[str]],
-        counts: MutableMapping[str, int],
+        counts: MutableMapping[str, Mapping[str, int]],
     ) -> None:
         self._asks = tuple(asks)
-        self._names = names
+        self._models = models
         self._own = own
         self._counts = counts
         self._silent: set[str] = set()
@@ -49,7 +49,7 @@ class UnmanagedServers:
     async def query_once(self) -> None:
         """Query once for every model."""
         own = frozenset(self._own())
-        for model, names in self._names().items():
+        for model, (combo_id, names) in self._models().items():
             queries = [servers_query(name) for name in names]
             try:
                 answers = await asyncio.gather(
@@ -63,7 +63,8 @@ class UnmanagedServers:
                 self._note_silence(model, f"Prometheus knows none named {' or '.join(names)}")
                 continue
             self._silent.discard(model)
-            self._counts[model] = sum(count for address, count in found if address not in own)
+            count = sum(count for address, count in found if address not in own)
+            self._counts[model] = {combo_id: count}
 
     def _note_silence(self, model: str, why: str) -> None:
         if model not in self._silent:

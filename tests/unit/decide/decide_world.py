@@ -48,8 +48,9 @@ class World:
     the SLO), failing pools, nodes and instances, stuck pools (no instance becomes ready), stubborn
     instances (they roll role switches back), cut pools and nodes (no status), reclaimed nodes (with
     the time of their end, in ms), longer (factor on the declared input tokens), unmanaged (number
-    of servers that Shoal did not start), lag_s (by topic, how far the controller is behind). Urgent
-    requests are answered in the next tick, full ones after `full_s` seconds.
+    of servers that Shoal did not start, or numbers by combo), lag_s (by topic, how far the
+    controller is behind). Urgent requests are answered in the next tick, full ones after `full_s`
+    seconds.
     """
 
     cluster: Cluster
@@ -63,7 +64,7 @@ class World:
     full_s: int = 1
     copies: int = 1
     confirm: bool = True
-    unmanaged: dict[str, int] = field(default_factory=dict)
+    unmanaged: dict[str, int | dict[str, int]] = field(default_factory=dict)
     lag_s: dict[str, int] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     zero: set[str] = field(default_factory=set)
@@ -129,13 +130,20 @@ class World:
             answers=tuple(self.planner.answer(request, self.cluster) for request in ready),
             alerts=tuple(self.alerts),
             controls=dict(self.controls),
-            unmanaged=dict(self.unmanaged),
+            unmanaged=self.unmanaged_servers(),
             lag_ms={topic: seconds * 1000 for topic, seconds in self.lag_s.items()},
         )
         self.alerts.clear()
         self.state, effects = decide(self.state, seen, self.cluster, self.now_ms)
         self._carry_out(effects)
         return effects
+
+    def unmanaged_servers(self) -> dict[str, dict[str, int]]:
+        """Number of servers that Shoal did not start, by model and combo."""
+        return {
+            model: seen if isinstance(seen, dict) else {self.cluster.service(model).unmanaged: seen}
+            for model, seen in self.unmanaged.items()
+        }
 
     def restart_controller(self) -> None:
         """The controller dies and restarts: windows are replayed, pending requests are lost."""

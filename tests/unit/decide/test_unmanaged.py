@@ -9,7 +9,7 @@ import pytest
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.state.controller_state import Observation
 from autoscaler.tick.status import ModelStatus, fleet_status
-from tests.unit.decide.decide_catalogue import pool, service
+from tests.unit.decide.decide_catalogue import combos, pool, service, simple
 from tests.unit.decide.decide_world import World, world
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
@@ -29,7 +29,7 @@ def beside(servers: int, req_per_s: float) -> World:
 
 
 def now(w: World) -> ModelStatus:
-    seen = Observation(unmanaged=dict(w.unmanaged))
+    seen = Observation(unmanaged=w.unmanaged_servers())
     return fleet_status(w.state, seen, w.cluster, w.now_ms).models[0]
 
 
@@ -68,6 +68,33 @@ def test_unmanaged_servers_are_shown_with_their_capacity() -> None:
     w.unmanaged["chat"] = 1
     w.run(1)
     assert "1 runs that Shoal did not start" in now(w).word
+
+
+def test_unmanaged_servers_of_several_pools_count_with_their_own_hardware() -> None:
+    """Two servers run in the declared pool and one elsewhere. The change of each pool is stated."""
+    other = pool("other", nodes=4, per_node=1)
+    theirs = f"chat:a1@{other.id}"
+    chat = service(mode=Mode.RECOMMEND, min_instances=1, unmanaged=THEIRS)
+    made = {"chat": combos(*simple("chat", ONE), *simple("chat", other))}
+    w = world(20.0, chat, pools=(ONE, other), catalogue=made)
+    w.unmanaged["chat"] = {THEIRS: 2, theirs: 1}
+    w.run(300)
+    shown = now(w)
+    assert recommended(w) == []
+    assert (shown.unmanaged, shown.ready, shown.ready_req_per_s) == (3, 3, 30.0)
+    assert dict(w.state.models["chat"].recommended) == {THEIRS: 2, theirs: 1}
+    assert shown.usd_per_h == sum(
+        n * w.state.combos[i].usd_per_h for i, n in ((THEIRS, 2), (theirs, 1))
+    )
+    w.unmanaged["chat"] = {THEIRS: 2}
+    w.run(60)
+    holds = [d.reason for d in w.decisions if ReasonCode.UNMANAGED in d.codes]
+    assert sorted(text.partition(";")[0] for text in holds) == [
+        f"0 of {theirs} run that Shoal did not start (1 before)",
+        f"1 of {theirs} runs that Shoal did not start",
+        f"2 of {THEIRS} run that Shoal did not start",
+    ]
+    assert [sum(dict(d.change).values()) for d in recommended(w)] == [1]
 
 
 def test_a_manual_change_of_unmanaged_servers_is_stated_and_counted() -> None:

@@ -56,4 +56,4 @@ def test_a_value_that_is_no_name_is_refused(value: str, tmp_path: Path) -> None:
 def test_only_models_that_declare_such_servers_are_counted(tmp_path: Path) -> None:
     names(tmp_path, a=", unmanaged: {pool: us/l4/on-demand}, served_as: x", b="")
     services = load_config(tmp_path / "shoal.yaml").cluster.services
-    assert unmanaged_names(services) == {"a": ("x",)}
+    assert unmanaged_names(services) == {"a": ("a:a1@us/l4/on-demand", ("x",))}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from streams.ports.unmanaged_counts import UnmanagedServers
+
+ONE_L4 = "chat:a1@us/l4/owned"
 
 
 def samples(*instances: str) -> list[dict[str, Any]]:
@@ -21,15 +24,15 @@ async def test_servers_of_every_prometheus_count_except_shoals_engines() -> None
         asked.append(query)
         return samples("10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.9:21000")
 
-    counts: dict[str, int] = {}
+    counts: dict[str, Mapping[str, int]] = {}
     there = samples("10.9.0.1:8000")
     await UnmanagedServers(
         [here, lambda _query: there],
-        lambda: {"chat": ("chat",)},
+        lambda: {"chat": (ONE_L4, ("chat",))},
         lambda: ["10.0.0.9:21000"],
         counts,
     ).query_once()
-    assert counts == {"chat": 3}
+    assert counts == {"chat": {ONE_L4: 3}}
     assert 'model_name="chat"' in asked[0]
 
 
@@ -39,7 +42,7 @@ async def test_a_missing_answer_is_not_a_count_of_zero() -> None:
     An empty answer means that Prometheus knows no such server. A sample of 0 means that the servers
     went away.
     """
-    counts = {"chat": 3}
+    counts: dict[str, Mapping[str, int]] = {"chat": {ONE_L4: 3}}
 
     def away(_query: str) -> list[dict[str, Any]]:
         raise ConnectionError("refused")
@@ -52,8 +55,10 @@ async def test_a_missing_answer_is_not_a_count_of_zero() -> None:
         ([lambda _q: [{"metric": {}, "value": [0, "NaN"]}]], 3),
         ([lambda _q: gone], 0),
     ):
-        await UnmanagedServers(asks, lambda: {"chat": ("chat",)}, list, counts).query_once()
-        assert counts == {"chat": count}
+        await UnmanagedServers(
+            asks, lambda: {"chat": (ONE_L4, ("chat",))}, list, counts
+        ).query_once()
+        assert counts == {"chat": {ONE_L4: count}}
 
 
 async def test_servers_count_under_each_name_and_engines_of_one_server_count_each() -> None:
@@ -64,7 +69,7 @@ async def test_servers_count_under_each_name_and_engines_of_one_server_count_eac
             return [{"metric": {"instance": "10.0.0.1:8000"}, "value": [0, "4"]}]
         return samples("10.0.0.2:8000") if 'model_name="chat"' in query else []
 
-    counts: dict[str, int] = {}
-    names = {"chat": ("chat", "acme/chat", "old")}
-    await UnmanagedServers([ask], lambda: names, list, counts).query_once()
-    assert counts == {"chat": 5}
+    counts: dict[str, Mapping[str, int]] = {}
+    models = {"chat": (ONE_L4, ("chat", "acme/chat", "old"))}
+    await UnmanagedServers([ask], lambda: models, list, counts).query_once()
+    assert counts == {"chat": {ONE_L4: 5}}
