@@ -133,14 +133,17 @@ class OwnPods:
         pod = self._fleet.pods.objects.get(engine.pod)
         if pod is None or not engine.created:
             return False
+        # A new pod has the label "false". An adopted one that serves stays in the routes.
+        starts = state is InstanceState.STARTING
+        serving = pod.labels.get(names.SERVING) if starts else serving_label(state)
         labels: dict[str, str | None] = {
-            names.SERVING: serving_label(state),
+            names.SERVING: serving,
             names.ROLE: launch.desired.phase,
             names.GROUP: names.label_value(launch.desired.group),
         }
         annotations: dict[str, str | None] = {
             names.LAUNCH: dump_launch(launch),
-            names.DO_NOT_DISRUPT: "false" if labels[names.SERVING] == "draining" else "true",
+            names.DO_NOT_DISRUPT: "false" if serving == "draining" else "true",
         }
         change = metadata_change(pod, labels, annotations)
         if not change:

@@ -152,6 +152,23 @@ async def test_the_next_executor_adopts_a_serving_pod_and_drains_it_by_its_reque
     await heir.close()
 
 
+async def test_an_adopted_pod_that_serves_stays_in_the_routes_of_an_endpoint_picker(
+    bench: SlotBench, tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
+    """The heir has no answer of the engine yet, so the instance is not ready again."""
+    await serve(bench)
+    before = len(bench.cluster.writes)
+    heir = SlotBench(tmp_path, bench.cluster, client)
+    heir.kind.running[0] = None
+    assert await heir.open() == 1
+    heir.assign(SLOT, wish("a"))
+    await heir.steps(4)
+    assert heir.state(SLOT, "a") is InstanceState.STARTING
+    assert bench.cluster.writes[before:] == []
+    assert bench.cluster.objects["pods", NAME]["metadata"]["labels"][names.SERVING] == "true"
+    await heir.close()
+
+
 async def test_a_second_pod_of_an_instance_is_deleted_and_not_adopted(
     bench: SlotBench, tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
