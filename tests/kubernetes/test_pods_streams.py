@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from executors.kubernetes import pod_runner
 from executors.kubernetes.kube_client import KubeClient
+from executors.kubernetes.kube_names import SERVING
+from executors.kubernetes.pod_view import PodView
 from tests.kubernetes.executor_bench import Bench, config_file, wish
 from tests.kubernetes.label_router import LAG_S, LabelRouter
 from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
 from tests.kubernetes.replacement_load import replace_all_under_load
+from tests.kubernetes.shared_engine import shared_engine
 
 PODS = "/api/v1/namespaces/serving/pods"
 POOL = {"us/l4/owned": {"mode": "pods", "nodes": {"pool": "l4"}}}
@@ -59,60 +61,76 @@ async def test_scale_downs_break_no_stream_while_deleted_pods_do(
         assert plain.counts["broken"] > 0
 
 
-_IDLE = """
+_EXECUTOR = """
 import asyncio, json, resource, sys
 from pathlib import Path
 from executors.kubernetes.kube_client import KubeClient
 from tests.kubernetes.executor_bench import Bench
-
-class Counting(KubeClient):
-    sent = 0
-    async def _attempt(self, send):
-        Counting.sent += 1
-        return await super()._attempt(send)
+from topics.fleet import InstanceState
 
 async def main():
-    client = Counting(sys.argv[1])
+    client = KubeClient(sys.argv[1])
     client.open()
     async with Bench(json.loads(Path(sys.argv[2]).read_text()), client) as bench:
+        def ready():
+            seen = (one for status in bench.statuses.values() for one in status.instances)
+            return sum(one.state is InstanceState.READY for one in seen) == 500
+        await bench.until(ready, 200)
         print(json.dumps({"adopted": bench.adopted}), flush=True)
-        await asyncio.sleep(5)
-        before = Counting.sent
-        await asyncio.sleep(20)
+        await asyncio.to_thread(sys.stdin.readline)
         used = resource.getrusage(resource.RUSAGE_SELF)
         rss = int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
-        print(json.dumps({"requests_per_s": (Counting.sent - before) / 20, "rss_mib": rss,
+        print(json.dumps({"ready": ready(), "rss_mib": rss,
                           "cpu_s": used.ru_utime + used.ru_stime}), flush=True)
 
 asyncio.run(main())
 """
+_IDLE_S = 20.0
 
 
 async def test_an_idle_executor_of_500_pods_is_small_and_asks_little(
-    plane: ControlPlane, kubelets: Any, client: KubeClient, admin: RawApi, tmp_path: Path
-) -> None:
+    plane: ControlPlane, kubelets: Any, client: KubeClient, admin: RawApi, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The API server counts the requests, after all 500 adopted engines have answered."""
     kubelets(*(f"m{n}" for n in range(125)), third=41)
     file = config_file(tmp_path, POOL, slots=125)
     # Pods without a process: the kubelet only reports them as running.
     template = tmp_path / "templates" / "pod.yaml"
     text = "metadata: {annotations: {test/process: none}}\n"
     template.write_text(text + "spec: {containers: [{name: engine, image: e}]}\n")
-    async with Bench(file, client) as bench:
-        for slot in bench.slots.workers:
-            bench.assign(slot, *(wish(f"{slot}-{gpu}", gpu) for gpu in range(4)))
-        await bench.until(lambda: len(bench.slots.fleet.pods.objects) == 500, 110)
     path = tmp_path / "file.json"
     path.write_text(json.dumps(file))
-    began_s = time.monotonic()
-    found = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-c", _IDLE, str(plane.kubeconfig("shoal-pods")), str(path)],
-        capture_output=True, text=True, timeout=110,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )  # fmt: skip
-    assert found.returncode == 0, found.stderr[-2000:]
-    adopted, idle = (json.loads(line) for line in found.stdout.splitlines()[:2])
-    print("idle", adopted, idle, f"{time.monotonic() - began_s:.0f} s")
+    async with shared_engine() as port:
+        monkeypatch.setattr(pod_runner, "FIRST_PORT", port)
+        async with Bench(file, client) as bench:
+            names = {slot: [f"{slot}-{gpu}" for gpu in range(4)] for slot in bench.slots.workers}
+            for slot, own in names.items():
+                bench.assign(slot, *(wish(name, gpu) for gpu, name in enumerate(own)))
+            await bench.until(lambda: all(bench.ready(*pair) for pair in names.items()), 300)
+            pods = bench.slots.fleet.pods.objects
+            await bench.until(lambda: [_serving(pod) for pod in pods.values()] == ["true"] * 500)
+        executor = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _EXECUTOR, str(plane.kubeconfig("shoal-pods")), str(path),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
+        assert executor.stdin is not None and executor.stdout is not None
+        adopted = json.loads(await executor.stdout.readline())
+        before = plane.count_requests("shoal-pods")
+        await asyncio.sleep(_IDLE_S)
+        requests = plane.count_requests("shoal-pods") - before
+        executor.stdin.write(b"\n")
+        idle = json.loads(await executor.stdout.readline())
+        assert await executor.wait() == 0
+    print("idle", adopted, idle, dict(requests))
     assert adopted["adopted"] == 500
+    assert idle["ready"]
     assert idle["rss_mib"] < 150
-    assert idle["requests_per_s"] <= 5
+    assert requests.total() <= 5 * _IDLE_S, requests
+    living = (await admin.get(PODS))["items"]
+    assert [pod["metadata"]["labels"][SERVING] for pod in living] == ["true"] * 500
+
+
+def _serving(pod: PodView) -> str:
+    return pod.labels[SERVING]

@@ -17,11 +17,12 @@ from executors.kubernetes.kube_client import KubeClient
 from tests.kubernetes.executor_bench import Bench, config_file, wish
 from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
+from tests.kubernetes.shared_engine import shared_engine
 from topics.fleet import InstanceState
 
 PODS = "/api/v1/namespaces/serving/pods"
 APPS = "/apis/apps/v1/namespaces/serving/deployments"
-LANES, ROUNDS, REPLICAS = 10, 20, 4
+LANES, ROUNDS, REPLICAS = 20, 10, 4
 POOLS = {f"us/v{n}/owned": {"mode": "scale", "nodes": {"pool": "l4"}} for n in range(LANES)}
 
 
@@ -48,36 +49,10 @@ def workload(lane: int, port: int) -> dict[str, Any]:
     }
 
 
-async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A stub for engines that are all ready and idle."""
-    try:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        for line in head.lower().split("\r\n"):
-            if line.startswith("content-length:"):
-                await reader.readexactly(int(line.split(":")[1]))
-        body = (
-            b'vllm:num_requests_running{model_name="m"} 0\n'
-            b'vllm:num_requests_waiting{model_name="m"} 0\n'
-            b'vllm:kv_cache_usage_perc{model_name="m"} 0\n'
-            b'vllm:generation_tokens_total{model_name="m"} 1\n'
-        )
-        start = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n"
-        writer.write(start + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        await writer.drain()
-    except (ConnectionError, asyncio.IncompleteReadError):
-        pass
-    finally:
-        writer.close()
-
-
 async def test_the_planned_pod_leaves_in_nearly_all_of_200_scale_downs_under_changes(
     kubelets: Any, client: KubeClient, admin: RawApi, tmp_path: Path
 ) -> None:
     kubelets(*(f"v{n}" for n in range(10)), third=60)
-    engines = await asyncio.start_server(answer, "0.0.0.0", 0)
-    port = engines.sockets[0].getsockname()[1]
-    for lane in range(LANES):
-        await admin.post(APPS, workload(lane, port))
     outcomes: Counter[str] = Counter()
     numbers = itertools.count()
 
@@ -100,12 +75,16 @@ async def test_the_planned_pod_leaves_in_nearly_all_of_200_scale_downs_under_cha
     began_s = time.monotonic()
     noise = asyncio.create_task(changes())
     try:
-        async with Bench(config_file(tmp_path, POOLS, slots=1), client) as bench:
+        async with (
+            shared_engine() as port,
+            Bench(config_file(tmp_path, POOLS, slots=1), client) as bench,
+        ):
+            for lane in range(LANES):
+                await admin.post(APPS, workload(lane, port))
             lanes = (lane_of(bench, admin, lane, outcomes) for lane in range(LANES))
             await asyncio.gather(*lanes)
     finally:
         noise.cancel()
-        engines.close()
     per_s = next(numbers) / (time.monotonic() - began_s)
     print("victims", dict(outcomes), f"{per_s:.1f} changes per second")
     assert sum(outcomes.values()) == LANES * ROUNDS
@@ -116,18 +95,18 @@ async def lane_of(bench: Bench, admin: RawApi, lane: int, outcomes: Counter[str]
     slot, dice = f"us.v{lane}.owned.0", random.Random(lane)
     names = [f"{lane}-{n}" for n in range(REPLICAS)]
     bench.assign(slot, *(wish(name, n) for n, name in enumerate(names)))
-    await bench.until(lambda: bench.ready(slot, names), 100)
+    await bench.until(lambda: bench.ready(slot, names), 200)
     for number in range(ROUNDS):
         at = dice.randrange(REPLICAS)
         leaves = names[at]
         chosen = await pod_of(admin, lane, leaves)
         bench.drain(slot, leaves)
-        await bench.until(lambda name=leaves: bench.is_in(slot, name, InstanceState.STOPPED), 60)  # type: ignore[misc]
+        await bench.until(lambda name=leaves: bench.is_in(slot, name, InstanceState.STOPPED), 120)  # type: ignore[misc]
         left = [p["metadata"]["name"] for p in await pods(admin, lane)]
         outcomes["other" if chosen in left else "planned"] += 1
         names[at] = f"{lane}-x{number}"
         bench.assign(slot, *(wish(name, n) for n, name in enumerate(names)))
-        await bench.until(lambda: bench.ready(slot, names), 60)
+        await bench.until(lambda: bench.ready(slot, names), 120)
 
 
 async def pods(admin: RawApi, lane: int) -> list[Any]:

@@ -17,7 +17,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -140,17 +143,22 @@ class ControlPlane:
         The resource of a subresource is "deployments/scale".
         """
         found = set()
-        user = f"system:serviceaccount:{NAMESPACE}:{account}"
-        for line in (self.folder / "audit.log").read_text().splitlines():
-            event = json.loads(line)
+        for event in self._audited(account):
             decision = (event.get("annotations") or {}).get("authorization.k8s.io/decision")
-            if event["user"]["username"] != user or decision != "allow":
-                continue
-            about = event.get("objectRef") or {}
-            part = about.get("subresource")
-            resource = f"{about.get('resource')}/{part}" if part else str(about.get("resource"))
-            found.add((about.get("apiGroup", ""), resource, event["verb"]))
+            if decision == "allow":
+                group = (event.get("objectRef") or {}).get("apiGroup", "")
+                found.add((group, _resource(event), event["verb"]))
         return found
+
+    def count_requests(self, account: str) -> Counter[str]:
+        """Number of all requests of a service account so far, by verb and resource. A watch counts
+        when it opens.
+        """
+        return Counter(
+            f"{event['verb']} {_resource(event)}"
+            for event in self._audited(account)
+            if event["verb"] != "watch" or event["stage"] == "ResponseStarted"
+        )
 
     def stop_process(self, name: str) -> None:
         """Stop one process."""
@@ -168,6 +176,13 @@ class ControlPlane:
         self._processes.clear()
 
     # -- internal -----------------------------------------------------------------------------
+
+    def _audited(self, account: str) -> Iterator[Any]:
+        user = f"system:serviceaccount:{NAMESPACE}:{account}"
+        for line in (self.folder / "audit.log").read_text().splitlines():
+            event = json.loads(line)
+            if event["user"]["username"] == user:
+                yield event
 
     def _run(self, name: str, *options: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as out:
@@ -234,6 +249,13 @@ class ControlPlane:
             ("genrsa", "-out", "account.key", "2048"),
         ):  # fmt: skip
             subprocess.run(["openssl", *argv], cwd=at, check=True, capture_output=True)
+
+
+def _resource(event: Any) -> str:
+    """The resource of an audit event, with its subresource: "deployments/scale"."""
+    about = event.get("objectRef") or {}
+    part = about.get("subresource")
+    return f"{about.get('resource')}/{part}" if part else str(about.get("resource"))
 
 
 def _free_port() -> int:

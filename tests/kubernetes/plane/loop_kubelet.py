@@ -71,6 +71,15 @@ class Kubelet:
             meta = {"name": node, "labels": {"kubernetes.io/hostname": node, **labels}}
             await self.api.post("/api/v1/nodes", {"metadata": meta})
         await self._report_nodes()
+        # The node controller takes the taint "not ready" away some time after the report.
+        while any("node.kubernetes.io/not-ready" in taints for taints in await self._taints()):
+            await asyncio.sleep(0.1)
+
+    async def _taints(self) -> list[set[str]]:
+        """The keys of the taints of each node."""
+        nodes = (await self.api.get("/api/v1/nodes"))["items"]
+        own = [node["spec"] for node in nodes if node["metadata"]["name"] in self.nodes]
+        return [{taint["key"] for taint in spec.get("taints") or ()} for spec in own]
 
     async def _report_nodes(self) -> None:
         """Say that the nodes are ready, also after the server was away for long."""
