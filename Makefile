@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run docs test loadtest test-vllm test-kubernetes lint types layers lock kafka clean recording picture parquet
+.PHONY: run docs test loadtest test-vllm test-kubernetes lint types layers lock kafka clean recording picture parquet tracing
 .DEFAULT_GOAL := help
 
 help:            ## what can be made
@@ -33,6 +33,9 @@ run: $(VENV)/.base            ## the whole loop on this machine; ARGS="--for 150
 
 parquet: $(VENV)/.base        ## pyarrow, with which traces in Parquet files are read
 	@$(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r requirements-parquet.lock
+
+tracing: $(VENV)/.base        ## OpenTelemetry, with which traces are exported
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r requirements-tracing.lock
 
 recording: $(VENV)/.dev       ## docs/results/recording.md and the README's first screen, from a run of three minutes
 	@$(BIN)/python -m loadtests.recording --readme README.md $(OR_END)
@@ -85,6 +88,8 @@ lock: $(VENV)/.dev            ## pin every dependency again, with hashes and wit
 	echo 'setuptools>=80' | $(COMPILE) - -o requirements-build.lock
 	echo 'pyarrow>=15' | $(COMPILE) - -o requirements-parquet.lock
 	$(COMPILE) pyproject.toml -o requirements.lock
+	printf '%s\n' 'opentelemetry-sdk>=1.30' 'opentelemetry-exporter-otlp-proto-http>=1.30' | \
+	  $(COMPILE) -c requirements.lock - -o requirements-tracing.lock
 	$(COMPILE) pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock
 	cd executors/engines/vllm && $(abspath $(BIN))/uv pip compile $(COMPILE_OPTIONS) --no-annotate \
 	  requirements.in --override overrides.txt -o requirements.lock

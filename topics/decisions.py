@@ -30,7 +30,7 @@ class Decision:
     cost_delta_usd_per_h: change of the cost of billed nodes. over_since_ms: first second of demand
     above the threshold, 0 = none. expires_ms: time until which the proposal can be approved, 0 = no
     proposal. reason: a sentence for people; codes: its reason codes, see `topics.reason_codes` (a
-    later version may write unknown codes).
+    later version may write unknown codes). trace: traceparent of the decision's span, "" = none.
     """
 
     number: int
@@ -47,6 +47,7 @@ class Decision:
     change: tuple[tuple[str, int], ...] = ()
     expires_ms: int = 0
     codes: tuple[str, ...] = ()
+    trace: str = ""
 
     def __post_init__(self) -> None:
         checks.count("number", self.number)
@@ -64,6 +65,7 @@ class Decision:
         checks.time_ms("expires_ms", self.expires_ms)
         for code in self.codes:
             checks.name("codes", code)
+        checks.machine_text("trace", self.trace, 64)
         for combo, change in self.change:
             checks.combo("change", combo)
             checks.number("change", change, -1_000_000, 1_000_000)

@@ -73,6 +73,7 @@ class Assignment:
     validity. valid_ms: validity from the broker's append time, 0 = unlimited; after an assignment
     expires, the executor starts nothing new and stops nothing. drain_timeout_ms: longest wait of a
     drain for requests and KV leases, 0 = the executor's own limit. signature: see `topics.signing`.
+    trace: traceparent of the decision that this assignment carries out, "" = none.
     """
 
     node: str
@@ -85,10 +86,12 @@ class Assignment:
     valid_ms: int = 0
     drain_timeout_ms: int = 0
     signature: str = ""
+    trace: str = ""
 
     def __post_init__(self) -> None:
         checks.name("node", self.node)
         checks.name("pool", self.pool)
+        checks.machine_text("trace", self.trace, 64)
         checks.count("drain_timeout_ms", self.drain_timeout_ms, 86_400_000)
         checks.count("generation", self.generation)
         checks.count("leader_token", self.leader_token)

@@ -25,10 +25,12 @@ from executors.kafka_client import KafkaClient
 from executors.key_files import read_keys
 from executors.logs import add_log_level, log_to_stderr
 from executors.supervision import watch_supervisor
+from executors.tracing import open_spans
 from topics.checks import InvalidRecord, count
 from topics.http_origin import parse_host_names
 from topics.keys import Keys, gateway_name
 from topics.records import Routes
+from topics.spans import Spans
 from topics.time_base import TimeBase
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -56,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         )
         keys = read_keys()
         settings = replace(settings, engine_key=keys.engine)
+        spans = open_spans("shoal-gateway", settings.gateway_id)
     except InvalidRecord as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 2
@@ -65,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.workers > 1:
             return asyncio.run(_workers(options, sys.argv[1:] if argv is None else argv).run())
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(options, settings, clock, keys))
+            runner.run(_serve(options, settings, clock, keys, spans))
     except InvalidKeysFile as error:
         print(f"gateway: {options.keys_file}: {error}", file=sys.stderr)
         return 2
@@ -93,7 +96,7 @@ def _workers(options: argparse.Namespace, argv: list[str]) -> WorkerProcesses:
 
 
 async def _serve(
-    options: argparse.Namespace, settings: GatewaySettings, clock: Clock, keys: Keys
+    options: argparse.Namespace, settings: GatewaySettings, clock: Clock, keys: Keys, spans: Spans
 ) -> None:
     loop = asyncio.get_running_loop()
     end, now = asyncio.Event(), asyncio.Event()
@@ -127,6 +130,7 @@ async def _serve(
             state_dir,
             keys_file,
             options.own_port,
+            spans,
         ) as gateway,
     ):
         table = gateway.table

@@ -27,13 +27,15 @@ from executors.gateway.model_selection import ModelSelector
 from executors.gateway.openai_format import ApiCall, error_body
 from executors.gateway.pending_routes import PendingArrival, count_once, pending_arrival
 from executors.gateway.proxy import Proxy
-from executors.gateway.request_headers import bearer_of, is_local, trace_headers
+from executors.gateway.request_headers import bearer_of, is_local
+from executors.gateway.request_spans import RequestSpans
 from executors.gateway.route_table import RouteTable
 from executors.gateway.wire.body_memory import BodyMemory
 from executors.gateway.wire.client_exchange import Exchange
 from topics.http_origin import HostRule, is_cross_site
 from topics.lora_adapters import kind_of_adapter
 from topics.scoring import ALL_REQUESTS, FALLBACK
+from topics.spans import NO_SPANS, Spans
 
 _TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 _PLAIN = b"text/plain; charset=utf-8"
@@ -59,6 +61,7 @@ class ApiApp:
         access: AccessControl,
         body_memory: BodyMemory,
         hosts: HostRule,
+        spans: Spans = NO_SPANS,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -69,6 +72,7 @@ class ApiApp:
         self._access = access
         self._body_memory = body_memory
         self._hosts = hosts
+        self._request_spans = RequestSpans(spans, clock)
         self._new_ids = (f"{settings.gateway_id}-{boot[:8]}-{n}" for n in itertools.count(1))
         self._ids_in_use: set[str] = set()
         self._waiting_for_routes = 0
@@ -278,7 +282,7 @@ class ApiApp:
             count_once(selection[0], call, pending)
             selection[0].count_class(selection[1])
         kind = router.kind_of(*lengths, media)
-        trace = trace_headers(exchange)
+        span, trace = self._request_spans.open(exchange, arrived_ns)
         request = InflightRequest(
             call, exchange, arrived_ns, name, spent_ns, trace, lengths[1], kind
         )
@@ -308,6 +312,7 @@ class ApiApp:
                 self._metrics.count_end(call.model, outcome.ending)
             request.stop_timer()
             self._metrics.observe_overhead(request.gateway_ns / 1e6)
+            self._request_spans.end(span, request, outcome)
 
     def _request_ids(self, exchange: Exchange) -> tuple[str, bytes]:
         """(id of the request for engines, which must be unique; id that the client sees)."""

@@ -27,6 +27,7 @@ from executors.gateway.wire.body_memory import BodyMemory
 from executors.gateway.wire.client_limits import ClientLimits
 from executors.gateway.wire.http_server import HttpServer
 from topics.http_origin import HostRule
+from topics.spans import NO_SPANS, Spans
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class Gateway:
         state_dir: Path | None = None,
         keys_file: Path | None = None,
         own_port: int | None = None,
+        spans: Spans = NO_SPANS,
     ) -> None:
         self.metrics = GatewayMetrics()
         self.meters: dict[str, ModelMeter] = {}
@@ -78,6 +80,7 @@ class Gateway:
             self._access,
             body_memory,
             HostRule(host, settings.host_names),
+            spans,
         )
         limits = ClientLimits(
             head_s=settings.head_real_s,

@@ -36,8 +36,8 @@ class InflightRequest:
     """The progress of one request. gateway_ns: real time that this process spent on it, without
     waiting for an engine, the client or a slot. headers: extra header lines for engines. traits:
     the properties that routing uses. on_sent: called with the request's kind and destination each
-    time the request is sent. tried_endpoints: instances to which the request was sent.
-    faulty_endpoints: instances that answered with an error of their own.
+    time the request is sent. sent_to: the last destination. tried_endpoints: instances to which the
+    request was sent. faulty_endpoints: instances that answered with an error of their own.
     """
 
     __slots__ = (
@@ -50,6 +50,7 @@ class InflightRequest:
         "id",
         "on_sent",
         "response_started",
+        "sent_to",
         "timer_start_ns",
         "traits",
         "tried_endpoints",
@@ -79,11 +80,13 @@ class InflightRequest:
         self.traits = RequestTraits(
             tokens, call.is_single_sequence, call.prefix_hash, kind, call.adapter
         )
+        self.sent_to = ""
         self.on_sent: Callable[[str, str], None] | None = None
         self.faulty_endpoints: tuple[Endpoint, ...] = ()
 
     def report_destination(self, to: str) -> None:
         """Report to `on_sent` that the request is sent to the group or path named `to`."""
+        self.sent_to = to
         if self.on_sent is not None:
             self.on_sent(self.traits.kind, to)
 

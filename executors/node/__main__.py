@@ -35,6 +35,7 @@ from executors.node.node_worker import NodeWorker, rules_for
 from executors.node.probe_schedule import ProbeSchedule
 from executors.node.state_store import StateFolderUnusable, StateStore
 from executors.supervision import shutdown_event, supervision_fds
+from executors.tracing import open_spans
 from topics.checks import InvalidRecord
 from topics.fleet import Status
 from topics.keys import Keys
@@ -46,6 +47,7 @@ async def run(
 ) -> None:
     """Run until SIGTERM or until the supervisor exits."""
     end = shutdown_event(asyncio.get_running_loop())
+    spans = open_spans("shoal-executor", config.executor)
     metrics, ports = Metrics(), EnginePorts(config.bind)
     boot = f"{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:8]}"
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5.0)
@@ -79,7 +81,7 @@ async def run(
             processes[node.node] = engines
             node_lock = NodeLock(node.node, boot, store.place, config.time_base.speed)
             workers[node.node] = NodeWorker(
-                node, config, engines, node_lock, metrics, publish, rules, load_feed
+                node, config, engines, node_lock, metrics, publish, rules, load_feed, spans
             )
 
         def set_launch_fault(node: str, fault: str) -> None:

@@ -21,8 +21,10 @@ from executors.node.executor_config import ExecutorConfig, NodeConfig
 from executors.node.executor_metrics import Metrics
 from executors.node.node_lock import NodeLock
 from executors.node.node_state import Command, InstanceRecord, Kill, Launch, NodeState, Rules, Wake
+from executors.node.start_spans import StartSpans
 from topics.checks import InvalidRecord
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status, host_of
+from topics.spans import NO_SPANS, Spans
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,7 @@ class NodeWorker:
         publish: Publish,
         rules: Rules,
         load_feed: str = "",
+        spans: Spans = NO_SPANS,
     ) -> None:
         self._node = node
         self._config = config
@@ -96,6 +99,7 @@ class NodeWorker:
         self._publish = publish
         self._rules = rules
         self._load_feed = load_feed
+        self._starts = StartSpans(spans, node.node)
         self._state = NodeState(node.node, node.pool)
         self._publishing: asyncio.Task[None] | None = None
         self._published: Status | None = None
@@ -179,6 +183,7 @@ class NodeWorker:
         for command in commands:
             self._execute(command, now_ms, used_ports)
         self._record_switch_times(before, now_ms)
+        self._starts.step(before, self._state, now_ms)
         if now_s >= self._save_due_s or _persistent_part(before) != _persistent_part(self._state):
             saved = self.engines.save(self._state)
             self._save_due_s = math.inf if saved else now_s + _SAVE_RETRY_S

@@ -123,6 +123,7 @@ def decision_row(decision: Decision, context: Row) -> Row:
         "over": decision.over_since_ms,
         "change": [[combo_words(combo), count] for combo, count in decision.change],
         "expires": decision.expires_ms,
+        "trace": decision.trace,
         **context,
     }
 

@@ -30,6 +30,7 @@ from streams.controller.control_state import ControlState, control_record_handle
 from streams.controller.control_topics import ControlTopics
 from streams.controller.controller_options import OperatorOptions
 from streams.controller.dead_letters import DeadLetters
+from streams.controller.decision_spans import DecisionSpans
 from streams.controller.declared_cluster import DeclaredCluster
 from streams.controller.declared_names import DeclaredNames
 from streams.controller.demand_sources import demand_sources, prometheus_queries
@@ -59,6 +60,7 @@ from streams.ports.serving_pods import ServingPods, report_at
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.ports.unmanaged_counts import UnmanagedServers
 from streams.solver.solver_client import Solver, solver_argv
+from streams.tracing import open_spans
 from streams.warm_up import warmed
 from topics.broker_clock import BrokerClock
 from topics.macs import Signer, Verifier
@@ -122,7 +124,7 @@ async def run_controller(
     clock = Clock(options.time_base, broker_ms=broker_clock.now_ms)
     # Invalid queries fail here, before this controller claims leadership.
     queries = prometheus_queries(config)
-    keys = read_keys()
+    keys, spans = read_keys(), open_spans("shoal-controller", options.controller_id)
     exposed = open_points(keys, security(), options.broker)
     for point in exposed:
         log.warning("open: %s (%s); to close it, %s", point.said, point.code, point.mend)
@@ -162,6 +164,7 @@ async def run_controller(
         refresh_ms=seal.valid_ms // 3,
     )
 
+    loop.traced = DecisionSpans(spans).traced
     provisioner = None
     if config.provision:
         provisioner = Provisioner(

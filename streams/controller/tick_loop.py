@@ -72,6 +72,9 @@ class TickResult:
     cpu_s: float
 
 
+Traced = Callable[[ControllerState, tuple[Effect, ...]], tuple[Effect, ...]]
+"""Adds traces to effects before they are published; the first argument is the state before them."""
+
 Watcher = Callable[[TickResult], None]
 """Called for every tick after its effects are passed to their ports; returns at once."""
 
@@ -94,6 +97,7 @@ class Loop:
     leads: Callable[[], bool]
     ticks: Ticks = field(default_factory=Ticks)
     watchers: tuple[Watcher, ...] = ()
+    traced: Traced = lambda _before, effects: effects
     pace: TickPacing = field(init=False)
     refresh_ms: int = REFRESH_MS
     late_s: Callable[[], Mapping[str, float]] = dict
@@ -127,7 +131,7 @@ class Loop:
         self.state, effects = decide(before, observation, cluster, now_ms)
         for answer in answers:
             _say_answer(answer)
-        for effect in effects:
+        for effect in self.traced(before, effects):
             self._carry_out(effect, cluster)
         took = time.process_time() - started
         self.ticks.count += 1

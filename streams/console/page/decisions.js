@@ -99,6 +99,7 @@ function Detail({ one, word, how, source }) {
     ${one.gap !== null && one.gap !== undefined ? html`<div><dt>Plan's gap</dt><dd>at most ${percent(one.gap)} above the cheapest plan</dd></div>` : null}
     ${source === "live" && one.planned_at > 0 && html`<${DecisionAlternatives} one=${one} key=${keyOf(one)} />`}
     ${one.codes.length > 0 && html`<div><dt>Codes</dt><dd>${one.codes.map((code) => html`<code>${code}</code> `)}</dd></div>`}
+    ${one.trace && html`<div><dt>Trace</dt><dd><code>${one.trace.split("-")[1]}</code></dd></div>`}
   </dl>`;
 }
 
