@@ -1,7 +1,7 @@
 """The cost of other ways to serve the demand of a run.
 
-There are three comparisons: a fleet sized for the peak, one GPU type only, and each model planned
-alone. All use the same planner, prices, SLOs, spot shares and guarantees
+There are four comparisons: a fleet sized for the peak, one GPU type only, each model planned alone,
+and all models planned together. All use the same planner, prices, SLOs, spot shares and guarantees
 (docs/explanation/summary.md describes them). Pure; the caller's clock limits the time.
 """
 
@@ -20,6 +20,7 @@ from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import strategy
 from streams.tools.up.observed_demand import MINUTE_MS, DemandSeen
 from streams.tools.up.run_state import Picture
+from streams.tools.up.run_story import TOGETHER
 
 _GAP = 0.005
 
@@ -119,6 +120,7 @@ class Comparisons:
                 yield one
             if len(self._cluster.services) > 1:
                 yield self.each_model_alone(stretches)
+                yield self.all_models_together(stretches)
         except OutOfTime:
             return
 
@@ -177,6 +179,11 @@ class Comparisons:
                 for pool_id, nodes in _nodes_used(made, cluster).items():
                     left[pool_id] -= nodes
         return Otherwise("each model alone", usd, missing / asked if asked else 0.0)
+
+    def all_models_together(self, stretches: Sequence[Window]) -> Otherwise:
+        """The declared cluster, planned again for each window as in the other comparisons."""
+        usd, unserved = self._over(self._cluster, stretches)
+        return Otherwise(TOGETHER, usd, unserved)
 
     def _over(self, cluster: Cluster, stretches: Sequence[Window]) -> tuple[float, float]:
         """(USD, unserved share) of `cluster`, planned for each of `stretches`. The demand of a

@@ -14,10 +14,13 @@ from streams.plain_text import several
 from streams.tools.up.event_log import Event, clock
 from streams.tools.up.observed_demand import DemandSeen
 
+TOGETHER = "all models together"
+"""Name of the comparison in which all models are planned together."""
 _FOLLOWS_MS = 240_000
 """Domain ms in which a decision counts as an answer to the last event."""
 _MOST_DECISIONS = 3
 _CENT = 0.005
+_UNSERVED = 0.005
 _WHY = {
     "sized for the peak": "capacity followed demand",
     "one GPU type": "each model runs on the GPU that serves it cheapest",
@@ -91,6 +94,20 @@ def spot_saving_usd(spans: Iterable[NodeSpan], cluster: Cluster) -> float:
     return found
 
 
+def _is_lesson(other: Mapping[str, Any], cost_usd: float) -> bool:
+    """Whether a comparison shows what the run paid for not knowing the demand."""
+    served = other["what"] == TOGETHER and other["unserved"] < _UNSERVED
+    return served and bool(other["usd"] <= cost_usd - _CENT)
+
+
+def _hindsight_line(together: Mapping[str, Any], cost_usd: float) -> str:
+    return (
+        f"all models together would have cost {together['usd']:.2f} USD with demand known in "
+        f"advance and nodes that start at once: start-ups, drains, reserves and lost nodes cost "
+        f"the other {cost_usd - together['usd']:.2f} USD"
+    )
+
+
 def saving_lines(summary: Mapping[str, Any]) -> list[str]:
     """The savings and their reasons as sentences. Empty without a comparison."""
     if not summary["otherwise"]:
@@ -99,13 +116,15 @@ def saving_lines(summary: Mapping[str, Any]) -> list[str]:
     share, spot = summary["mean_share_of_peak"], summary["spot_saving_usd"]
     lines = []
     for other in summary["otherwise"]:
+        if other["what"] == TOGETHER:
+            continue
         what, why = other["what"], _WHY[other["what"]]
         if what == "sized for the peak" and share is not None:
             why += f", which averaged {share:.0%} of the models' busiest minutes"
         name = "a fleet sized for the peak" if what == "sized for the peak" else what
         name += f" ({other['gpu']})" if "gpu" in other else ""
         difference = other["usd"] - cost
-        if other["unserved"] >= 0.005:
+        if other["unserved"] >= _UNSERVED:
             lines.append(
                 f"{name} would have served {1.0 - other['unserved']:.0%} of the demand, for "
                 f"{other['usd']:.2f} USD"
@@ -117,9 +136,10 @@ def saving_lines(summary: Mapping[str, Any]) -> list[str]:
             )
         elif difference <= -_CENT:
             lines.append(
-                f"{name} would have cost {-difference:.2f} USD less, without start-ups and lost "
-                "nodes"
+                f"{name} would have cost {other['usd']:.2f} USD, {-difference:.2f} USD less, with "
+                "demand known in advance and nodes that start at once"
             )
+    lines += [_hindsight_line(one, cost) for one in summary["otherwise"] if _is_lesson(one, cost)]
     if spot >= _CENT:
         lines.append(f"spot nodes saved {spot:.2f} USD against on-demand nodes of the same kind")
     attained = summary["slo_attainment"]

@@ -99,13 +99,15 @@ def test_each_policy_costs_what_its_plans_cost(cluster: Cluster) -> None:
     known = demand_of(10, {"mini": [2] * 5 + [20] * 5, "small": [30] * 5 + [3] * 5})
     stretches = windows(known, START_MS, START_MS + 600_000, 300.0)
     one = comparisons(cluster)
-    peak, best, alone = one.all(known, stretches)
-    assert (peak.what, best.what, alone.what) == (
-        "sized for the peak", "one GPU type", "each model alone"
+    peak, best, alone, together = one.all(known, stretches)
+    assert (peak.what, best.what, alone.what, together.what) == (
+        "sized for the peak", "one GPU type", "each model alone", "all models together"
     )  # fmt: skip
     assert best.detail in ("L4", "L40S")
     assert max(peak.unserved, best.unserved, alone.unserved) < 0.005
     assert 0.0 < alone.usd < peak.usd
+    # Nodes of one model are nodes of the cluster, so sharing them costs at most the planning gap.
+    assert 0.0 < together.usd <= alone.usd * 1.005
     always = [Window(window.hours, known.peak(known.minutes())) for window in stretches]
     assert one.each_model_alone(always).usd >= one.sized_for_the_peak(known, stretches).usd * 0.99
 

@@ -83,13 +83,17 @@ def test_savings_are_told_with_their_reason() -> None:
         {"what": "sized for the peak", "usd": 5.0, "unserved": 0.0},
         {"what": "one rented GPU type", "usd": 8.0, "unserved": 0.0, "gpu": "L40S"},
         {"what": "each model alone", "usd": 3.9, "unserved": 0.0},
+        {"what": "all models together", "usd": 3.7, "unserved": 0.0},
     ]
     assert saving_lines(summary(otherwise=others, spot_saving_usd=0.5)) == [
         "saved 1.00 USD (20%) against a fleet sized for the peak: capacity followed demand, which "
         "averaged 62% of the models' busiest minutes",
         "saved 4.00 USD (50%) against one rented GPU type (L40S): each model runs on the GPU that "
         "serves it cheapest",
-        "each model alone would have cost 0.10 USD less, without start-ups and lost nodes",
+        "each model alone would have cost 3.90 USD, 0.10 USD less, with demand known in advance "
+        "and nodes that start at once",
+        "all models together would have cost 3.70 USD with demand known in advance and nodes that "
+        "start at once: start-ups, drains, reserves and lost nodes cost the other 0.30 USD",
         "spot nodes saved 0.50 USD against on-demand nodes of the same kind",
         "98.5% of the requests met their SLO; the least was 96.4% for code",
     ]
