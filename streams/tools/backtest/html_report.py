@@ -11,18 +11,29 @@ from pathlib import Path
 from autoscaler.simulation.hindsight import hindsight_cost
 from autoscaler.simulation.policies.registry import POLICIES
 from streams.html_text import escaped
-from streams.tools.backtest.backtest_report import Backtest, Row, table
+from streams.tools.backtest.backtest_report import WITHIN, Backtest, Row, table
 from streams.tools.backtest.backtest_runs import spread
 from streams.tools.backtest.svg_charts import Series, line_chart
 
 STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;color:#1d2733;max-width:900px;margin:2em auto;padding:0 1em}
-h1{font-size:1.5em;margin-bottom:0}h2{font-size:1.15em;margin-top:2em}
+:root{color-scheme:light dark;--ink:#1d2733;--quiet:#4a5866;--page:#fff;--line:#ccd4dc;
+--grid:#e6ebf0;--ours:#eef5fd}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e6ebf0;--quiet:#aab6c2;--page:#12181f;
+--line:#46525e;--grid:#2a343e;--ours:#1b3049}.series{filter:brightness(1.6) saturate(.9)}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);max-width:900px;
+margin:2em auto;padding:0 1em}
+h1{font-size:1.5em;margin-bottom:0;overflow-wrap:anywhere}h2{font-size:1.15em;margin-top:2em}
+.wide{overflow-x:auto}
 table{border-collapse:collapse;font-size:.9em;width:100%}th,td{padding:.25em .5em;text-align:right}
-th:first-child,td:first-child{text-align:left}th{border-bottom:2px solid #ccd4dc}
-td{border-bottom:1px solid #e6ebf0}tr.ours td{font-weight:600;background:#eef5fd}
-svg{width:100%;height:auto}.grid{stroke:#e6ebf0}.tick,.legend{font-size:11px;fill:#4a5866}
-.label{font-size:12px;fill:#1d2733}p.small,li{font-size:.9em;color:#4a5866}
+th:first-child,td:first-child{text-align:left}th{border-bottom:2px solid var(--line)}
+td{border-bottom:1px solid var(--grid)}tr.ours td{font-weight:600;background:var(--ours)}
+svg{width:100%;height:auto}.grid{stroke:var(--grid)}.tick,.legend{font-size:11px;fill:var(--quiet)}
+.label{font-size:12px;fill:var(--ink)}.ring{stroke:var(--page)}
+p.small,li{font-size:.9em;color:var(--quiet)}
+@media print{:root{color-scheme:light}body{max-width:none;margin:0;padding:0;font-size:10pt}
+h2{break-after:avoid}svg,tr,li{break-inside:avoid}thead{display:table-header-group}
+.wide{overflow:visible}tr.ours td{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+@page{size:A4;margin:15mm}}
 """
 
 
@@ -38,8 +49,9 @@ def page(found: Backtest) -> str:
     names = ", ".join(Path(trace).name for trace in (*found.traces, *found.also))
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
+        "<meta name='viewport' content='width=device-width'>",
         f"<title>Backtest of {escaped(names)}</title><style>{STYLE}</style>",
-        f"<h1>Backtest of {escaped(names)}</h1>",
+        f"<main><h1>Backtest of {escaped(names)}</h1>",
         f"<p>{found.size}.</p>",
         _headline(found),
         _table(found),
@@ -47,6 +59,7 @@ def page(found: Backtest) -> str:
         f"<p class='small'>{_CURVES if found.curves else _POINTS} Thin lines are the middle "
         "90% over traces and seeds, where there are several. Up and to the left is better.</p>",
         _curves(found),
+        _what_if(found),
         f"<h2>Demand and fleet over time{', first trace' if found.also else ''}</h2>",
         _demand(found),
         _spend(found),
@@ -57,7 +70,7 @@ def page(found: Backtest) -> str:
         "the first possible request, to the end of the trace. A request meets its SLO if its time "
         "to first token and its mean time per output token are within the model's limits; "
         "everything that arrived counts. Reaction is the mean time for which demand exceeds what "
-        "the ordered fleet can carry.</p></html>\n",
+        "the ordered fleet can carry.</p></main></html>\n",
     ]
     return "\n".join(parts)
 
@@ -68,7 +81,7 @@ def _headline(found: Backtest) -> str:
     others = [row for row in found.rows if not row.policy.startswith("shoal")]
     if ours is None or not others:
         return ""
-    goal = ours.mean("slo_attainment") - 0.005
+    goal = ours.mean("slo_attainment") - WITHIN
     equal = [row for row in others if row.mean("slo_attainment") >= goal]
     text = (
         f"Shoal: {ours.mean('cost_usd'):.2f} USD, "
@@ -85,12 +98,49 @@ def _headline(found: Backtest) -> str:
 
 def _table(found: Backtest) -> str:
     header, *lines = table(found)
-    rows = ["<table><tr>" + "".join(f"<th>{escaped(cell)}</th>" for cell in header) + "</tr>"]
-    for line in lines:
-        mark = " class='ours'" if line[0] == "shoal" else ""
+    return _html_table("Policies", header, [(line, line[0] == "shoal") for line in lines])
+
+
+def _html_table(
+    name: str, header: Sequence[str], lines: Sequence[tuple[Sequence[str], bool]]
+) -> str:
+    """A table. name: for screen readers. lines: cells of a row, and whether it is emphasised."""
+    around = f"<div class='wide' tabindex='0' role='region' aria-label='{name}'>"
+    head = "".join(f"<th scope='col'>{escaped(cell)}</th>" for cell in header)
+    rows = [f"{around}<table><thead><tr>{head}</tr></thead><tbody>"]
+    for line, is_ours in lines:
+        mark = " class='ours'" if is_ours else ""
         cells = "".join(f"<td>{escaped(cell)}</td>" for cell in line)
         rows.append(f"<tr{mark}>{cells}</tr>")
-    return "".join([*rows, "</table>"])
+    return "".join([*rows, "</tbody></table></div>"])
+
+
+def _what_if(found: Backtest) -> str:
+    """A table of every swept setting, with its differences from Shoal as it ran."""
+    ours = next((row for row in found.rows if row.policy == "shoal"), None)
+    if ours is None or not found.curves:
+        return ""
+    usd, share = ours.mean("cost_usd"), ours.mean("slo_attainment")
+    lines = []
+    for name, rows in found.curves.items():
+        for row in sorted(rows, key=lambda one: one.knob):
+            cost, met = row.mean("cost_usd"), row.mean("slo_attainment")
+            cells = (
+                name,
+                POLICIES[name].knob,
+                f"{row.knob:g}",
+                f"{cost:.2f}",
+                f"{100.0 * (cost / usd - 1.0):+.1f}%" if usd else "-",
+                f"{100.0 * met:.2f}%",
+                f"{100.0 * (met - share):+.2f}",
+            )
+            lines.append((cells, cost < usd and met >= share - WITHIN and name != "shoal"))
+    header = ("policy", "knob", "setting", "USD", "cost", "SLO met", "points")
+    return (
+        "<h2>What if</h2><p class='small'>Each row is a run with another setting. Cost and points "
+        "are differences from Shoal as it ran. Marked rows are other policies that cost less and "
+        f"attain as much (within 0.5 points).</p>{_html_table('Settings', header, lines)}"
+    )
 
 
 def _curves(found: Backtest) -> str:

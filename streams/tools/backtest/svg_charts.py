@@ -84,10 +84,10 @@ def line_chart(
     parts.append(f'<text class="label" transform="translate(14 {across:.0f}) rotate(-90)" '
                  f'text-anchor="middle">{escaped(y_label)}</text>')  # fmt: skip
     for index, one in enumerate(series):
-        parts += _drawn(one, colour(index), at, low_y)
+        parts += ['<g class="series">', *_drawn(one, colour(index), at, low_y)]
         down, right = _TOP + 10 + 18 * index, WIDTH - _RIGHT + 16
         parts.append(f'<rect x="{right}" y="{down - 8}" width="12" height="8" '
-                     f'fill="{colour(index)}"/>')  # fmt: skip
+                     f'fill="{colour(index)}"/></g>')  # fmt: skip
         parts.append(f'<text class="legend" x="{right + 18}" y="{down}">{escaped(one.name)}</text>')
     parts.append("</svg>")
     return "".join(parts)
@@ -122,7 +122,7 @@ def _drawn(
     if one.mark:
         x, y = at(one.mark)
         title = f"{escaped(one.name)}: {one.mark[0]:.4g}, {one.mark[1]:.4g}"
-        parts.append(f'<circle cx="{x}" cy="{y}" r="6" fill="{stroke}" stroke="#fff" '
+        parts.append(f'<circle cx="{x}" cy="{y}" r="6" class="ring" fill="{stroke}" stroke="#fff" '
                      f'stroke-width="1.5"><title>{title}</title></circle>')  # fmt: skip
     return parts
 
