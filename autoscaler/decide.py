@@ -16,9 +16,10 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
 from autoscaler.planning.time_limits import drain_warnings
-from autoscaler.state.controller_state import ControllerState, ModelState, Observation
+from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.decision_record import notice
 from autoscaler.state.effects import Effect, SolveRequested
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.operator_controls import active_controls, control_notices, retained_notices
 from autoscaler.tick.apply_plans import apply_plans
 from autoscaler.tick.observe import observe
@@ -95,4 +96,6 @@ def _drains_too_short(cluster: Cluster, models: Mapping[str, ModelState]) -> dic
     if cluster.policy.drain_timeout_s <= 0.0:
         return {}
     acting = {service.model: service for service in cluster.services if service.managed}
-    return drain_warnings(acting, cluster.policy, {m: state.lengths for m, state in models.items()})
+    return drain_warnings(
+        acting, cluster.policy, {m: state.estimate.lengths for m, state in models.items()}
+    )

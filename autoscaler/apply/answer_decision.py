@@ -8,7 +8,7 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.reason import Reason
 from autoscaler.model.prediction_drift import expected_s
 from autoscaler.model.tick_fleet import TickFleet
-from autoscaler.state.controller_state import ModelState
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView
 from topics.reason_codes import ReasonCode
 
@@ -18,7 +18,7 @@ def decision_kind(asked: RequestedAnswer, state: ModelState, done: AppliedChange
     superfluous."""
     outward = bool(done.started or done.switched) and not asked.is_full
     kind = "scale_out" if outward else done.kind
-    return "replace" if kind == "scale_out" and state.lost_ms else kind
+    return "replace" if kind == "scale_out" and state.capacity.lost_ms else kind
 
 
 def change_reasons(
@@ -52,15 +52,15 @@ def plan_reasons(asked: RequestedAnswer, view: ModelView, kind: str) -> tuple[Re
         triggers = asked.pending.reasons
         replanned = Reason(ReasonCode.REPLANNED, model, because=triggers)
         excess = any(why.code is ReasonCode.EXCESS for why in triggers)
-        if kind == "scale_in" and excess and state.target_why is not None:
-            return state.target_why, replanned
+        if kind == "scale_in" and excess and state.target.why is not None:
+            return state.target.why, replanned
         return (replanned,)
     if kind == "replace":
         return (Reason(ReasonCode.CAPACITY_LOST, model),)
     floor = Reason(ReasonCode.FLOOR, model, quantities=(view.service.min_instances,))
     if view.groups < view.service.min_instances and view.groups:
         return (floor,)
-    if view.groups and not state.overload_since_ms and state.derate == 1.0:
-        rates = view.planned_req_per_s, state.target_req_per_s
+    if view.groups and not state.target.overload_since_ms and state.capacity.derate == 1.0:
+        rates = view.planned_req_per_s, state.target.req_per_s
         return (Reason(ReasonCode.LENGTHS_WORTH, model, quantities=rates),)
-    return (floor if state.target_why is None else state.target_why,)
+    return (floor if state.target.why is None else state.target.why,)

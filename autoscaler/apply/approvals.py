@@ -21,8 +21,8 @@ from autoscaler.domain.reason import Reason
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.rollout.diff import FreeCapacity
 from autoscaler.rollout.serving_group import ServingGroup
-from autoscaler.state.controller_state import ModelState, PendingApproval
 from autoscaler.state.decision_record import notice
+from autoscaler.state.model_state import ModelState, PendingApproval
 from autoscaler.state.model_view import ModelView
 from autoscaler.state.replan_trigger import partly_applied
 from topics.controls import Control
@@ -50,11 +50,14 @@ def propose(
     # second.
     state = replace(
         state,
-        unmet_req_per_s=state.target_req_per_s,
-        unmet_until_ms=fleet.now_ms + ASK_AGAIN_MS,
-        has_unserved=False,
+        infeasibility=replace(
+            state.infeasibility,
+            attempted_req_per_s=state.target.req_per_s,
+            retry_at_ms=fleet.now_ms + ASK_AGAIN_MS,
+            has_unserved=False,
+        ),
     )
-    known = state.proposal
+    known = state.advisory.proposal
     if known is not None and known.change == done.change:
         return [], state
     within_s = fleet.cluster.policy.approve_within_s
@@ -70,17 +73,19 @@ def propose(
         expires_ms,
     )
     said = replace(decision, applied=False, expires_ms=expires_ms)
-    return [said], replace(state, proposal=proposal)
+    return [said], replace(state, advisory=replace(state.advisory, proposal=proposal))
 
 
 def resolve_approvals(fleet: TickFleet, site: FreeCapacity) -> AppliedPlan:
     """Apply approved proposals; drop rejected and expired proposals."""
-    waiting = [s for s in fleet.cluster.services if fleet.models[s.model].proposal is not None]
+    waiting = [
+        s for s in fleet.cluster.services if fleet.models[s.model].advisory.proposal is not None
+    ]
     if not waiting:
         return AppliedPlan(fleet.groups, site, fleet.models)
     changes = FleetChanges(fleet, site)
     for service in waiting:
-        proposal = fleet.models[service.model].proposal
+        proposal = fleet.models[service.model].advisory.proposal
         assert proposal is not None  # noqa: S101  the filter above
         if not _ended(proposal, service, changes):
             _resolve(proposal, service, changes)
@@ -93,19 +98,28 @@ def _ended(proposal: PendingApproval, service: Service, changes: FleetChanges) -
     fleet, model = changes.fleet, service.model
     state, number = changes.models[model], (float(proposal.number),)
     if service.mode is not Mode.APPROVE:
-        changes.models[model] = replace(state, proposal=None, unmet_until_ms=0)
+        changes.models[model] = _without_proposal(state)
         return True
     if fleet.now_ms >= proposal.expires_ms:
-        changes.models[model] = replace(state, proposal=None, unmet_until_ms=0)
+        changes.models[model] = _without_proposal(state)
         ended = Reason(ReasonCode.PROPOSAL_EXPIRED, model, (), number)
     elif any(count < 0 for _, count in proposal.change) and not fleet.views[model].covers:
-        changes.models[model] = replace(state, proposal=None)
+        changes.models[model] = replace(state, advisory=replace(state.advisory, proposal=None))
         ended = Reason(ReasonCode.PROPOSAL_WITHDRAWN, model, (), number, because=(NOT_COVERED,))
     else:
         return False
     if not proposal.rejected:
         changes.decisions.append(notice(model, ended, fleet.now_ms))
     return True
+
+
+def _without_proposal(state: ModelState) -> ModelState:
+    """`state` after its proposal has ended; the planner may be asked again at once."""
+    return replace(
+        state,
+        advisory=replace(state.advisory, proposal=None),
+        infeasibility=replace(state.infeasibility, retry_at_ms=0),
+    )
 
 
 def _resolve(proposal: PendingApproval, service: Service, changes: FleetChanges) -> None:
@@ -116,7 +130,9 @@ def _resolve(proposal: PendingApproval, service: Service, changes: FleetChanges)
     if verdict is None or verdict.leader_token != before.leader_token or proposal.rejected:
         return
     if not verdict.active:
-        changes.models[model] = replace(state, proposal=replace(proposal, rejected=True))
+        changes.models[model] = replace(
+            state, advisory=replace(state.advisory, proposal=replace(proposal, rejected=True))
+        )
         rejected = _decided_controls(ReasonCode.PROPOSAL_REJECTED, proposal, verdict, model)
         changes.decisions.append(notice(model, rejected, fleet.now_ms))
         return
@@ -124,7 +140,7 @@ def _resolve(proposal: PendingApproval, service: Service, changes: FleetChanges)
     change, why = _still_valid(proposal, counting, fleet.views[model], fleet)
     done = apply_change(change, service, counting, changes.groups, changes.site, state, fleet)
     changes.keep(done, model)
-    changes.models[model] = replace(done.state, proposal=None, unmet_until_ms=0)
+    changes.models[model] = _without_proposal(done.state)
     missing = tuple(part for part in (why, done.left_out) if part is not None)
     if missing:
         changes.replan.append(partly_applied(model, *missing))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from autoscaler.domain.reason import Reason, codes_of
 from autoscaler.explain.reason_texts import joined
 from autoscaler.model.tick_fleet import TickFleet
-from autoscaler.state.controller_state import ModelState
+from autoscaler.state.model_state import ModelState
 from topics.decisions import Decision
 
 
@@ -34,7 +34,7 @@ def decision_about(
         applied=applied,
         reason=joined(why),
         codes=codes_of(why),
-        demand_req_per_s=round(state.target_req_per_s, 4),
+        demand_req_per_s=round(state.target.req_per_s, 4),
         capacity_req_per_s=round(fleet.views[model].raw_req_per_s, 4),
         cost_delta_usd_per_h=round(usd_per_h, 4),
         over_since_ms=over_since_ms,

@@ -16,7 +16,7 @@ from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.rollout.diff import FreeCapacity, start
 from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.rollout.waves import retire
-from autoscaler.state.controller_state import ModelState
+from autoscaler.state.model_state import ModelState
 
 
 def defragment(

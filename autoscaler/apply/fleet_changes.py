@@ -10,7 +10,7 @@ from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.diff import FreeCapacity
 from autoscaler.rollout.serving_group import ServingGroup
-from autoscaler.state.controller_state import ModelState
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.replan_trigger import Trigger
 from topics.decisions import Decision
 

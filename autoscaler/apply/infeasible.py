@@ -14,8 +14,8 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.reason import Reason, about
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.planning.planner_messages import PlanAnswer
-from autoscaler.state.controller_state import ModelState
 from autoscaler.state.decision_record import NOTICE_INTERVAL_MS
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
@@ -40,23 +40,29 @@ def unmet_demand(
     difference is requested at once.
     """
     now_ms = fleet.now_ms
-    short, sought = short * state.derate, sought * state.derate
+    short, sought = short * state.capacity.derate, sought * state.capacity.derate
     served = short <= RATE_EPSILON
-    until_ms = now_ms + ASK_AGAIN_MS
-    state = replace(state, unmet_req_per_s=sought, unmet_until_ms=until_ms, has_unserved=not served)
+    known = replace(
+        state.infeasibility,
+        attempted_req_per_s=sought,
+        retry_at_ms=now_ms + ASK_AGAIN_MS,
+        has_unserved=not served,
+    )
+    state = replace(state, infeasibility=known)
     if served and runs >= service.min_instances:
         return [], state
-    if state.shortage_noticed_ms and now_ms - state.shortage_noticed_ms < NOTICE_INTERVAL_MS:
+    noticed_ms = known.shortage_noticed_ms
+    if noticed_ms and now_ms - noticed_ms < NOTICE_INTERVAL_MS:
         return [], state
     model = service.model
     bound = (why for why in answer.binding if _concerns(why.subject, service, fleet))
     limits = (*about(answer.notes, model), *bound) or (Reason(ReasonCode.NOTHING_MORE, model),)
-    state = replace(state, shortage_noticed_ms=now_ms)
+    state = replace(state, infeasibility=replace(known, shortage_noticed_ms=now_ms))
     code, figures = ReasonCode.UNSERVED, (short, sought)
     if served:
         code, figures = ReasonCode.FLOOR_UNMET, (float(service.min_instances), float(runs))
     why = Reason(code, model, quantities=figures, because=limits)
-    over_ms = state.overload_since_ms
+    over_ms = state.target.overload_since_ms
     decision = decision_about(
         fleet, model, "infeasible", [why], state, applied=False, over_since_ms=over_ms
     )
@@ -75,12 +81,13 @@ def slo_unattainable(
     target: the planned combos of `service`.
     """
     late = any(not fleet.combos[i].meets_slo for i in target if i in fleet.combos)
-    again_ms = state.slo_noticed_ms + NOTICE_INTERVAL_MS
-    if not late or (state.slo_noticed_ms and fleet.now_ms < again_ms):
+    noticed_ms = state.infeasibility.slo_noticed_ms
+    if not late or (noticed_ms and fleet.now_ms < noticed_ms + NOTICE_INTERVAL_MS):
         return [], state
     why = about(answer.notes, service.model) or (Reason(ReasonCode.OUTSIDE_SLO, service.model),)
     decision = decision_about(fleet, service.model, "infeasible", why, state, applied=False)
-    return [decision], replace(state, slo_noticed_ms=fleet.now_ms)
+    noticed = replace(state.infeasibility, slo_noticed_ms=fleet.now_ms)
+    return [decision], replace(state, infeasibility=noticed)
 
 
 def constraints_violated(
@@ -97,12 +104,14 @@ def constraints_violated(
         if promise.code is not ReasonCode.PROMISED_FLOOR
     ]
     told = tuple(promise.code for promise in broken)
-    again_ms = state.violations_noticed_ms + _PROMISE_AGAIN_MS
-    again = not state.violations_noticed_ms or fleet.now_ms >= again_ms
-    if not broken or not (again or set(told) - set(state.violations_noticed)):
-        return [], replace(state, violations_noticed=told)
+    known = state.infeasibility
+    noticed_ms = known.violations_noticed_ms
+    again = not noticed_ms or fleet.now_ms >= noticed_ms + _PROMISE_AGAIN_MS
+    if not broken or not (again or set(told) - set(known.violations_noticed)):
+        return [], replace(state, infeasibility=replace(known, violations_noticed=told))
     decision = decision_about(fleet, service.model, "infeasible", broken, state, applied=False)
-    return [decision], replace(state, violations_noticed_ms=fleet.now_ms, violations_noticed=told)
+    known = replace(known, violations_noticed_ms=fleet.now_ms, violations_noticed=told)
+    return [decision], replace(state, infeasibility=known)
 
 
 def _concerns(subject: str, service: Service, fleet: TickFleet) -> bool:

@@ -23,7 +23,7 @@ from autoscaler.rollout.reversal_limit import after_move
 from autoscaler.rollout.role_switch import SwitchRoom, in_place
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.waves import retire
-from autoscaler.state.controller_state import ModelState
+from autoscaler.state.model_state import Hysteresis, ModelState
 from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from topics.reason_codes import ReasonCode
 
@@ -111,7 +111,9 @@ def apply_change(
     after = tuple(group.name for group in placed.groups)
     kept |= {g.name: replace(retire(g, fleet.now_ms, after), yields=yields) for g in leave}
     if makes_room:
-        state = replace(state, preemption_until_ms=fleet.now_ms + _MAKE_ROOM_MS)
+        until_ms = fleet.now_ms + _MAKE_ROOM_MS
+        unmet = replace(state.infeasibility, preemption_until_ms=until_ms)
+        state = replace(state, infeasibility=unmet)
     come = (*placed.groups, *switched)
     going = (*leave, *(groups[name] for name in sorted(was)))
     if come or going:
@@ -173,7 +175,7 @@ def room_to_switch(
         for group in known
         if sight.views[group.name].all_ready
     }
-    needed = view.raw_for(view.state.target_req_per_s)
+    needed = view.raw_for(view.state.target.req_per_s)
     spare = max(0.0, sum(ready.values()) - needed)
     if gains and slo_pressure(view.demand, service):
         at_a_time = service.max_leaving_req_per_s([*ready.values(), *away])
@@ -194,19 +196,20 @@ def after_change(
     """The state after a change of capacity. both: whether combos were both added and removed; then
     the change is no reversal if the capacity stays about equal. outward: whether the change counts
     as an addition, however small."""
-    turns, now_ms = state.turns, view.now_ms
+    turns, now_ms = state.hysteresis.reversals, view.now_ms
     exchange = both and is_exchange(net_req_per_s, view) and not outward
     out = outward or (net_req_per_s > 0.0 and not exchange)
     into = net_req_per_s < 0.0 and not exchange and not outward
     if out or into:
         turns = after_move(turns, "out" if out else "in", now_ms)
+    last_out_ms = now_ms if out else state.hysteresis.last_out_ms
+    state = replace(state, hysteresis=Hysteresis(turns, last_out_ms))
+    if not out:
+        return state
     return replace(
         state,
-        turns=turns,
-        last_out_ms=now_ms if out else state.last_out_ms,
-        last_in_ms=now_ms if into else state.last_in_ms,
-        overload_since_ms=0 if out else state.overload_since_ms,
-        lost_ms=0 if out else state.lost_ms,
+        target=replace(state.target, overload_since_ms=0),
+        capacity=replace(state.capacity, lost_ms=0),
     )
 
 
@@ -233,7 +236,7 @@ def _affordable(
     left_out = no_room(unplaced)
     view = fleet.views[service.model]
     spare = raw_req_per_s(counting, fleet.combos) + raw_req_per_s(placed, fleet.combos)
-    spare -= view.raw_for(view.state.target_req_per_s)
+    spare -= view.raw_for(view.state.target.req_per_s)
     budget = max(0.0, spare)
     if change.makes_room and not switches:
         each = (raw_req_per_s([group], fleet.combos) for group in counting)

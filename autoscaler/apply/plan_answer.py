@@ -101,9 +101,13 @@ def _note_limits(asked: RequestedAnswer, service: Service, changes: FleetChanges
     changes.report(model, constraints_violated(asked.answer, state, service, fleet))
     state = changes.models[model]
     is_over = asked.is_full and not asked.leaving
-    until_ms = 0 if is_over else state.preemption_until_ms
+    until_ms = 0 if is_over else state.infeasibility.preemption_until_ms
     split = asked.split(model)
-    changes.models[model] = replace(state, traffic_split=split, preemption_until_ms=until_ms)
+    changes.models[model] = replace(
+        state,
+        target=replace(state.target, traffic_split=split),
+        infeasibility=replace(state.infeasibility, preemption_until_ms=until_ms),
+    )
 
 
 def _apply_to_model(
@@ -178,7 +182,7 @@ def _decide(
     model, fleet, state = service.model, changes.fleet, changes.models[service.model]
     reasons = change_reasons(asked, state, fleet, service, done)
     kind = decision_kind(asked, state, done)
-    over_ms = state.overload_since_ms if kind in ("scale_out", "replace") else 0
+    over_ms = state.target.overload_since_ms if kind in ("scale_out", "replace") else 0
     usd = done.delta_usd_per_h
     decision = decision_about(fleet, model, kind, reasons, state, True, usd, over_ms, done.change)
     if service.mode is Mode.APPROVE:
@@ -187,7 +191,9 @@ def _decide(
     changes.keep(done, model)
     if done.started or done.going:
         changes.decisions.append(decision)
-    elif asked.is_full and fleet.models[model].traffic_split.differs(state.traffic_split):
+    elif asked.is_full and fleet.models[model].target.traffic_split.differs(
+        state.target.traffic_split
+    ):
         because = plan_reasons(asked, fleet.views[model], "")
         why = Reason(ReasonCode.DIVIDED_ANEW, model, because=because)
         changes.decisions.append(notice(model, why, fleet.now_ms))
@@ -221,14 +227,15 @@ def _report_unmet(
 def _wait_for_room(asked: RequestedAnswer, order: Iterable[Service], changes: FleetChanges) -> None:
     """Let the models that need the room wait until the leaving groups are gone."""
     models = [service.model for service in order]
-    until_ms = max((changes.models[m].preemption_until_ms for m in models), default=0)
+    until_ms = max((changes.models[m].infeasibility.preemption_until_ms for m in models), default=0)
     if until_ms <= changes.fleet.now_ms:
         return
     for model in models:
         is_changed = asked.counts.get(model) != asked.asked.get(model)
         if asked.short_req_per_s(model) or is_changed:
-            state = replace(changes.models[model], preemption_until_ms=until_ms)
-            changes.models[model] = state
+            state = changes.models[model]
+            unmet = replace(state.infeasibility, preemption_until_ms=until_ms)
+            changes.models[model] = replace(state, infeasibility=unmet)
 
 
 def _requested_change(
@@ -278,5 +285,5 @@ def _full_change(
     why = scale_in_veto(view, adds, removes, asked.short_req_per_s(model), fleet)
     if why is None:
         return Change(adds, removes)
-    is_short = view.planned_req_per_s < view.state.target_req_per_s * (1 - RATE_EPSILON)
+    is_short = view.planned_req_per_s < view.state.target.req_per_s * (1 - RATE_EPSILON)
     return Change(adds, Counter(), why) if is_short else _NO_CHANGE

@@ -14,7 +14,7 @@ from autoscaler.apply.scale_in_guards import raw_req_per_s_of, scale_in_veto
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.reason import Reason
 from autoscaler.model.tick_fleet import TickFleet
-from autoscaler.state.controller_state import ModelState
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
@@ -25,14 +25,14 @@ def recommend(
 ) -> tuple[list[Decision], ModelState]:
     """Store the recommendation in the state, from which the next plan starts."""
     model, now_ms = service.model, fleet.now_ms
-    before, planned = Counter(dict(state.recommended)), asked.planned(model)
+    before, planned = Counter(dict(state.advisory.recommended)), asked.planned(model)
     difference = Counter(planned)
     difference.subtract(before)
     change = Counter({combo: n for combo, n in difference.items() if n})
     view = fleet.views[model]
     adds, removes = +change, -change
     if removes and scale_in_veto(view, adds, removes, 0.0, fleet):
-        change = adds if view.planned_req_per_s < state.target_req_per_s else Counter()
+        change = adds if view.planned_req_per_s < state.target.req_per_s else Counter()
         removes = Counter()
     told: list[Decision] = []
     if change:
@@ -40,17 +40,16 @@ def recommend(
         kind = kind_of(outward, bool(removes))
         usd = sum(fleet.combos[i].usd_per_h * n for i, n in change.items() if i in fleet.combos)
         why = *plan_reasons(asked, view, kind), Reason(ReasonCode.COST, quantities=(usd,))
-        over_ms = state.overload_since_ms if outward else 0
+        over_ms = state.target.overload_since_ms if outward else 0
         named = tuple(sorted(change.items()))
         told.append(decision_about(fleet, model, kind, why, state, False, usd, over_ms, named))
         after = Counter(planned) if removes else before + change
         net = raw_req_per_s_of(change, fleet.combos)
-        state = replace(
-            after_change(state, net, outward and bool(removes), view),
-            recommended=tuple(sorted((+after).items())),
-            recommended_ms=now_ms,
-        )
-    runs = sum(count for _, count in state.recommended)
+        counts = tuple(sorted((+after).items()))
+        advisory = replace(state.advisory, recommended=counts, recommended_ms=now_ms)
+        state = after_change(state, net, outward and bool(removes), view)
+        state = replace(state, advisory=advisory)
+    runs = sum(count for _, count in state.advisory.recommended)
     short = asked.short_req_per_s(model)
     if short > RATE_EPSILON or (not +change and runs < service.min_instances):
         sought = asked.demand_req_per_s[model]

@@ -32,12 +32,12 @@ def scale_in_veto(
     if view.frozen is not None:
         return scale_in_paused(view.frozen)
     # Use the real fleet, because the view counts an open proposal as applied.
-    proposal = view.state.proposal
+    proposal = view.state.advisory.proposal
     waiting = dict(proposal.change) if proposal is not None and not proposal.rejected else {}
     raw = view.raw_req_per_s - raw_req_per_s_of(waiting, fleet.combos)
     change = raw_req_per_s_of(adds, fleet.combos) - raw_req_per_s_of(removes, fleet.combos)
     # Even an increase within the planned capacity may need the capacity that would be removed.
-    present = max(view.state.target_req_per_s, sizing_rate(view.demand, view.policy).req_per_s)
+    present = max(view.state.target.req_per_s, sizing_rate(view.demand, view.policy).req_per_s)
     if short <= RATE_EPSILON and raw + change < view.raw_for(present) * (1 - RATE_EPSILON):
         return NOT_COVERED
     if change >= -RATE_EPSILON:
@@ -62,10 +62,12 @@ def scale_in_allowed(view: ModelView, now_ms: int) -> bool:
 def reversal_veto(view: ModelView, now_ms: int) -> Reason | None:
     """The reason why a removal is not allowed: it is too soon after the last addition, or exceeds
     the limit of reversals. None if it is allowed."""
-    since_s = (now_ms - view.state.last_out_ms) / 1000
-    if view.state.last_out_ms and since_s < view.service.cooldown_s:
+    since_s = (now_ms - view.state.hysteresis.last_out_ms) / 1000
+    if view.state.hysteresis.last_out_ms and since_s < view.service.cooldown_s:
         return scale_in_paused(Reason(ReasonCode.COOLDOWN, quantities=(since_s,)))
-    if not scale_in_within_limit(view.state.turns, now_ms, view.policy.reversals_per_h):
+    if not scale_in_within_limit(
+        view.state.hysteresis.reversals, now_ms, view.policy.reversals_per_h
+    ):
         return scale_in_paused(Reason(ReasonCode.TOO_MANY_REVERSALS))
     return None
 

@@ -17,8 +17,8 @@ from autoscaler.domain.reason import Reason
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.rollout.serving_group import FleetView, ServingGroup
 from autoscaler.sizing.capacity_derating import LOADED
-from autoscaler.state.controller_state import ModelState
 from autoscaler.state.decision_record import notice
+from autoscaler.state.model_state import ModelState
 from topics.decisions import Decision
 from topics.fleet import InstanceState
 from topics.hourly_rates import PredictionDrift
@@ -44,7 +44,7 @@ def update_drift(
     combos.
     """
     took = _measured_start(groups, fleet, combos, cluster)
-    learnt = state.drift
+    learnt = state.capacity.drift
     if groups and {*learnt.combos}.isdisjoint(group.combo_id for group in groups):
         learnt = replace(learnt, start_s=0.0, predicted_s=0.0, combos=())
     if len(took) >= _LEAST_STARTS:
@@ -55,10 +55,11 @@ def update_drift(
         measured_s = float(f"{measured_s:.2g}") if apart else predicted_s
         of = tuple(sorted({combo_id for combo_id, _, _ in took}))
         learnt = replace(learnt, start_s=measured_s, predicted_s=predicted_s, combos=of)
-    worse_ms = (learnt.worse_since_ms or now_ms) if _drift_reasons(learnt, state.derate) else 0
-    off = bool(_capacity(state.derate) or _starts(learnt))
+    known = state.capacity
+    worse_ms = (learnt.worse_since_ms or now_ms) if _drift_reasons(learnt, known.derate) else 0
+    off = bool(_capacity(known.derate) or _starts(learnt))
     learnt = replace(learnt, off=off, worse_since_ms=worse_ms)
-    return state if learnt == state.drift else replace(state, drift=learnt)
+    return state if learnt == known.drift else replace(state, capacity=replace(known, drift=learnt))
 
 
 def start_times_s(combos: Iterable[Combo], models: Mapping[str, ModelState]) -> dict[str, float]:
@@ -76,7 +77,7 @@ def expected_s(state: ModelState, predicted_s: float) -> float:
     prediction of the measured starts, only a proportional part of the difference is added, so that
     the result is never 0.
     """
-    learnt = state.drift
+    learnt = state.capacity.drift
     if learnt.start_s == learnt.predicted_s or predicted_s <= 0.0:
         return predicted_s
     share = min(1.0, predicted_s / learnt.predicted_s)
@@ -92,7 +93,7 @@ def basis(service: Service, cluster: Cluster) -> str:
 
 def uncertainty(state: ModelState) -> tuple[Reason, ...]:
     """A reason for each measurement that differs by more than a fifth from its prediction."""
-    return (*_capacity(state.derate), *_starts(state.drift))
+    return (*_capacity(state.capacity.derate), *_starts(state.capacity.drift))
 
 
 def drift_veto(
@@ -102,11 +103,11 @@ def drift_veto(
     predicted are no risk. Low measured capacity is a reason only under a load that can prove it;
     otherwise surplus capacity could never be removed.
     """
-    since_ms = state.drift.worse_since_ms
+    since_ms = state.capacity.drift.worse_since_ms
     if not since_ms or now_ms - since_ms < _SUSPECT_MS:
         return ()
     shows = load_req_per_s >= LOADED * planned_req_per_s
-    return _drift_reasons(state.drift, state.derate if shows else 1.0)
+    return _drift_reasons(state.capacity.drift, state.capacity.derate if shows else 1.0)
 
 
 def drift_notices(
@@ -114,7 +115,8 @@ def drift_notices(
 ) -> Iterator[Decision]:
     """A decision for each model that became uncertain or is no longer uncertain."""
     for model, state in after.items():
-        was, now = before[model].drift if model in before else PredictionDrift(), state.drift
+        was = before[model].capacity.drift if model in before else PredictionDrift()
+        now = state.capacity.drift
         if was.off == now.off:
             continue
         if now.off:

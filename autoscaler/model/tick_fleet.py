@@ -19,7 +19,8 @@ from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.supply import Supply
-from autoscaler.state.controller_state import ControllerState, ModelState, Observation
+from autoscaler.state.controller_state import ControllerState, Observation
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView, RoutedTraffic
 
 
@@ -134,18 +135,19 @@ def _view(
     counting = [group for group in groups if sight.counts(group)]
     if service.managed:
         count, raw = len(counting), raw_req_per_s(counting, combos)
-        if state.proposal is not None and not state.proposal.rejected:
+        proposal = state.advisory.proposal
+        if proposal is not None and not proposal.rejected:
             # An open proposal counts as approved, so that the planner plans only what it does not
             # cover.
-            change = [(i, n) for i, n in state.proposal.change if i in combos]
+            change = [(i, n) for i, n in proposal.change if i in combos]
             count += sum(n for _, n in change)
             raw += sum(combos[i].req_per_s * n for i, n in change)
     else:
-        count = sum(n for _, n in state.recommended)
-        raw = sum(combos[i].req_per_s * n for i, n in state.recommended if i in combos)
+        count = sum(n for _, n in state.advisory.recommended)
+        raw = sum(combos[i].req_per_s * n for i, n in state.advisory.recommended if i in combos)
     ready = [g for g in counting if sight.views[g.name].all_ready]
     settled = len(ready) == len(counting)
-    since_ms = (state.settled_ms or inputs.now_ms) if settled else 0
+    since_ms = (state.capacity.settled_ms or inputs.now_ms) if settled else 0
     instances = sight.fleet.instances
     held = sum(
         instances[p.instance].in_flight for g in groups for p in g.placed if p.instance in instances
@@ -156,7 +158,9 @@ def _view(
         policy=inputs.cluster.policy,
         now_ms=inputs.now_ms,
         started_ms=inputs.state.started_ms,
-        state=replace(state, settled_ms=since_ms) if since_ms != state.settled_ms else state,
+        state=replace(state, capacity=replace(state.capacity, settled_ms=since_ms))
+        if since_ms != state.capacity.settled_ms
+        else state,
         demand=inputs.observation.demand.get(service.model, UNKNOWN_DEMAND),
         groups=count,
         raw_req_per_s=raw,
@@ -167,8 +171,10 @@ def _view(
         frozen=inputs.frozen.get(service.model),
         routed=inputs.routed.get(service.model),
     )
-    if not state.lost_ms or not view.covers or count < service.min_instances:
+    if not state.capacity.lost_ms or not view.covers or count < service.min_instances:
         return view
     if any(group.counts and sight.views[group.name].lost for group in groups):
         return view
-    return replace(view, state=replace(view.state, lost_ms=0))
+    return replace(
+        view, state=replace(view.state, capacity=replace(view.state.capacity, lost_ms=0))
+    )

@@ -19,7 +19,7 @@ from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
 from autoscaler.estimate.request_lengths import estimate_lengths
 from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.estimate.windows import NoData
-from autoscaler.estimate.workload_mix import declared_mix, estimate_kind_mix, estimate_mix
+from autoscaler.estimate.workload_mix import Mix, declared_mix, estimate_kind_mix, estimate_mix
 from autoscaler.model.prediction_drift import start_times_s, update_drift
 from autoscaler.model.tick_fleet import TickInputs
 from autoscaler.model.unmanaged_servers import adopt_unmanaged
@@ -28,8 +28,9 @@ from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.launch_failures import Faults
 from autoscaler.rollout.serving_group import combo_id_of
-from autoscaler.state.controller_state import ControllerState, ModelState, Observation
+from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.decision_record import notice
+from autoscaler.state.model_state import DemandEstimate, ModelState
 from autoscaler.state.model_view import ModelView
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
@@ -55,7 +56,9 @@ def update_models(
     starts = start_times_s(inputs.combos.values(), inputs.state.models)
     found = {}
     for service in inputs.cluster.services:
-        state = inputs.state.models.get(service.model) or ModelState(service.lengths)
+        state = inputs.state.models.get(service.model) or ModelState(
+            DemandEstimate(service.lengths)
+        )
         seen = inputs.observation.unmanaged.get(service.model)
         own = running.get(service.model, ())
         state = adopt_unmanaged(state, service, seen, own)
@@ -63,11 +66,15 @@ def update_models(
             fleet, cluster = sight.fleet, inputs.cluster
             state = update_drift(state, own, fleet, inputs.combos, cluster, inputs.now_ms)
         if service.model in hit:
-            state = replace(state, lost_ms=inputs.now_ms, unmet_until_ms=0)
+            state = replace(
+                state,
+                capacity=replace(state.capacity, lost_ms=inputs.now_ms),
+                infeasibility=replace(state.infeasibility, retry_at_ms=0),
+            )
         demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
-        clumps = update_burstiness(state.burstiness, demand)
-        if clumps is not state.burstiness:
-            state = replace(state, burstiness=clumps)
+        clumps = update_burstiness(state.estimate.burstiness, demand)
+        if clumps is not state.estimate.burstiness:
+            state = replace(state, estimate=replace(state.estimate, burstiness=clumps))
         state = _with_mix(_with_lengths(state, service, inputs), service, inputs)
         found[service.model] = _with_forecast(state, service, inputs, starts)
     return found
@@ -82,18 +89,23 @@ def _with_mix(state: ModelState, service: Service, inputs: TickInputs) -> ModelS
     elif inputs.cluster.policy.spends_budget:
         kinds = service.types
     if not kinds:
-        return replace(state, mix=()) if state.mix else state
-    if [name for name, _ in state.mix] != [kind.name for kind in kinds]:
-        return replace(state, mix=declared_mix(kinds))
+        return _planned_mix(state, ())
+    if [name for name, _ in state.estimate.mix] != [kind.name for kind in kinds]:
+        return _planned_mix(state, declared_mix(kinds))
     if not _is_due(service, inputs):
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
     significance = inputs.cluster.policy.significance
     if service.graph is not None:
-        mix = estimate_kind_mix(state.mix, demand, significance)
-        return state if mix == state.mix else replace(state, mix=mix)
-    mix = estimate_mix(state.mix, service.types, demand, significance)
-    return state if mix == state.mix else replace(state, mix=mix)
+        return _planned_mix(state, estimate_kind_mix(state.estimate.mix, demand, significance))
+    mix = estimate_mix(state.estimate.mix, service.types, demand, significance)
+    return _planned_mix(state, mix)
+
+
+def _planned_mix(state: ModelState, mix: Mix) -> ModelState:
+    if mix == state.estimate.mix:
+        return state
+    return replace(state, estimate=replace(state.estimate, mix=mix))
 
 
 def _with_lengths(state: ModelState, service: Service, inputs: TickInputs) -> ModelState:
@@ -101,14 +113,15 @@ def _with_lengths(state: ModelState, service: Service, inputs: TickInputs) -> Mo
     if not _is_due(service, inputs):
         return state
     demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
-    short = state.has_unserved and inputs.now_ms < state.unmet_until_ms
-    lengths = estimate_lengths(state.lengths, service.lengths, demand, short)
-    cv = arrival_cv(state.burstiness)
-    if max(cv, state.arrival_cv) < _CV_MATTERS * min(cv, state.arrival_cv):
-        cv = state.arrival_cv
-    if lengths == state.lengths and cv == state.arrival_cv:
+    known, unmet = state.estimate, state.infeasibility
+    short = unmet.has_unserved and inputs.now_ms < unmet.retry_at_ms
+    lengths = estimate_lengths(known.lengths, service.lengths, demand, short)
+    cv = arrival_cv(known.burstiness)
+    if max(cv, known.arrival_cv) < _CV_MATTERS * min(cv, known.arrival_cv):
+        cv = known.arrival_cv
+    if lengths == known.lengths and cv == known.arrival_cv:
         return state
-    return replace(state, lengths=lengths, arrival_cv=cv)
+    return replace(state, estimate=replace(known, lengths=lengths, arrival_cv=cv))
 
 
 def _with_forecast(
@@ -118,14 +131,16 @@ def _with_forecast(
     if not _is_due(service, inputs):
         return state
     outlook = update_forecast(
-        state.forecast,
+        state.estimate.forecast,
         inputs.observation.demand.get(service.model, UNKNOWN_DEMAND).blocks,
         inputs.cluster.policy,
         starts.get(service.model, 0.0),
         _stagger_slot(service),
         inputs.now_ms,
     )
-    return state if outlook is state.forecast else replace(state, forecast=outlook)
+    if outlook is state.estimate.forecast:
+        return state
+    return replace(state, estimate=replace(state.estimate, forecast=outlook))
 
 
 def _stagger_slot(service: Service) -> int:
@@ -153,13 +168,15 @@ def data_notices(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState]
             age_ms = view.now_ms - local.last_ms if local.last_ms is not None else 0
         else:
             age_ms = local.age_ms
-        told = state.no_data_noticed and silent
+        known = state.estimate
+        told = known.no_data_noticed and silent
         if silent and not told and age_ms >= _SAY_SILENCE_MS:
             why = Reason(ReasonCode.NO_TELEMETRY, model, quantities=(age_ms / 1000,))
             said.append(notice(model, why, view.now_ms))
             told = True
-        if (silent, told) != (state.no_data, state.no_data_noticed):
-            state = replace(state, no_data=silent, no_data_noticed=told)
+        if (silent, told) != (known.no_data, known.no_data_noticed):
+            known = replace(known, no_data=silent, no_data_noticed=told)
+            state = replace(state, estimate=known)
         models[model] = state
     return models, said
 
@@ -174,9 +191,9 @@ def evaluated_combos(
     declared = {service.model for service in cluster.services}
     running = {group.combo_id for group in state.groups}
     running |= {combo_id_of(group.switch.source) for group in state.groups if group.switch}
-    for model in state.models.values():
-        running |= {i for i, _ in model.recommended}
-        running |= {i for i, _ in model.proposal.change} if model.proposal else set()
+    for advisory in (model.advisory for model in state.models.values()):
+        running |= {i for i, _ in advisory.recommended}
+        running |= {i for i, _ in advisory.proposal.change} if advisory.proposal else set()
     combos = {i: combo for i, combo in state.combos.items() if i in running}
     demands = {m: value for m, value in state.evaluated_at.items() if m in declared}
     for answer in observation.answers:

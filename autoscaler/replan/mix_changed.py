@@ -23,9 +23,15 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
     shares of all requests changed since the last plan."""
     for model, view in news.views.items():
         before = news.state.models.get(model)
-        if before is not None and before.mix and view.state.mix not in ((), before.mix):
-            old = dict(before.mix)
-            name, share = max(view.state.mix, key=lambda one: one[1] - old.get(one[0], 0.0))
+        if (
+            before is not None
+            and before.estimate.mix
+            and view.state.estimate.mix not in ((), before.estimate.mix)
+        ):
+            old = dict(before.estimate.mix)
+            name, share = max(
+                view.state.estimate.mix, key=lambda one: one[1] - old.get(one[0], 0.0)
+            )
             shares = share, old.get(name, 0.0)
             why = Reason(ReasonCode.TYPE_MIX, model, (name,), shares)
             # All models share a budget; a component model is planned alone.
@@ -38,7 +44,10 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
     total = sum(planned.values())
     if Urgency.FULL in news.state.pending or len(planned) < 2 or total <= 0.0:
         return
-    now = {m: news.views[m].state.target_req_per_s / news.views[m].state.derate for m in planned}
+    now = {
+        m: news.views[m].state.target.req_per_s / news.views[m].state.capacity.derate
+        for m in planned
+    }
     wanted = sum(now.values())
     if wanted <= 0.0:
         return

@@ -21,7 +21,8 @@ from autoscaler.replan.launch_limits import obtainable_nodes, unusable_nodes
 from autoscaler.rollout.capacity_and_cost import by_model, nodes_of
 from autoscaler.rollout.node_limits import planned_nodes
 from autoscaler.rollout.role_switch import switchable
-from autoscaler.state.controller_state import ModelState, Pending
+from autoscaler.state.controller_state import Pending
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import SLIVER
 from autoscaler.state.replan_trigger import Trigger
 
@@ -45,14 +46,16 @@ def models_below_target(fleet: TickFleet) -> tuple[str, ...]:
     for service in fleet.cluster.services:
         state = fleet.models[service.model]
         view = fleet.views[service.model]
-        if fleet.now_ms < state.preemption_until_ms or is_uncounted(service, state):
+        if fleet.now_ms < state.infeasibility.preemption_until_ms or is_uncounted(service, state):
             continue
         # A higher target alone needs no new request while only the floor is unmet.
-        waits = fleet.now_ms < state.unmet_until_ms and (
-            view.covers or state.target_req_per_s <= state.unmet_req_per_s * 1.05
+        waits = fleet.now_ms < state.infeasibility.retry_at_ms and (
+            view.covers or state.target.req_per_s <= state.infeasibility.attempted_req_per_s * 1.05
         )
         known = fleet.inputs.evaluated_at.get(service.model)
-        mix_moved = service.graph is not None and known is not None and known.mix != state.mix
+        mix_moved = (
+            service.graph is not None and known is not None and known.mix != state.estimate.mix
+        )
         if view.groups and (mix_moved or _is_stale(known, state)):
             found.append(service.model)
             continue
@@ -71,15 +74,15 @@ def _is_stale(valued: Demand | None, state: ModelState) -> bool:
     instances that share the arrivals have changed."""
     if valued is None:
         return True
-    if (valued.lengths, valued.arrival_cv) != (state.lengths, state.arrival_cv):
+    if (valued.lengths, valued.arrival_cv) != (state.estimate.lengths, state.estimate.arrival_cv):
         return True
-    low, high = sorted((valued.req_per_s, state.target_req_per_s / state.derate))
+    low, high = sorted((valued.req_per_s, state.target.req_per_s / state.capacity.derate))
     return high > _RATE_MATTERS * max(low, 1e-3)
 
 
 def urgent_request(number: int, fleet: TickFleet, scope: tuple[str, ...]) -> Pending:
     """A request for additions to the models in `scope`."""
-    known = (fleet.models[model].target_why for model in scope)
+    known = (fleet.models[model].target.why for model in scope)
     reasons = tuple(why for why in known if why is not None)
     request = replace(
         _request(number, Urgency.URGENT, fleet, scope), scale_in_locked=_fixed(fleet, scope)
@@ -128,7 +131,7 @@ def may_switch(fleet: TickFleet, scope: Collection[str]) -> tuple[tuple[str, int
         if view.frozen is not None:
             continue
         if not view.service.managed:
-            found.update(dict(fleet.models[model].recommended))
+            found.update(dict(fleet.models[model].advisory.recommended))
             continue
         room = room_to_switch(view, view.service, own, fleet.combos, fleet.sight, True)
         found += switchable(own, room)
@@ -179,12 +182,20 @@ def _request(
     for service in fleet.cluster.services:
         state = fleet.models[service.model]
         view = fleet.views[service.model]
-        rate = state.target_req_per_s / state.derate
+        rate = state.target.req_per_s / state.capacity.derate
         if view.covers:
             # The tolerance of `covers` applies here too, because a request for a new evaluation
             # alone must not change counts.
-            rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.derate)
-        demands.append(Demand(service.model, rate, state.lengths, state.arrival_cv, state.mix))
+            rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.capacity.derate)
+        demands.append(
+            Demand(
+                service.model,
+                rate,
+                state.estimate.lengths,
+                state.estimate.arrival_cv,
+                state.estimate.mix,
+            )
+        )
     return PlanRequest(
         number=number,
         urgency=urgency,
@@ -214,7 +225,9 @@ def _running_counts(fleet: TickFleet, scope: tuple[str, ...]) -> Counter[str]:
     for model, service in others.items():
         state = fleet.models[model]
         counts.update(
-            dict(state.recommended) if model in recommended else unmanaged_counts(service, state)
+            dict(state.advisory.recommended)
+            if model in recommended
+            else unmanaged_counts(service, state)
         )
     return counts
 

@@ -15,6 +15,6 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One trigger per model whose capacity was derated further in this tick."""
     for model, view in news.views.items():
         before = news.state.models.get(model)
-        if before is not None and view.state.derate < before.derate:
+        if before is not None and view.state.capacity.derate < before.capacity.derate:
             attained = share_attained(view)
             yield Trigger((model,), Reason(ReasonCode.SLO_MISSED, model, quantities=attained))

@@ -20,7 +20,7 @@ _MATTERS = 1.05
 def propose(view: ModelView) -> TargetProposal | None:
     """The rate that bursts reach above the mean of the long window."""
     mean, rate = mean_and_burst(view)
-    if rate <= _MATTERS * mean or rate <= view.state.target_req_per_s:
+    if rate <= _MATTERS * mean or rate <= view.state.target.req_per_s:
         return None
     return TargetProposal(
         rate, Reason(ReasonCode.BURST, view.service.model, quantities=(rate, mean))

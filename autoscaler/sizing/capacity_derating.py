@@ -19,7 +19,7 @@ from autoscaler.estimate.change_point import current_rate
 from autoscaler.estimate.poisson_tests import is_significant, mean_bounds
 from autoscaler.estimate.queue_model import expected_in_flight
 from autoscaler.estimate.windows import Stats
-from autoscaler.state.controller_state import ModelState
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView
 from topics.reason_codes import ReasonCode
 
@@ -38,16 +38,28 @@ def update_derating(view: ModelView) -> ModelState:
     """The model's state with a lower or higher derating factor; unchanged without evidence."""
     state, now_ms = view.state, view.now_ms
     settle_ms = view.policy.local_window_s * 1000
-    calm = view.nothing_starting and state.settled_ms and now_ms - state.settled_ms >= 2 * settle_ms
-    if not calm or now_ms - state.derated_ms < 2 * settle_ms:
+    calm = (
+        view.nothing_starting
+        and state.capacity.settled_ms
+        and now_ms - state.capacity.settled_ms >= 2 * settle_ms
+    )
+    if not calm or now_ms - state.capacity.derated_ms < 2 * settle_ms:
         return state
     if misses_beyond_chance(view):
         seen = *share_attained(view), view.demand.req_per_s, view.planned_req_per_s
         why = Reason(ReasonCode.OVERESTIMATED, view.service.model, quantities=seen)
-        lower = max(LEAST, _STEP * min(state.derate, _load_that_missed(view)))
-        return replace(state, derate=lower, derated_ms=now_ms, target_why=why)
-    shown = _recovered_derating(view) if state.derate < 1.0 else 0.0
-    return replace(state, derate=shown, derated_ms=now_ms) if shown else state
+        lower = max(LEAST, _STEP * min(state.capacity.derate, _load_that_missed(view)))
+        return replace(
+            state,
+            capacity=replace(state.capacity, derate=lower, derated_ms=now_ms),
+            target=replace(state.target, why=why),
+        )
+    shown = _recovered_derating(view) if state.capacity.derate < 1.0 else 0.0
+    return (
+        replace(state, capacity=replace(state.capacity, derate=shown, derated_ms=now_ms))
+        if shown
+        else state
+    )
 
 
 def _load_that_missed(view: ModelView) -> float:
@@ -64,12 +76,12 @@ def _recovered_derating(view: ModelView) -> float:
     """
     state, seen, long = view.state, view.demand.local, view.demand.long
     predicted = view.raw_req_per_s * view.service.utilization
-    due = view.now_ms - state.derated_ms >= _BACK_EVERY_MS
+    due = view.now_ms - state.capacity.derated_ms >= _BACK_EVERY_MS
     if not due or not isinstance(seen, Stats) or predicted <= 0.0:
         return 0.0
     ended_per_s = seen.attained / max(seen.covered_s, 1)
-    carried, step = min(seen.req_per_s, ended_per_s) / predicted, state.derate * _BACK
-    if carried < LOADED * state.derate:
+    carried, step = min(seen.req_per_s, ended_per_s) / predicted, state.capacity.derate * _BACK
+    if carried < LOADED * state.capacity.derate:
         return 0.0
     if _surely_attained(seen, view.service.percentile):
         return min(1.0, max(carried, step))
@@ -111,7 +123,7 @@ def misses_beyond_chance(view: ModelView) -> bool:
 def _concurrency(view: ModelView) -> float:
     """Requests that one instance serves at the same time at the load of the local window, by
     Little's law. Waiting requests do not count."""
-    together = expected_in_flight(view.demand.req_per_s, view.ready, view.state.lengths)
+    together = expected_in_flight(view.demand.req_per_s, view.ready, view.state.estimate.lengths)
     return together / max(1, sum(_decode_instances(combo) for combo in view.ready))
 
 

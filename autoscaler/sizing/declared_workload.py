@@ -14,7 +14,7 @@ from topics.reason_codes import ReasonCode
 def propose(view: ModelView) -> TargetProposal | None:
     """The declared rate of a model whose rate has not been measured yet."""
     declared = view.service.req_per_s
-    if view.state.rate_observed or declared <= 0.0:
+    if view.state.estimate.rate_observed or declared <= 0.0:
         return None
     why = Reason(ReasonCode.DECLARED, view.service.model, quantities=(declared,))
     return TargetProposal(declared, why)

@@ -22,7 +22,7 @@ def propose(view: ModelView) -> TargetProposal | None:
     if found is None:
         return None
     rate = found.lower_bound_req_per_s
-    if rate <= max(view.state.target_req_per_s, view.planned_req_per_s):
+    if rate <= max(view.state.target.req_per_s, view.planned_req_per_s):
         return None
     in_s = max(0, found.at_ms - view.now_ms) / 1000.0
     return TargetProposal(rate, _why(view.service.model, found, rate, in_s))
@@ -36,7 +36,7 @@ def expected_req_per_s(view: ModelView) -> float:
 
 def _expected(view: ModelView) -> Forecast | TrendForecast | None:
     """The forecast with the highest lower bound; None if all lower bounds are almost 0."""
-    outlook = view.state.forecast
+    outlook = view.state.estimate.forecast
     found = [
         one
         for one in (outlook.forecast, outlook.trend)

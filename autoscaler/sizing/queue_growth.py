@@ -23,7 +23,9 @@ def propose(view: ModelView) -> TargetProposal | None:
     rate = sizing_rate(view.demand, view.policy)
     recent = max(rate.req_per_s, view.demand.req_per_s)
     highest = max(rate.high_req_per_s, recent)
-    found = detect_overload(view.demand.in_flight, recent, highest, view.ready, view.state.lengths)
+    found = detect_overload(
+        view.demand.in_flight, recent, highest, view.ready, view.state.estimate.lengths
+    )
     if found is None or found.req_per_s <= view.planned_req_per_s:
         return None
     seen = found.in_flight, recent, found.expected, view.raw_req_per_s
@@ -34,13 +36,13 @@ def propose(view: ModelView) -> TargetProposal | None:
 def is_draining(view: ModelView) -> bool:
     """Whether fewer requests are in flight than before. The remaining queue of a past shortage
     proves nothing about the present capacity."""
-    (_, before), _ = view.state.in_flight
+    (_, before), _ = view.state.estimate.in_flight
     return view.demand.in_flight < before
 
 
 def in_flight_history(view: ModelView) -> tuple[tuple[int, int], tuple[int, int]]:
     """(time in ms, requests in flight) at two moments; the older moment is about 20 to 40 s ago."""
-    older, newer = view.state.in_flight
+    older, newer = view.state.estimate.in_flight
     if view.now_ms - newer[0] < REMEMBER_MS:
         return older, newer
     return newer, (view.now_ms, view.demand.in_flight)

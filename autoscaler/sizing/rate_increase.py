@@ -47,7 +47,7 @@ def propose(view: ModelView) -> TargetProposal | None:
         size = _least_order(likely, planned) if _increase_continues(view) else min(likely, planned)
         return TargetProposal(size, _why(view, size), continues_proof=True)
     if not proving:
-        if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target_req_per_s:
+        if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target.req_per_s:
             return None
         why = Reason(ReasonCode.SURGE, view.service.model, quantities=(seen.req_per_s,))
         return TargetProposal(seen.req_per_s, why, is_proven=False)
@@ -58,7 +58,11 @@ def propose(view: ModelView) -> TargetProposal | None:
 
 
 def _why(view: ModelView, size: float) -> Reason:
-    capacity = view.service.utilization, view.raw_req_per_s * view.state.derate, view.groups
+    capacity = (
+        view.service.utilization,
+        view.raw_req_per_s * view.state.capacity.derate,
+        view.groups,
+    )
     return Reason(ReasonCode.SURGE, view.service.model, quantities=(size, *capacity))
 
 
@@ -110,7 +114,7 @@ def _may_begin(view: ModelView, span: RateSpan, seen_ms: int) -> bool:
     return (
         policy.surge_window_s <= covered_s <= policy.local_window_s
         and arrivals >= policy.min_samples
-        and view.state.last_out_ms <= seen_ms - age_s * 1000
+        and view.state.hysteresis.last_out_ms <= seen_ms - age_s * 1000
     )
 
 
@@ -146,7 +150,10 @@ def _first_order(view: ModelView, proving: list[Count]) -> float:
     tenth more, because it gets a smaller part of bursts; so an order for exactly the measured rate
     might add no instance."""
     planned = view.planned_req_per_s
-    if view.is_surging and view.state.last_out_ms > view.state.increase_started_ms:
+    if (
+        view.is_surging
+        and view.state.hysteresis.last_out_ms > view.state.target.increase_started_ms
+    ):
         return planned
     seen = max(arrivals / covered_s for covered_s, arrivals in proving)
     least, most = _AT_ONCE

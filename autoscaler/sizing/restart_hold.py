@@ -15,7 +15,7 @@ from topics.reason_codes import ReasonCode
 def propose(view: ModelView) -> TargetProposal | None:
     """The rate that the inherited capacity can serve; None once the controller has run for as long
     as an excess must last."""
-    if not view.state.restart_hold:
+    if not view.state.target.restart_hold:
         return None
     waits_ms = excess_blocks(view) * BLOCK_S * 1000
     if view.now_ms - view.started_ms >= waits_ms:

@@ -19,7 +19,7 @@ def propose(view: ModelView) -> TargetProposal | None:
     if routed is None:
         return None
     rate = max(routed.least_req_per_s, routed.planned_req_per_s)
-    if rate <= 0.0 or rate < _HOLDS * view.state.target_req_per_s:
+    if rate <= 0.0 or rate < _HOLDS * view.state.target.req_per_s:
         return None  # make no proposal, so that a lasting excess may lower the target
     return TargetProposal(
         rate, Reason(ReasonCode.ROUTED, view.service.model, (routed.by,), (rate,))

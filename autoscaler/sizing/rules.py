@@ -23,7 +23,7 @@ from autoscaler.sizing import (
     scale_from_zero,
     scale_in,
 )
-from autoscaler.state.controller_state import ModelState
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
@@ -48,49 +48,61 @@ def update_target(view: ModelView) -> ModelState:
     """The model's state with a new target and derating, computed from `view`."""
     state = _rate_observed(view, capacity_derating.update_derating(view))
     in_flight = queue_growth.in_flight_history(view)
-    if in_flight != state.in_flight:
-        state = replace(state, in_flight=in_flight)
+    if in_flight != state.estimate.in_flight:
+        state = replace(state, estimate=replace(state.estimate, in_flight=in_flight))
     if state is not view.state:
         view = replace(view, state=state)
     planned = view.planned_req_per_s
     proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
     raised = max(proposals, key=lambda p: _effective_req_per_s(p, planned), default=None)
     if any(_is_proven_surge(proposal) for proposal in proposals):
-        rose_ms = state.increase_started_ms if view.is_surging else view.now_ms
-        state = replace(state, increase_confirmed_ms=view.now_ms, increase_started_ms=rose_ms)
-    if raised is not None and _is_restart_hold(raised, state) and not state.lost_ms:
+        rose_ms = state.target.increase_started_ms if view.is_surging else view.now_ms
+        state = replace(
+            state,
+            target=replace(
+                state.target, increase_confirmed_ms=view.now_ms, increase_started_ms=rose_ms
+            ),
+        )
+    if raised is not None and _is_restart_hold(raised, state) and not state.capacity.lost_ms:
         # If new lengths change the evaluation of inherited capacity, that is no change of demand.
-        return replace(state, target_req_per_s=raised.req_per_s, overload_since_ms=0)
-    if raised is not None and _effective_req_per_s(raised, planned) > state.target_req_per_s:
+        return replace(
+            state, target=replace(state.target, req_per_s=raised.req_per_s, overload_since_ms=0)
+        )
+    if raised is not None and _effective_req_per_s(raised, planned) > state.target.req_per_s:
         return _raised(replace(view, state=state), raised)
     if not view.is_surging and (raised is None or not raised.is_proven):
         lowered = [proposal for rule in LOWERING if (proposal := rule(view)) is not None]
         if lowered:
             best = max(lowered, key=lambda proposal: proposal.req_per_s)
             return replace(
-                state, target_req_per_s=best.req_per_s, target_why=best.why, overload_since_ms=0
+                state,
+                target=replace(
+                    state.target, req_per_s=best.req_per_s, why=best.why, overload_since_ms=0
+                ),
             )
-    if state.target_req_per_s <= planned and (state.overload_since_ms or state.shortage_noticed_ms):
-        below_floor = view.groups < view.service.min_instances
-        return replace(
-            state,
-            overload_since_ms=0,
-            shortage_noticed_ms=state.shortage_noticed_ms if below_floor else 0,
-        )
+    known, unmet = state.target, state.infeasibility
+    if known.req_per_s <= planned and (known.overload_since_ms or unmet.shortage_noticed_ms):
+        if view.groups >= view.service.min_instances:
+            unmet = replace(unmet, shortage_noticed_ms=0)
+        state = replace(state, target=replace(known, overload_since_ms=0), infeasibility=unmet)
     return state
 
 
 def _raised(view: ModelView, proposal: TargetProposal) -> ModelState:
     state, planned = view.state, view.planned_req_per_s
     rate = _effective_req_per_s(proposal, planned)
-    over_ms = state.overload_since_ms
+    over_ms = state.target.overload_since_ms
     if rate > planned:
         over_ms = over_ms or proposal.since_ms or view.now_ms
     why = proposal.why
-    if state.derate < 1.0:
-        derated = Reason(ReasonCode.DERATED, view.service.model, quantities=(state.derate,))
+    if state.capacity.derate < 1.0:
+        derated = Reason(
+            ReasonCode.DERATED, view.service.model, quantities=(state.capacity.derate,)
+        )
         why = replace(why, because=(*why.because, derated))
-    return replace(state, target_req_per_s=rate, target_why=why, overload_since_ms=over_ms)
+    return replace(
+        state, target=replace(state.target, req_per_s=rate, why=why, overload_since_ms=over_ms)
+    )
 
 
 def _is_proven_surge(proposal: TargetProposal) -> bool:
@@ -100,7 +112,7 @@ def _is_proven_surge(proposal: TargetProposal) -> bool:
 
 def _is_restart_hold(proposal: TargetProposal, state: ModelState) -> bool:
     """Whether the present target comes from the rule `restart_hold`."""
-    return proposal.why.code is ReasonCode.INHERITED and proposal.why == state.target_why
+    return proposal.why.code is ReasonCode.INHERITED and proposal.why == state.target.why
 
 
 def _effective_req_per_s(proposal: TargetProposal, planned_req_per_s: float) -> float:
@@ -113,12 +125,12 @@ def _effective_req_per_s(proposal: TargetProposal, planned_req_per_s: float) -> 
 def _rate_observed(view: ModelView, state: ModelState) -> ModelState:
     """`state`, with `rate_observed` set if the measured rate replaces the declared rate: after
     traffic for a whole local window, or after a long time without traffic."""
-    if state.rate_observed:
+    if state.estimate.rate_observed:
         return state
     seen_s = BLOCK_S * len(since_first_arrival(view.demand.blocks))
     none_s = max(2.0 * view.service.scale_in_after_s, _NO_TRAFFIC_S)
     waited_ms = view.now_ms - view.started_ms
     silent = not seen_s and not scale_in.stale_evidence(view) and waited_ms >= none_s * 1000
     if seen_s >= view.policy.local_window_s or silent:
-        return replace(state, rate_observed=True)
+        return replace(state, estimate=replace(state.estimate, rate_observed=True))
     return state

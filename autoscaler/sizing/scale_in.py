@@ -39,7 +39,7 @@ _BLOCKS_FOR_BURSTINESS = 27  # minimum of blocks for measuring burstiness
 def propose(view: ModelView) -> TargetProposal | None:
     """A lower target: the highest demand within the time for which an excess must last."""
     seen = view.demand.local
-    if not view.state.rate_observed or stale_evidence(view) or not isinstance(seen, Stats):
+    if not view.state.estimate.rate_observed or stale_evidence(view) or not isinstance(seen, Stats):
         return None
     count = excess_blocks(view)
     covered_s, arrivals, highest = _counts_in(
@@ -94,7 +94,9 @@ def excess_blocks(view: ModelView) -> int:
     as long if arrivals are bursty or too new to measure burstiness, because then a few minutes of
     lower demand prove little. A time without any arrivals is not bursty. The result is at most the
     long window without its first, partly covered block."""
-    must_s = excess_duration_s(view.service, view.policy, view.state.turns, view.now_ms)
+    must_s = excess_duration_s(
+        view.service, view.policy, view.state.hysteresis.reversals, view.now_ms
+    )
     most = max(1, view.policy.global_window_s // BLOCK_S - 1)
     least = min(round(must_s / BLOCK_S), most)
     blocks = view.demand.blocks
@@ -143,15 +145,15 @@ def stale_evidence(view: ModelView) -> Reason | None:
 
 
 def _lower(view: ModelView, rate: float, why: Reason) -> TargetProposal | None:
-    added_ms, planned = view.state.last_out_ms, view.planned_req_per_s
+    added_ms, planned = view.state.hysteresis.last_out_ms, view.planned_req_per_s
     since_ms = view.now_ms - added_ms if added_ms else math.inf
-    turns = view.state.turns.last == "out" and since_ms < _NO_LIMIT_AFTER_MS
+    turns = view.state.hysteresis.reversals.last == "out" and since_ms < _NO_LIMIT_AFTER_MS
     # Keep the planned capacity if the last addition is too recent for an excess to have lasted long
     # enough, or if the excess is too small for a reversal.
     if since_ms < view.service.scale_in_after_s * 1000 or (
         turns and rate > _REVERSAL_SHARE * planned
     ):
         rate = max(rate, planned)
-    if rate >= _MATTERS * view.state.target_req_per_s:
+    if rate >= _MATTERS * view.state.target.req_per_s:
         return None
     return TargetProposal(rate, why)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.reason import Reason
-from autoscaler.state.controller_state import ModelState
+from autoscaler.state.model_state import ModelState
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ def sizing_sum(service: Service, state: ModelState, present_req_per_s: float | N
     """The calculation for the present target of a model."""
     return SizingSum(
         present_req_per_s,
-        state.target_req_per_s,
-        state.target_why,
+        state.target.req_per_s,
+        state.target.why,
         service.utilization,
-        state.derate,
+        state.capacity.derate,
     )

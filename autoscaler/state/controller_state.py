@@ -13,23 +13,17 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.quality_route import Cuts, ScoreMix
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, Lengths
-from autoscaler.estimate.burstiness import BurstinessSums
 from autoscaler.estimate.engine_view import EngineView
-from autoscaler.estimate.forecast.forecast_state import ForecastState
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.estimate.workload_mix import Mix
 from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, Urgency
 from autoscaler.rollout.backoff import Backoff
-from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.supply import Supply
-from autoscaler.rollout.traffic_split import TrafficSplit
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.replan_trigger import Trigger
 from topics.alerts import Alert
 from topics.controls import Control
 from topics.fleet import Assignment, Status
-from topics.hourly_rates import PredictionDrift
-from topics.reason_codes import ReasonCode
 from topics.routing import Routes
 from topics.supply import Availability, Price
 
@@ -60,90 +54,6 @@ class Observation:
     def read_until_ms(self, topic: str, now_ms: int) -> int:
         """The time until which this observation includes every record written to `topic`."""
         return now_ms - self.lag_ms.get(topic, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class PendingApproval:
-    """A change that waits for a person's approval, in mode approve. number: number of its decision.
-    change: combos to add (+) and remove (-), relative to the fleet `base`. kind, reasons: kind and
-    reasons of the decision. rejected: a person rejected the change; it is not proposed again before
-    expires_ms.
-    """
-
-    number: int
-    kind: str
-    change: tuple[tuple[str, int], ...]
-    base: tuple[tuple[str, int], ...]
-    reasons: tuple[Reason, ...]
-    at_ms: int
-    expires_ms: int
-    rejected: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ModelState:
-    """The state of one model.
-
-    lengths, arrival_cv: planned request lengths and planned CV of the times between arrivals;
-    burstiness: sums from which arrival_cv is computed. mix: planned shares of the workload types;
-    traffic_split: their routes (both empty without types). target_req_per_s: planned demand, raised
-    at once by evidence and lowered by lasting evidence; target_why: that evidence. derate: measured
-    / predicted capacity, in (0, 1], if SLOs were missed at a planned load; derated_ms: time of its
-    last change. rate_observed: whether windows have measured the rate, so that the declared
-    workload no longer counts. restart_hold: whether the model already had instances when the
-    controller started. overload_since_ms: time since which demand exceeds planned capacity.
-    increase_confirmed_ms, increase_started_ms: last and first proof of the present increase.
-    in_flight: (time, requests in flight) at two recent moments. no_data, no_data_noticed: whether
-    telemetry stopped, and whether a decision has reported that. lost_ms: time of a capacity loss
-    that is not replaced yet. settled_ms: time since which all planned instances are ready.
-    last_out_ms, last_in_ms: last addition and removal. unmet_req_per_s, unmet_until_ms: demand that
-    the planner could not serve, and the time until which it is not requested again; has_unserved:
-    whether some demand is unserved for this reason. preemption_until_ms: until this time groups
-    leave to make room, which only a full plan may use. shortage_noticed_ms, slo_noticed_ms,
-    violations_noticed_ms: times of the last notices of a shortage, an unattainable SLO and violated
-    constraints; violations_noticed: these constraints. recommended, recommended_ms: last
-    recommended counts. proposal: change that waits for approval. forecast: expected demand at the
-    time when an instance started now would be ready. unmanaged: last known number of servers that
-    Shoal did not start, by combo, None = unknown. drift: measured start times and capacity,
-    compared with their predictions.
-    """
-
-    lengths: Lengths
-    arrival_cv: float = 1.0
-    burstiness: BurstinessSums = field(default_factory=BurstinessSums)
-    mix: Mix = ()
-    traffic_split: TrafficSplit = field(default_factory=TrafficSplit)
-    target_req_per_s: float = 0.0
-    target_why: Reason | None = None
-    derate: float = 1.0
-    derated_ms: int = 0
-    rate_observed: bool = False
-    restart_hold: bool = False
-    overload_since_ms: int = 0
-    increase_confirmed_ms: int = 0
-    increase_started_ms: int = 0
-    in_flight: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
-    no_data: bool = False
-    no_data_noticed: bool = False
-    lost_ms: int = 0
-    settled_ms: int = 0
-    last_out_ms: int = 0
-    last_in_ms: int = 0
-    turns: Reversals = field(default_factory=Reversals)
-    unmet_req_per_s: float = 0.0
-    unmet_until_ms: int = 0
-    has_unserved: bool = False
-    preemption_until_ms: int = 0
-    shortage_noticed_ms: int = 0
-    slo_noticed_ms: int = 0
-    violations_noticed_ms: int = 0
-    violations_noticed: tuple[ReasonCode, ...] = ()
-    recommended: tuple[tuple[str, int], ...] = ()
-    recommended_ms: int = 0
-    proposal: PendingApproval | None = None
-    forecast: ForecastState = field(default_factory=ForecastState)
-    unmanaged: tuple[tuple[str, int], ...] | None = None
-    drift: PredictionDrift = field(default_factory=PredictionDrift)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.state.controller_state import ModelState
+from autoscaler.state.model_state import ModelState
 
 FOLLOW_MS = 90_000
 SLIVER = 0.025
@@ -57,25 +57,25 @@ class ModelView:
     def is_surging(self) -> bool:
         """Whether an increase was confirmed recently, so that the target follows the rate without
         new proof."""
-        surge_ms = self.state.increase_confirmed_ms
+        surge_ms = self.state.target.increase_confirmed_ms
         return bool(surge_ms) and self.now_ms - surge_ms <= FOLLOW_MS
 
     @property
     def covers(self) -> bool:
         """Whether the planned capacity covers the target, within a small tolerance. Without it, a
         fleet that fits exactly would change with every change of the target."""
-        return self.planned_req_per_s >= self.state.target_req_per_s * (1.0 - SLIVER)
+        return self.planned_req_per_s >= self.state.target.req_per_s * (1.0 - SLIVER)
 
     @property
     def planned_req_per_s(self) -> float:
         """Demand in requests/s that the planned capacity can serve: raw capacity times utilization
         and derating."""
-        return self.raw_req_per_s * self.service.utilization * self.state.derate
+        return self.raw_req_per_s * self.service.utilization * self.state.capacity.derate
 
     def raw_for(self, req_per_s: float) -> float:
         """Raw capacity in requests/s that a demand of `req_per_s` needs: demand divided by
         utilization and derating."""
-        return req_per_s / (self.service.utilization * self.state.derate)
+        return req_per_s / (self.service.utilization * self.state.capacity.derate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def _wave_inputs(own: list[ServingGroup], view: ModelView | None, fleet: TickFle
     gateways = view.demand.reporting_gateways if view is not None else ()
     if view is not None:
         service = view.service
-        needed = view.raw_for(view.state.target_req_per_s)
+        needed = view.raw_for(view.state.target.req_per_s)
         # Planned capacity may be below demand, if the model gives capacity to other models or makes
         # room first. Groups on reclaimed nodes count too, because they serve until the node is
         # gone.
@@ -97,7 +97,7 @@ def _drain_timeout_ms(own: list[ServingGroup], view: ModelView | None, inputs: T
     """The model's drain time-out in ms. For an undeclared model, it is the time-out in the
     assignments of its nodes."""
     if view is not None:
-        return int(1000 * drain_timeout_s(view.service, view.policy, view.state.lengths))
+        return int(1000 * drain_timeout_s(view.service, view.policy, view.state.estimate.lengths))
     nodes = {placed.node for group in own for placed in group.placed}
     told = [inputs.state.assignments[n] for n in nodes if n in inputs.state.assignments]
     return max([int(1000 * LEAST_DRAIN_S), *(one.drain_timeout_ms for one in told)])
@@ -113,7 +113,7 @@ def keep_needed(fleet: TickFleet) -> tuple[ServingGroup, ...]:
         for model in leaving
         if model in views
         and views[model].planned_req_per_s
-        < views[model].state.target_req_per_s * (1.0 - RATE_EPSILON)
+        < views[model].state.target.req_per_s * (1.0 - RATE_EPSILON)
     }
     if not short:
         return groups

@@ -21,7 +21,7 @@ from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.rollout.traffic_split import type_routes
-from autoscaler.state.controller_state import ControllerState, ModelState
+from autoscaler.state.controller_state import ControllerState
 from autoscaler.state.effects import (
     Effect,
     PublishAssignment,
@@ -30,6 +30,7 @@ from autoscaler.state.effects import (
     PublishRates,
     PublishRoutes,
 )
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
 from autoscaler.tick.quality_thresholds import split_routes
 from topics.decisions import Decision, PlannedCombo, PlanRecord
@@ -90,14 +91,14 @@ def publish(
             continue
         if service.mode is Mode.APPROVE and not own and last is None:
             continue  # in mode approve, publish no routes before the first approved change
-        lengths = after.models[service.model].lengths
+        lengths = after.models[service.model].estimate.lengths
         heard = [group for group in own if not sight.unreachable(group)]
         found = route_groups(heard, sight.views, after.combos, lengths, last)
         if not found:  # keep the routes: all nodes are unreachable, but may still serve
             found = route_groups(own, sight.views, after.combos, lengths, last)
         start_s = starts.get(service.model, 0.0)
         feeds = sight.load_feeds(own)
-        ways = after.models[service.model].traffic_split
+        ways = after.models[service.model].target.traffic_split
         types = type_routes(service, ways, found, last) if cluster.policy.spends_budget else ()
         record = changed_routes(service, found, last, token, now_ms, start_s, feeds, types)
         if record is not None:
@@ -119,7 +120,10 @@ def publish(
     if nodes is None or nodes:
         drains_ms = {
             service.model: int(
-                1000 * drain_timeout_s(service, cluster.policy, after.models[service.model].lengths)
+                1000
+                * drain_timeout_s(
+                    service, cluster.policy, after.models[service.model].estimate.lengths
+                )
             )
             for service in cluster.services
         }
@@ -164,11 +168,20 @@ def _rates(
     found = []
     for service in cluster.services:
         model, state = service.model, after.models[service.model]
-        history = state.forecast.history
+        history = state.estimate.forecast.history
         known = before.models.get(model)
-        said = known.forecast.history.end_minute if known else 0
+        said = known.estimate.forecast.history.end_minute if known else 0
         due = history.end_minute // _RATES_EVERY_MIN != said // _RATES_EVERY_MIN
-        if not due and known and (state.derate, state.drift) == (known.derate, known.drift):
+        own = state.capacity
+        if (
+            not due
+            and known
+            and (own.derate, own.drift)
+            == (
+                known.capacity.derate,
+                known.capacity.drift,
+            )
+        ):
             continue
         if history.end_minute:
             last = (history.end_minute - 1) // MINUTES
@@ -178,7 +191,7 @@ def _rates(
         for hour in range(first, last + 1):
             minutes, token = history.hour(hour), before.leader_token
             on = basis(service, cluster)
-            record = RateHour(model, hour, token, minutes, state.derate, state.drift, on)
+            record = RateHour(model, hour, token, minutes, own.derate, own.drift, on)
             found.append(PublishRates(record))
     return found
 
@@ -194,10 +207,13 @@ def _numbered(
     operators refer to it."""
     found = dict(models)
     for decision in decisions:
-        proposal = found[decision.model].proposal if decision.model in found else None
+        proposal = found[decision.model].advisory.proposal if decision.model in found else None
         if decision.expires_ms and proposal is not None:
             numbered = replace(proposal, number=decision.number)
-            found[decision.model] = replace(found[decision.model], proposal=numbered)
+            state = found[decision.model]
+            found[decision.model] = replace(
+                state, advisory=replace(state.advisory, proposal=numbered)
+            )
     return found
 
 
@@ -248,8 +264,8 @@ def _plan(
     shortfall = {}
     for service in cluster.services:
         model_state = state.models[service.model]
-        held = raw[service.model] * service.utilization * model_state.derate
-        missing = model_state.target_req_per_s - held
+        held = raw[service.model] * service.utilization * model_state.capacity.derate
+        missing = model_state.target.req_per_s - held
         if missing > RATE_EPSILON and service.managed:
             shortfall[service.model] = round(missing, 4)
     full = state.full.made_ms == now_ms

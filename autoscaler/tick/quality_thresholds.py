@@ -19,8 +19,9 @@ from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.estimate.score_drift import current_score_mix, has_drifted
 from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, RouteTraffic
 from autoscaler.replan.rate_limit import thresholds_may_move
-from autoscaler.state.controller_state import ModelState, SplitState
+from autoscaler.state.controller_state import SplitState
 from autoscaler.state.decision_record import notice
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import SLIVER, ModelView, RoutedTraffic
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
@@ -58,7 +59,7 @@ def route_requests(
             routed = part * rate.req_per_s
             service = cluster.service(model)
             own = _least_own_rate(service, models[model], demands, routed, cluster.policy)
-            held += max(0.0, models[model].target_req_per_s - own)
+            held += max(0.0, models[model].target.req_per_s - own)
         rate_asked = min(max(held, rate.low), rate.high)
         rests = _is_unchanged(route, known, demand, cluster.policy, now_ms)
         found.append(RouteTraffic(route.name, rate_asked, mix, known.target_cuts, rests))
@@ -82,7 +83,7 @@ def _least_own_rate(
 ) -> float:
     """Lower bound in requests/s of the rate that a model gets directly from clients, not through
     the service."""
-    if not state.rate_observed:
+    if not state.estimate.rate_observed:
         return service.req_per_s
     seen = current_rate(demands.get(service.model, UNKNOWN_DEMAND), policy)
     return max(0.0, seen.low - routed_req_per_s)
@@ -208,8 +209,8 @@ def _decision(route: QualityRoute, chosen: ChosenSplit, cluster: Cluster, now_ms
 
 def _is_ready(view: ModelView) -> bool:
     ready = sum(combo.req_per_s for combo in view.ready)
-    held = ready * view.service.utilization * view.state.derate
-    return held >= view.state.target_req_per_s * (1.0 - SLIVER)
+    held = ready * view.service.utilization * view.state.capacity.derate
+    return held >= view.state.target.req_per_s * (1.0 - SLIVER)
 
 
 def _rate(route: QualityRoute, demand: ModelDemand, policy: Policy) -> RateEstimate:

@@ -171,7 +171,7 @@ def _remember_request(
     """`memory` after a request for a full plan of the models in `scope`."""
     now_ms = news.now_ms
     recent = (at_ms for at_ms in memory.asked_ms if now_ms - at_ms < _REMEMBER_MS)
-    lengths = {model: fleet.views[model].state.lengths for model in scope}
+    lengths = {model: fleet.views[model].state.estimate.lengths for model in scope}
     return replace(
         memory,
         asked_ms=(*recent, now_ms),

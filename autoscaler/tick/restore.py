@@ -28,7 +28,8 @@ from autoscaler.rollout.serving_group import (
     serial_of,
 )
 from autoscaler.sizing.capacity_derating import LEAST
-from autoscaler.state.controller_state import ControllerState, FullPlans, ModelState
+from autoscaler.state.controller_state import ControllerState, FullPlans
+from autoscaler.state.model_state import Capacity, DemandEstimate, Hysteresis, ModelState, Target
 from autoscaler.tick.quality_thresholds import from_routes
 from topics.checks import MAX_RESTORED_COUNT
 from topics.decisions import Decision
@@ -93,17 +94,21 @@ def restore(
             last[record.model] = record
     models = {
         service.model: ModelState(
-            lengths=service.lengths,
-            # The declared rate counts only at a first start. An existing fleet is better evidence
-            # of the demand.
-            rate_observed=service.model in running,
-            restart_hold=service.model in running,
-            turns=turns.get(service.model, Reversals()),
-            last_out_ms=added_ms.get(service.model, 0),
-            forecast=ForecastState(restore_history(hours.get(service.model, ()), now_ms)),
-            derate=max(LEAST, last[service.model].derate) if service.model in last else 1.0,
-            derated_ms=now_ms if service.model in last else 0,
-            drift=last[service.model].learnt if service.model in last else PredictionDrift(),
+            estimate=DemandEstimate(
+                lengths=service.lengths,
+                rate_observed=service.model in running,
+                forecast=ForecastState(restore_history(hours.get(service.model, ()), now_ms)),
+            ),
+            target=Target(restart_hold=service.model in running),
+            hysteresis=Hysteresis(
+                reversals=turns.get(service.model, Reversals()),
+                last_out_ms=added_ms.get(service.model, 0),
+            ),
+            capacity=Capacity(
+                derate=max(LEAST, last[service.model].derate) if service.model in last else 1.0,
+                derated_ms=now_ms if service.model in last else 0,
+                drift=last[service.model].learnt if service.model in last else PredictionDrift(),
+            ),
         )
         for service in cluster.services
     }

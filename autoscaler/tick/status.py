@@ -23,7 +23,8 @@ from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot, snapshot
 from autoscaler.rollout.serving_group import Life, ServingGroup, ready_req_per_s
-from autoscaler.state.controller_state import ControllerState, ModelState, Observation
+from autoscaler.state.controller_state import ControllerState, Observation
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
 from topics.lora_adapters import requests_by_adapter
 from topics.topic_table import STATUS
@@ -123,7 +124,7 @@ def _model_status(
     counting = [group for group in groups if sight.counts(group)]
     wanted: Mapping[str, int] = Counter(group.combo_id for group in counting)
     if not service.managed:
-        wanted = dict(state.recommended)
+        wanted = dict(state.advisory.recommended)
     combos = whole.combos
     rates = [
         (group, ready_req_per_s(combos[group.combo_id], sight.views[group.name]))
@@ -139,15 +140,15 @@ def _model_status(
     stands.update(theirs)
     unmanaged_req_per_s = sum(combos[i].req_per_s * n for i, n in theirs.items() if i in combos)
     counted = observation.unmanaged.get(service.model)
-    proposal, held = state.proposal, _active_control(service.model, whole.active_controls)
+    proposal, held = state.advisory.proposal, _active_control(service.model, whole.active_controls)
     made = ModelStatus(
         model=service.model,
         mode=str(service.mode),
         held=text(held) if held is not None else "",
         is_held=held is not None,
         demand_req_per_s=local.req_per_s if isinstance(local, Stats) else None,
-        target_req_per_s=state.target_req_per_s,
-        target_why=text(state.target_why) if state.target_why is not None else "",
+        target_req_per_s=state.target.req_per_s,
+        target_why=text(state.target.why) if state.target.why is not None else "",
         wanted_req_per_s=sum(combos[i].req_per_s * n for i, n in known.items()),
         ready_req_per_s=sum(rate for _, rate in rates) + unmanaged_req_per_s,
         ready=sum(sight.views[group.name].all_ready for group in counting) + sum(theirs.values()),
@@ -211,21 +212,21 @@ def _desired(wanted: Mapping[str, int]) -> tuple[Desired, ...]:
 def _with_condition(
     made: ModelStatus, held: Reason | None, service: Service, state: ModelState
 ) -> ModelStatus:
-    planned = made.wanted_req_per_s * service.utilization * state.derate
+    planned = made.wanted_req_per_s * service.utilization * state.capacity.derate
     starting = made.wanted - made.ready
-    unserved = state.target_req_per_s - planned
+    unserved = state.target.req_per_s - planned
     is_short = False
     if held is not None:
         word = control_text(held)
     elif made.proposal:
         word = f"proposal #{made.proposal} waits for approval"
-    elif state.no_data:
+    elif state.estimate.no_data:
         age = made.telemetry_age_s
         since = "" if age is None else f" for {lasting(age)}"
         word = f"no telemetry{since}; scale-in paused"
-    elif state.shortage_noticed_ms and unserved > RATE_EPSILON:
+    elif state.infeasibility.shortage_noticed_ms and unserved > RATE_EPSILON:
         word, is_short = f"short: {rate(unserved)} req/s unserved", True
-    elif state.shortage_noticed_ms and made.wanted < service.min_instances:
+    elif state.infeasibility.shortage_noticed_ms and made.wanted < service.min_instances:
         word, is_short = f"short of its floor: {made.wanted} of {service.min_instances}", True
     elif service.mode is Mode.RECOMMEND:
         word = "recommended only"

@@ -173,7 +173,7 @@ class Promises:
         if hidden or late or group.yields or done.observation.lag_ms:
             return False
         state, service = done.before.models[model], done.cluster.service(model)
-        needed = state.target_req_per_s / (service.utilization * state.derate)
+        needed = state.target.req_per_s / (service.utilization * state.capacity.derate)
         stays = [g for g in own if g.life in (Life.ACTIVE, Life.RETIRING) and _ready(g, done)]
         return sum(_rate(g, done) for g in stays) >= needed - 1e-6
 
@@ -202,7 +202,7 @@ class Promises:
         term_s = (done.now_ms - done.after.started_ms) / 1000.0
         for model, state in done.after.models.items():
             if self._gap_s(model) > _WAY_S + 1.0 and term_s > _WAY_S:
-                self._hold("1", state.no_data, f"{model} is not marked NoData in a gap")
+                self._hold("1", state.estimate.no_data, f"{model} is not marked NoData in a gap")
         for name in done.after.silent_nodes - done.before.silent_nodes:
             node = self._world.nodes.get(name)
             status = done.observation.statuses.get(name)
@@ -334,7 +334,7 @@ class Promises:
         ]
         rate = world.scenario.loads[model].rate(world.now_s)
         capacity = sum(world.rates.get(g.combo_id, 0.0) for g in ready)
-        excused = bool(state.models[model].unmet_until_ms > _now_ms(leader))
+        excused = bool(state.models[model].infeasibility.retry_at_ms > _now_ms(leader))
         excused = excused or any(m.strikes for m in state.backoff.values())
         self._hold("end", capacity >= 0.8 * rate or excused,
                    f"{model}: {capacity:.1f} req/s ready for {rate:.1f}")  # fmt: skip

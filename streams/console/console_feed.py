@@ -166,9 +166,9 @@ class ConsoleFeed:
         found["pools"] = pool_rows(done.cluster, state.supply)
         found["nodes"] = self._nodes.rows(state, done.observation.statuses)
         found["proposals"] = {
-            model: proposal_row(model, own.proposal)
+            model: proposal_row(model, own.advisory.proposal)
             for model, own in state.models.items()
-            if own.proposal is not None and not own.proposal.rejected
+            if own.advisory.proposal is not None and not own.advisory.proposal.rejected
         }
         return found
 

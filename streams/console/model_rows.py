@@ -11,7 +11,7 @@ from typing import Any
 from autoscaler.domain.cluster import Service
 from autoscaler.explain.combo_labels import change_words, combo_words
 from autoscaler.explain.reason_texts import texts
-from autoscaler.state.controller_state import PendingApproval
+from autoscaler.state.model_state import PendingApproval
 from autoscaler.tick.status import ModelStatus
 from streams.console.rounding import rounded
 

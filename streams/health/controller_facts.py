@@ -245,19 +245,19 @@ def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
         freeze = state.active_controls.get(key)
         if freeze is not None:
             said.append(text(freeze))
-    since_s = (now_ms - model.last_out_ms) / 1000.0
-    if model.last_out_ms and since_s < service.cooldown_s:
+    since_s = (now_ms - model.hysteresis.last_out_ms) / 1000.0
+    if model.hysteresis.last_out_ms and since_s < service.cooldown_s:
         said.append(f"scale-in in {service.cooldown_s - since_s:.0f} s (cooldown)")
-    if not scale_in_within_limit(model.turns, now_ms, policy.reversals_per_h):
+    if not scale_in_within_limit(model.hysteresis.reversals, now_ms, policy.reversals_per_h):
         said.append("scale-in paused: scaled out and in too often in two hours")
-    if model.no_data:
+    if model.estimate.no_data:
         said.append("scale-in paused: no telemetry")
-    planned = found.wanted_req_per_s * service.utilization * model.derate
+    planned = found.wanted_req_per_s * service.utilization * model.capacity.derate
     suspect = drift_veto(model, now_ms, found.demand_req_per_s or 0.0, planned)
     if suspect and service.mode is Mode.ACT:
         said.append(f"scale-in paused: for more than a day now, {', '.join(texts(suspect))}")
     if not said:
-        minutes = excess_duration_s(service, policy, model.turns, now_ms) / 60.0
+        minutes = excess_duration_s(service, policy, model.hysteresis.reversals, now_ms) / 60.0
         said.append(
             f"scale-in after {minutes:g} min of excess, at most "
             f"{service.max_disruption:.0%} of capacity that is replaced at a time"

@@ -28,7 +28,8 @@ from autoscaler.rollout.capacity_and_cost import raw_req_per_s
 from autoscaler.rollout.diff import FreeCapacity, start
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import FleetView, GroupView, Life, ServingGroup
-from autoscaler.state.controller_state import ControllerState, ModelState, Observation, Pending
+from autoscaler.state.controller_state import ControllerState, Observation, Pending
+from autoscaler.state.model_state import DemandEstimate, ModelState, Target
 from autoscaler.state.model_view import ModelView
 from topics.reason_codes import ReasonCode
 
@@ -102,7 +103,9 @@ class Case:
                 policy=self.cluster.policy,
                 now_ms=now_ms,
                 started_ms=0,
-                state=ModelState(LENGTHS, target_req_per_s=self.targets[one.model]),
+                state=ModelState(
+                    DemandEstimate(LENGTHS), target=Target(req_per_s=self.targets[one.model])
+                ),
                 demand=ModelDemand(local=seen),
                 groups=len(own),
                 raw_req_per_s=raw_req_per_s(own, COMBOS),

@@ -233,7 +233,10 @@ def test_a_maximum_lowered_during_a_cool_down_adds_no_instance_and_holds_after_i
     w = world(8.0, least, pools=(small, large), catalogue=catalogue).run(200)
     limited = service("chat", min_instances=1, max_instances=3)
     w.cluster = replace(w.cluster, services=(limited,))
-    chat = replace(w.state.models["chat"], last_out_ms=w.now_ms - 20_000)
+    chat = replace(
+        w.state.models["chat"],
+        hysteresis=replace(w.state.models["chat"].hysteresis, last_out_ms=w.now_ms - 20_000),
+    )
     w.state = replace(w.state, models={"chat": chat})
     w.run(600)
     assert any("chat" in request.scale_in_locked for request in w.requests(Urgency.FULL))

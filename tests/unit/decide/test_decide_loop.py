@@ -82,7 +82,7 @@ def test_missed_slos_at_a_planned_load_derate_capacity_and_add_an_instance() -> 
     w.missing["chat"] = 0.5
     w.run(45)
     assert w.assigned_count("chat") == 3
-    assert w.state.models["chat"].derate == pytest.approx(0.85 * 15.5 / 16.0, abs=0.01)
+    assert w.state.models["chat"].capacity.derate == pytest.approx(0.85 * 15.5 / 16.0, abs=0.01)
     step = w.of_kind("scale_out")[-1]
     assert ReasonCode.OVERESTIMATED in step.codes
     triggers = [why.code for p in w.state.pending.values() for why in p.reasons]
@@ -131,7 +131,7 @@ def test_an_infeasible_surge_is_stated_once_and_not_retried_in_every_tick() -> N
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).run(300)
     assert w.kinds().count("infeasible") == 1
     assert w.assigned_count("chat") == 1
-    assert w.state.models["chat"].has_unserved
+    assert w.state.models["chat"].infeasibility.has_unserved
 
 
 def test_missing_capacity_that_waits_for_approval_is_no_infeasible_demand() -> None:
@@ -139,14 +139,18 @@ def test_missing_capacity_that_waits_for_approval_is_no_infeasible_demand() -> N
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, service("chat", mode=Mode.APPROVE))
     w.run(300)
     state = w.state.models["chat"]
-    assert state.proposal is not None and state.unmet_until_ms and not state.has_unserved
+    assert (
+        state.advisory.proposal is not None
+        and state.infeasibility.retry_at_ms
+        and not state.infeasibility.has_unserved
+    )
 
 
 def test_full_plans_record_the_request_lengths_that_they_assume() -> None:
     """Later lengths are compared with these."""
     w = world(5.0).run(320)
     assert w.requests(Urgency.FULL)
-    assert w.state.full.lengths == {"chat": w.state.models["chat"].lengths}
+    assert w.state.full.lengths == {"chat": w.state.models["chat"].estimate.lengths}
 
 
 def test_a_promise_that_cannot_be_kept_is_stated_although_demand_is_served() -> None:

@@ -50,7 +50,10 @@ def test_a_time_out_too_short_for_measured_lengths_is_stated_until_it_is_changed
         policy=Policy(drain_timeout_s=120.0),
     ).run(5)
     assert not _drains(w)
-    chat = replace(w.state.models["chat"], lengths=Lengths.expected(100.0, 8000.0))
+    chat = replace(
+        w.state.models["chat"],
+        estimate=replace(w.state.models["chat"].estimate, lengths=Lengths.expected(100.0, 8000.0)),
+    )
     w.state = replace(w.state, models={"chat": chat})
     w.run(1)
     w.cluster = replace(w.cluster, policy=Policy())

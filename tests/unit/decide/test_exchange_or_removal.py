@@ -13,7 +13,8 @@ from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.model.tick_fleet import TickFleet, TickInputs
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
-from autoscaler.state.controller_state import ControllerState, ModelState, Observation
+from autoscaler.state.controller_state import ControllerState, Observation
+from autoscaler.state.model_state import DemandEstimate, Hysteresis, ModelState, Target
 from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
 from tests.unit.sizing.target_views import stats
@@ -29,7 +30,11 @@ VIEW = ModelView(
     Policy(),
     NOW,
     NOW - 3_600_000,
-    ModelState(Lengths(100, 100), target_req_per_s=1.0, last_out_ms=NOW - 10_000),
+    ModelState(
+        DemandEstimate(Lengths(100, 100)),
+        target=Target(req_per_s=1.0),
+        hysteresis=Hysteresis(last_out_ms=NOW - 10_000),
+    ),
     SEEN,
     raw_req_per_s=8.0,
 )

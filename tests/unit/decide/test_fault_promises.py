@@ -65,12 +65,12 @@ def test_a_telemetry_gap_never_scales_in_and_is_marked_within_two_ticks(gap_s: i
     wanted = w.assigned_count("chat")
     w.silent.add("g1")
     w.run(2)
-    assert w.state.models["chat"].no_data
+    assert w.state.models["chat"].estimate.no_data
     w.run(gap_s - 2)
     w.silent.clear()
     w.run(900)
     assert w.of_kind("scale_in") == [] and w.assigned_count("chat") == wanted
-    assert not w.state.models["chat"].no_data
+    assert not w.state.models["chat"].estimate.no_data
     assert sum(ReasonCode.NO_TELEMETRY in d.codes for d in w.decisions) == 1
 
 
@@ -119,7 +119,7 @@ def test_rising_latency_blocks_scale_in() -> None:
         w.ttft_ms["chat"] = min(w.ttft_ms["chat"], 990.0)
 
     w.run(480, climb)
-    assert w.state.models["chat"].target_req_per_s < 20.0  # the target follows the excess
+    assert w.state.models["chat"].target.req_per_s < 20.0  # the target follows the excess
     assert w.of_kind("scale_in") == []
 
 
@@ -171,7 +171,7 @@ def test_surplus_leaves_soon_and_needed_capacity_stays() -> None:
     assert w.ready("chat") >= 18
 
     def check(w: World) -> None:
-        target = w.state.models["chat"].target_req_per_s
+        target = w.state.models["chat"].target.req_per_s
         assert w.ready("chat") * 10.0 * 0.8 >= min(target, 15.0) - 1e-9
         assert target >= 15.0
 

@@ -32,7 +32,7 @@ def test_a_declared_workload_counts_until_windows_have_evidence() -> None:
     enough; then one is left.
     """
     w = world(5.0, service(req_per_s=30.0), pools=(ONE,)).run(600)
-    assert w.ready("chat") == 4 and w.state.models["chat"].rate_observed
+    assert w.ready("chat") == 4 and w.state.models["chat"].estimate.rate_observed
     w.run(180)
     assert w.ready("chat") == 1
 
@@ -86,10 +86,10 @@ def test_fifty_three_shorter_requests_change_nothing() -> None:
     lengths.
     """
     w = world(1.0, pools=(ONE,)).run(300)
-    before = w.state.models["chat"].lengths
+    before = w.state.models["chat"].estimate.lengths
     w.longer["chat"] = 2 / 3
     w.run(53)
-    assert w.state.models["chat"].lengths == before and w.decisions[-1].kind == "scale_out"
+    assert w.state.models["chat"].estimate.lengths == before and w.decisions[-1].kind == "scale_out"
 
 
 class LongerHoldsLess(Planner):
@@ -122,7 +122,7 @@ def test_longer_requests_add_capacity_within_a_minute() -> None:
     w.run(60)
     assert w.assigned_count("chat") == 2 and w.of_kind("scale_in") == []
     w.run(180)
-    assert 1800.0 < w.state.models["chat"].lengths.input_tokens <= 2000.0
+    assert 1800.0 < w.state.models["chat"].estimate.lengths.input_tokens <= 2000.0
 
 
 def test_misses_while_an_instance_starts_do_not_derate_capacity() -> None:
@@ -134,7 +134,7 @@ def test_misses_while_an_instance_starts_do_not_derate_capacity() -> None:
     w.run(100)
     w.missing.clear()
     w.run(300)
-    assert w.state.models["chat"].derate == 1.0
+    assert w.state.models["chat"].capacity.derate == 1.0
 
 
 def test_derated_capacity_recovers_slowly() -> None:
@@ -145,7 +145,7 @@ def test_derated_capacity_recovers_slowly() -> None:
     w.missing["chat"] = 0.5
     w.run(60)
     w.missing.clear()
-    derate = w.state.models["chat"].derate
+    derate = w.state.models["chat"].capacity.derate
     assert derate == pytest.approx(0.85 * 15.5 / 16.0, abs=0.02)
     w.run(900)
-    assert w.state.models["chat"].derate == pytest.approx(1.03 * derate)
+    assert w.state.models["chat"].capacity.derate == pytest.approx(1.03 * derate)

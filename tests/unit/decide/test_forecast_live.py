@@ -46,10 +46,10 @@ def test_a_burst_that_comes_each_hour_finds_its_instances_ready() -> None:
 
 def test_the_rate_history_is_known_again_after_a_restart() -> None:
     w = remembering("auto").run(700)
-    before = w.state.models["chat"].forecast.history
+    before = w.state.models["chat"].estimate.forecast.history
     w.restart_controller()
     w.run(15)
-    after = w.state.models["chat"].forecast.history
+    after = w.state.models["chat"].estimate.forecast.history
     known = min(len(before.rates()), len(after.rates()))
     assert known > 360
     assert np.array_equal(before.rates()[:known], after.rates()[:known], equal_nan=True)
@@ -72,4 +72,4 @@ def test_every_model_is_forecast_if_ticks_are_ten_seconds_apart() -> None:
     for _ in range(10):
         w.t_s += 9
         w.tick()
-    assert all(model.forecast.history.end_minute for model in w.state.models.values())
+    assert all(model.estimate.forecast.history.end_minute for model in w.state.models.values())

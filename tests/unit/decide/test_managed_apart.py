@@ -43,7 +43,7 @@ def test_a_recommended_instance_takes_no_node_when_none_is_left() -> None:
     node.
     """
     w = two(service(mode=Mode.RECOMMEND), (20.0, 20.0), (12.0, 12.0), "rent").run(300)
-    assert w.state.models["chat"].recommended
+    assert w.state.models["chat"].advisory.recommended
     assert w.ready("mini") == 2
     w.availability[RENTED.id] = Availability(RENTED.id, 0, w.now_ms)
     w.run(600)
@@ -54,7 +54,9 @@ def test_a_recommended_model_of_higher_priority_takes_no_node() -> None:
     chat = service(mode=Mode.RECOMMEND, priority=5)
     w = two(chat, (12.0, 60.0), (12.0, 12.0), "own").run(900)
     assert w.assigned_count("mini") == w.ready("mini") == 2
-    assert dict(w.state.models["chat"].recommended) == {f"chat:a1@{OWNED.id}": 4}, "what is free"
+    assert dict(w.state.models["chat"].advisory.recommended) == {f"chat:a1@{OWNED.id}": 4}, (
+        "what is free"
+    )
 
 
 def test_recommended_instances_take_no_owned_node_and_no_budget() -> None:
@@ -75,7 +77,7 @@ def test_surplus_instances_of_a_paused_model_keep_their_nodes() -> None:
     w.say("chat", "pause")
     w.run(1200)
     assert w.assigned_count("chat") == 5
-    assert sum(dict(w.state.models["chat"].recommended).values()) == 1
+    assert sum(dict(w.state.models["chat"].advisory.recommended).values()) == 1
     w.rate = lambda model, _t_s: 5.0 if model == "chat" else 22.0
     w.run(120)
     assert w.ready("mini") == 3
@@ -94,7 +96,7 @@ def test_unmanaged_servers_take_only_their_own_nodes() -> None:
     w.availability[RENTED.id] = Availability(RENTED.id, 0, w.now_ms)
     w.run(600)
     assert w.assigned_count("mini") == w.ready("mini") == 1
-    assert dict(w.state.models["chat"].recommended) == {theirs: 3}
+    assert dict(w.state.models["chat"].advisory.recommended) == {theirs: 3}
     assert len(w.plans) < 20, "nothing moves, so little is planned"
 
 
@@ -120,7 +122,7 @@ def test_a_model_without_a_free_node_does_not_delay_recommendations(paused: bool
     w.run(10)
     asked = len(w.requests(Urgency.URGENT))
     w.run(20)
-    assert sum(dict(w.state.models["chat"].recommended).values()) == 4
+    assert sum(dict(w.state.models["chat"].advisory.recommended).values()) == 4
     w.run(280)
     assert len(w.requests(Urgency.URGENT)) - asked <= 15, "mini rests between two requests"
 
@@ -145,7 +147,7 @@ def test_full_plans_alternate_if_both_kinds_are_always_due() -> None:
             w.prices[where[0].id] = Price(where[0].id, usd, w.now_ms)
 
     w.run(600, jump)
-    assert sum(dict(w.state.models["chat"].recommended).values()) == 1
+    assert sum(dict(w.state.models["chat"].advisory.recommended).values()) == 1
     assert {request.scope for request in w.requests(Urgency.FULL)} >= {("chat",), ("mini",)}
 
 

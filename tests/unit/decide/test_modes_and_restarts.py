@@ -24,7 +24,7 @@ QUIET = service(mode=Mode.RECOMMEND)
 
 
 def recommended(w: World) -> int:
-    return sum(count for _, count in w.state.models["chat"].recommended)
+    return sum(count for _, count in w.state.models["chat"].advisory.recommended)
 
 
 def test_each_change_of_demand_gets_one_recommendation() -> None:

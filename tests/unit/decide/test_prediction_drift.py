@@ -21,7 +21,8 @@ from autoscaler.model.prediction_drift import (
 )
 from autoscaler.rollout.serving_group import FleetView, ServingGroup
 from autoscaler.sizing.capacity_derating import LEAST
-from autoscaler.state.controller_state import ModelState, Observation
+from autoscaler.state.controller_state import Observation
+from autoscaler.state.model_state import ModelState
 from autoscaler.tick.status import fleet_status
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import World, world
@@ -137,7 +138,7 @@ def test_faster_starts_are_marked_and_block_no_scale_in() -> None:
     chat = w.state.models["chat"]
     assert uncertainty(chat) and not drift_veto(chat, later_ms, 38.0, 40.0)
     lower = update_drift(
-        replace(chat, derate=0.5),
+        replace(chat, capacity=replace(chat.capacity, derate=0.5)),
         w.state.groups,
         FleetView({}, {}),
         w.state.combos,
@@ -188,8 +189,10 @@ def test_low_learnt_capacity_blocks_scale_in_only_at_informative_loads(
     """
     w = starting_in(60).run(400)
     model = w.state.models["chat"]
-    day = replace(model.drift, worse_since_ms=w.now_ms - DAY_S * 1000)
-    low = replace(model, derate=0.6, derated_ms=w.now_ms, drift=day)
+    day = replace(model.capacity.drift, worse_since_ms=w.now_ms - DAY_S * 1000)
+    low = replace(
+        model, capacity=replace(model.capacity, derate=0.6, derated_ms=w.now_ms, drift=day)
+    )
     w.state = replace(w.state, models={"chat": low})
     before = w.run(100).assigned_count("chat")
     w.rate = lambda _m, _t: load
@@ -199,7 +202,10 @@ def test_low_learnt_capacity_blocks_scale_in_only_at_informative_loads(
 
 def test_capacity_far_below_its_prediction_is_marked_uncertain() -> None:
     w = starting_in(60).run(400)
-    model = replace(w.state.models["chat"], derate=0.72, derated_ms=w.now_ms)
+    model = replace(
+        w.state.models["chat"],
+        capacity=replace(w.state.models["chat"].capacity, derate=0.72, derated_ms=w.now_ms),
+    )
     w.state = replace(w.state, models={"chat": model})
     w.run(30)
     assert uncertainty_codes(w) == [(ReasonCode.UNCERTAIN, ReasonCode.LESS_CAPACITY)]
@@ -211,15 +217,21 @@ def test_a_new_leader_keeps_the_learnt_estimates() -> None:
     """
     w = starting_in(120).run(400)
     _suspect_for_a_day(w)
-    model = replace(w.state.models["chat"], derate=0.9, derated_ms=w.now_ms)
+    model = replace(
+        w.state.models["chat"],
+        capacity=replace(w.state.models["chat"].capacity, derate=0.9, derated_ms=w.now_ms),
+    )
     w.state = replace(w.state, models={"chat": model})
     w.run(610)
     before, told = w.state.models["chat"], uncertainty_codes(w)
     w.restart_controller()
     w.run(5)
     after = w.state.models["chat"]
-    assert (after.derate, after.drift) == (before.derate, before.drift)
-    assert after.derate < 1.0 and drift_veto(after, w.now_ms, 38.0, 40.0)
+    assert (after.capacity.derate, after.capacity.drift) == (
+        before.capacity.derate,
+        before.capacity.drift,
+    )
+    assert after.capacity.derate < 1.0 and drift_veto(after, w.now_ms, 38.0, 40.0)
     assert uncertainty_codes(w) == told
 
 
@@ -242,7 +254,7 @@ def test_learnt_capacity_is_dropped_if_the_predictions_have_another_basis(change
     }
     w.cluster = told[changed]
     w.restart_controller()
-    assert w.state.models["chat"].derate == (0.6 if changed == "nothing" else 1.0)
+    assert w.state.models["chat"].capacity.derate == (0.6 if changed == "nothing" else 1.0)
 
 
 def test_learnt_estimates_are_published_before_the_first_counted_minute() -> None:
@@ -250,9 +262,9 @@ def test_learnt_estimates_are_published_before_the_first_counted_minute() -> Non
     w = starting_in(120)
     w.cluster = replace(w.cluster, policy=replace(w.cluster.policy, forecast="none"))
     w.run(400)
-    assert not w.state.models["chat"].forecast.history.hours
+    assert not w.state.models["chat"].estimate.forecast.history.hours
     w.restart_controller()
-    assert w.state.models["chat"].drift.start_s == 120.0
+    assert w.state.models["chat"].capacity.drift.start_s == 120.0
 
 
 def test_learnt_estimates_are_published_right_after_a_full_hour() -> None:
@@ -261,9 +273,12 @@ def test_learnt_estimates_are_published_right_after_a_full_hour() -> None:
     w.t_s = 2690  # the hour is over at 2800
     w.run(160)
     before = w.state.models["chat"]
-    assert before.forecast.history.end_minute % 60 == 0 and before.drift.start_s == 120.0
+    assert (
+        before.estimate.forecast.history.end_minute % 60 == 0
+        and before.capacity.drift.start_s == 120.0
+    )
     w.restart_controller()
-    assert w.state.models["chat"].drift == before.drift
+    assert w.state.models["chat"].capacity.drift == before.capacity.drift
 
 
 def test_a_new_leader_ignores_records_from_the_future_and_impossible_capacity() -> None:
@@ -280,11 +295,16 @@ def test_a_new_leader_ignores_records_from_the_future_and_impossible_capacity() 
     w.rates.update({ahead.key: ahead, low.key: low})
     w.restart_controller()
     model = w.state.models["chat"]
-    assert (model.derate, model.drift) == (LEAST, PredictionDrift())
+    assert (model.capacity.derate, model.capacity.drift) == (LEAST, PredictionDrift())
 
 
 def _suspect_for_a_day(w: World) -> None:
     model = w.state.models["chat"]
-    since_ms = model.drift.worse_since_ms - DAY_S * 1000
-    model = replace(model, drift=replace(model.drift, worse_since_ms=since_ms))
+    since_ms = model.capacity.drift.worse_since_ms - DAY_S * 1000
+    model = replace(
+        model,
+        capacity=replace(
+            model.capacity, drift=replace(model.capacity.drift, worse_since_ms=since_ms)
+        ),
+    )
     w.state = replace(w.state, models={"chat": model})

@@ -165,7 +165,7 @@ def test_an_open_proposal_is_dropped_when_the_model_leaves_mode_approve() -> Non
     w.answers = False
     w.cluster = replace(w.cluster, services=(service(mode=Mode.ACT),))
     w.run(1)
-    assert w.state.models["chat"].proposal is None
+    assert w.state.models["chat"].advisory.proposal is None
     assert len(w.requests(Urgency.URGENT)) == asked + 1
 
 
@@ -175,4 +175,4 @@ def test_a_rejected_proposal_is_forgotten_when_it_expires() -> None:
     w.run(1)
     w.answers = False
     w.run(60)
-    assert w.state.models["chat"].proposal is None
+    assert w.state.models["chat"].advisory.proposal is None

@@ -24,7 +24,8 @@ from autoscaler.replan.scores_changed import fire
 from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.rollout.supply import Supply
 from autoscaler.sizing import routed_traffic as rule
-from autoscaler.state.controller_state import ControllerState, ModelState, SplitState
+from autoscaler.state.controller_state import ControllerState, SplitState
+from autoscaler.state.model_state import DemandEstimate, ModelState
 from autoscaler.state.model_view import ModelView, RoutedTraffic
 from autoscaler.tick.quality_thresholds import (
     adopt_answer,
@@ -47,7 +48,7 @@ CLUSTER = Cluster(
     tuple(replace(service(m), mode=Mode.ACT, req_per_s=0.0) for m in ROUTE.models),
     routes=(ROUTE,),
 )
-MODELS = {s.model: ModelState(s.lengths) for s in CLUSTER.services}
+MODELS = {s.model: ModelState(DemandEstimate(s.lengths)) for s in CLUSTER.services}
 NOW = 1_700_000_000_000
 BOUND = Reason(ReasonCode.QUALITY_COSTS_NOTHING, "auto")
 
@@ -69,7 +70,7 @@ def answered(
 
 def view(model: str, target: float) -> ModelView:
     own = CLUSTER.service(model)
-    state = replace(MODELS[model], target_req_per_s=target)
+    state = replace(MODELS[model], target=replace(MODELS[model].target, req_per_s=target))
     return ModelView(own, CLUSTER.policy, NOW, NOW, state, UNKNOWN_DEMAND)
 
 

@@ -82,7 +82,7 @@ def test_unmanaged_servers_of_several_pools_count_with_their_own_hardware() -> N
     shown = now(w)
     assert recommended(w) == []
     assert (shown.unmanaged, shown.ready, shown.ready_req_per_s) == (3, 3, 30.0)
-    assert dict(w.state.models["chat"].recommended) == {THEIRS: 2, theirs: 1}
+    assert dict(w.state.models["chat"].advisory.recommended) == {THEIRS: 2, theirs: 1}
     assert shown.usd_per_h == sum(
         n * w.state.combos[i].usd_per_h for i, n in ((THEIRS, 2), (theirs, 1))
     )
@@ -145,15 +145,18 @@ def test_managed_and_unmanaged_instances_count_together_during_a_pause(kind: str
     for theirs in (2, 1):
         w.unmanaged["chat"] = theirs
         w.run(1)
-        assert w.state.models["chat"].recommended == ((THEIRS, 3 + theirs),)
+        assert w.state.models["chat"].advisory.recommended == ((THEIRS, 3 + theirs),)
         w.run(60)
     assert not [d for d in w.of_kind("scale_out") if not d.applied]
     w.say("chat", kind, active=False)
     w.run(5)
-    assert (w.state.models["chat"].recommended, w.state.models["chat"].unmanaged) == ((), None)
+    assert (
+        w.state.models["chat"].advisory.recommended,
+        w.state.models["chat"].advisory.unmanaged,
+    ) == ((), None)
     w.say("chat", kind)
     w.run(1)
-    assert w.state.models["chat"].recommended == ((THEIRS, 4),), "they are taken in again"
+    assert w.state.models["chat"].advisory.recommended == ((THEIRS, 4),), "they are taken in again"
 
 
 def test_running_instances_count_after_a_recommendation_of_zero() -> None:
@@ -162,7 +165,10 @@ def test_running_instances_count_after_a_recommendation_of_zero() -> None:
     idle = service(mode=Mode.RECOMMEND, min_instances=0, zero_after_s=300.0, scale_in_after_s=300.0)
     w.cluster = replace(w.cluster, services=(idle,))
     w.run(1100)
-    assert (w.state.models["chat"].recommended, w.state.models["chat"].recommended_ms > 0) == (
+    assert (
+        w.state.models["chat"].advisory.recommended,
+        w.state.models["chat"].advisory.recommended_ms > 0,
+    ) == (
         (),
         True,
     )
@@ -171,7 +177,7 @@ def test_running_instances_count_after_a_recommendation_of_zero() -> None:
     runs = w.ready("chat")
     w.say("chat", "pause")
     w.run(1)
-    assert runs and w.state.models["chat"].recommended == ((THEIRS, runs),)
+    assert runs and w.state.models["chat"].advisory.recommended == ((THEIRS, runs),)
 
 
 def _acting(w: World) -> Cluster:

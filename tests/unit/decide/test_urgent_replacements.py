@@ -41,7 +41,7 @@ def test_instances_that_may_not_leave_are_not_replaced() -> None:
 
 def test_mode_recommend_recommends_only_additions() -> None:
     w = surge(mode=Mode.RECOMMEND).run(250)
-    assert [count for _, count in w.state.models["chat"].recommended] == [4]
+    assert [count for _, count in w.state.models["chat"].advisory.recommended] == [4]
 
 
 def test_a_new_leader_counts_an_urgent_replacement_as_scale_out() -> None:
@@ -50,11 +50,14 @@ def test_a_new_leader_counts_an_urgent_replacement_as_scale_out() -> None:
     assert any(n < 0 for _, n in found.change)
     assert (found.kind, found.over_since_ms > 0) == ("scale_out", True)
     before = w.state.models["chat"]
-    assert before.overload_since_ms == 0
+    assert before.target.overload_since_ms == 0
     w.restart_controller()
     after = w.state.models["chat"]
-    assert (after.last_out_ms, after.turns) == (before.last_out_ms, before.turns)
-    assert after.last_out_ms == found.at_ms
+    assert (after.hysteresis.last_out_ms, after.hysteresis.reversals) == (
+        before.hysteresis.last_out_ms,
+        before.hysteresis.reversals,
+    )
+    assert after.hysteresis.last_out_ms == found.at_ms
 
 
 def test_a_rise_long_after_a_short_silence_of_a_node_is_no_replacement() -> None:
@@ -63,7 +66,7 @@ def test_a_rise_long_after_a_short_silence_of_a_node_is_no_replacement() -> None
     node = min(w.rented(SMALL.id))
     w.cut.add(node)
     w.run(16)
-    assert w.state.models["chat"].lost_ms
+    assert w.state.models["chat"].capacity.lost_ms
     w.cut.discard(node)
     w.run(704)
     (rise,) = [d for d in w.decisions if d.at_ms > T0 + 900_000 and d.change][:1]

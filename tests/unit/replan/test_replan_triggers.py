@@ -17,7 +17,8 @@ from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.replan.triggers import collect, scope_of
 from autoscaler.rollout.serving_group import Placed, ServingGroup
 from autoscaler.rollout.supply import GoodPrice, Offer, Supply
-from autoscaler.state.controller_state import ControllerState, FullPlans, ModelState
+from autoscaler.state.controller_state import ControllerState, FullPlans
+from autoscaler.state.model_state import DemandEstimate, ModelState
 from autoscaler.state.model_view import ModelView
 from autoscaler.state.replan_trigger import Trigger, partly_applied
 from tests.unit.decide.decide_catalogue import pool, service
@@ -118,7 +119,9 @@ def test_a_shift_of_request_lengths_triggers_a_full_plan() -> None:
     """
 
     def moved(input_tokens: float, output_tokens: float) -> TriggerInputs:
-        now = SimpleNamespace(state=ModelState(Lengths(input_tokens, output_tokens)))
+        now = SimpleNamespace(
+            state=ModelState(DemandEstimate(Lengths(input_tokens, output_tokens)))
+        )
         known = replace(STATE, full=FullPlans(lengths={"chat": Lengths(6000.0, 150.0)}))
         return replace(NEWS, state=known, views={"chat": cast(ModelView, now)})
 

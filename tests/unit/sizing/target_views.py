@@ -7,7 +7,7 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import Stats
-from autoscaler.state.controller_state import ModelState
+from autoscaler.state.model_state import Capacity, DemandEstimate, ModelState, Target
 from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import BUCKET, pool, service, simple
 
@@ -27,10 +27,9 @@ def stats(arrivals: int, covered_s: int, attained: int | None = None, age_ms: in
 def view(demand: ModelDemand, planned: float = 8.0, **changes: object) -> ModelView:
     """A stable model with capacity for `planned` req/s, an hour after the start."""
     state = ModelState(
-        BUCKET,
-        target_req_per_s=planned,
-        rate_observed=True,
-        settled_ms=T0 - 3_600_000,
+        DemandEstimate(BUCKET, rate_observed=True),
+        target=Target(req_per_s=planned),
+        capacity=Capacity(settled_ms=T0 - 3_600_000),
     )
     made = ModelView(
         service=service(),

@@ -23,7 +23,7 @@ def piled(times: float, req_per_s: int = 8, planned: float = 7.9) -> ModelView:
     local = stats(req_per_s * 120, 120)
     demand = ModelDemand(recent, local, blocks=((10, req_per_s * 10),) * 12)
     found = view(demand, planned)
-    expected = expected_in_flight(req_per_s, found.ready, found.state.lengths)
+    expected = expected_in_flight(req_per_s, found.ready, found.state.estimate.lengths)
     seen = GatewayReport("a", "boot", T0, round(times * expected), 0)
     return replace(found, demand=replace(demand, gateways=(seen,)))
 
@@ -47,7 +47,12 @@ def test_a_shrinking_queue_raises_no_target() -> None:
     """It dates from a time of insufficient capacity."""
     full = piled(4.0)
     assert propose(full) is not None
-    before = replace(full.state, in_flight=((T0 - 30_000, full.demand.in_flight + 1), (T0, 0)))
+    before = replace(
+        full.state,
+        estimate=replace(
+            full.state.estimate, in_flight=((T0 - 30_000, full.demand.in_flight + 1), (T0, 0))
+        ),
+    )
     assert propose(replace(full, state=before)) is None
 
 
@@ -65,6 +70,6 @@ def test_slow_engines_with_enough_capacity_raise_no_target() -> None:
 def test_a_queue_is_compared_with_that_of_half_a_minute_ago(later_ms: int, kept: bool) -> None:
     full = piled(4.0)
     older, newer = (T0 - 60_000, 5), (T0 - later_ms, 7)
-    state = replace(full.state, in_flight=(older, newer))
+    state = replace(full.state, estimate=replace(full.state.estimate, in_flight=(older, newer)))
     moments = in_flight_history(replace(full, state=state))
     assert moments == ((older, newer) if kept else (newer, (T0, full.demand.in_flight)))

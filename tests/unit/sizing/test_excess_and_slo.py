@@ -40,7 +40,12 @@ def test_an_excess_below_a_tenth_is_not_worth_a_reversal(
     have to keep all others.
     """
     seen = view(steady(8.0, *[rate] * 5))
-    state = replace(seen.state, turns=Reversals(last), last_out_ms=T0 - 60_000 * added_min)
+    state = replace(
+        seen.state,
+        hysteresis=replace(
+            seen.state.hysteresis, reversals=Reversals(last), last_out_ms=T0 - 60_000 * added_min
+        ),
+    )
     assert (scale_in.propose(replace(seen, state=state)) is not None) == lowered
 
 
@@ -48,7 +53,11 @@ def test_a_target_above_the_plan_falls_without_a_reversal() -> None:
     """The pools had no nodes for 12 req/s, so the lower target removes no instance."""
     seen = view(steady(8.0, *[7.4] * 5))
     state = replace(
-        seen.state, turns=Reversals("out"), last_out_ms=T0 - 3_000_000, target_req_per_s=12.0
+        seen.state,
+        hysteresis=replace(
+            seen.state.hysteresis, reversals=Reversals("out"), last_out_ms=T0 - 3_000_000
+        ),
+        target=replace(seen.state.target, req_per_s=12.0),
     )
     found = scale_in.propose(replace(seen, state=state))
     assert found is not None and found.req_per_s == pytest.approx(8.0)
@@ -78,7 +87,15 @@ def test_after_a_return_of_demand_the_whole_long_window_must_show_excess() -> No
     """A rate of 8 req/s a quarter of an hour ago keeps the target only after a reversal."""
     seen = view(steady(*[3.0] * 5, 8.0, *[3.0] * 8, 3.0), planned=8.0)
     assert scale_in.propose(seen) is not None
-    again = replace(seen, state=replace(seen.state, turns=Reversals("out", (T0 - 3_600_000,))))
+    again = replace(
+        seen,
+        state=replace(
+            seen.state,
+            hysteresis=replace(
+                seen.state.hysteresis, reversals=Reversals("out", (T0 - 3_600_000,))
+            ),
+        ),
+    )
     found = scale_in.propose(again)
     assert found is None or found.req_per_s > 7.5
     low = replace(again, demand=steady(*[3.0] * 15))
@@ -116,7 +133,12 @@ def test_each_return_of_demand_doubles_the_excess_period() -> None:
     quick = replace(view(ModelDemand()).service, scale_in_after_s=120.0)
     seen = view(steady(*[8.0] * 12, 8.0, 3.0), service=quick)
     for reversals, lowers in ((1, True), (3, False)):
-        state = replace(seen.state, turns=Reversals("in", (T0 - 3_600_000,) * reversals))
+        state = replace(
+            seen.state,
+            hysteresis=replace(
+                seen.state.hysteresis, reversals=Reversals("in", (T0 - 3_600_000,) * reversals)
+            ),
+        )
         found = scale_in.propose(replace(seen, state=state))
         assert (found is not None and found.req_per_s < 4.0) == lowers
 
@@ -126,7 +148,10 @@ def test_a_partial_first_block_does_not_invalidate_the_long_window() -> None:
     low = steady(*[3.0] * 15)
     cut = replace(low, blocks=low.blocks[1:])
     again = view(cut)
-    turned = replace(again.state, turns=Reversals("out", (T0 - 3_600_000,)))
+    turned = replace(
+        again.state,
+        hysteresis=replace(again.state.hysteresis, reversals=Reversals("out", (T0 - 3_600_000,))),
+    )
     slow = replace(again.service, scale_in_after_s=1800.0)
     for seen in (replace(again, state=turned), replace(again, service=slow)):
         lower = scale_in.propose(seen)
@@ -136,9 +161,23 @@ def test_a_partial_first_block_does_not_invalidate_the_long_window() -> None:
 def test_added_capacity_counts_as_needed_for_the_excess_period() -> None:
     """A target above the planned rate may fall to the planned rate, but no lower."""
     seen = view(steady(3.0, 3.0, 3.0, 3.0, 3.0, 3.0), planned=5.0)
-    found = scale_in.propose(replace(seen, state=replace(seen.state, last_out_ms=T0 - 599_000)))
+    found = scale_in.propose(
+        replace(
+            seen,
+            state=replace(
+                seen.state, hysteresis=replace(seen.state.hysteresis, last_out_ms=T0 - 599_000)
+            ),
+        )
+    )
     assert found is None or found.req_per_s >= 5.0
-    later = scale_in.propose(replace(seen, state=replace(seen.state, last_out_ms=T0 - 601_000)))
+    later = scale_in.propose(
+        replace(
+            seen,
+            state=replace(
+                seen.state, hysteresis=replace(seen.state.hysteresis, last_out_ms=T0 - 601_000)
+            ),
+        )
+    )
     assert later is not None and later.req_per_s < 3.3
 
 
@@ -150,7 +189,10 @@ def test_a_controller_that_just_started_lowers_no_target() -> None:
 
 def test_capacity_taken_over_counts_as_needed_for_the_excess_period() -> None:
     started = view(steady(3.0, 3.0), started_ms=T0 - 599_000)
-    mine = replace(started, state=replace(started.state, restart_hold=True))
+    mine = replace(
+        started,
+        state=replace(started.state, target=replace(started.state.target, restart_hold=True)),
+    )
     found = inherited(mine)
     assert found is not None and found.req_per_s == mine.planned_req_per_s
     assert inherited(replace(mine, started_ms=T0 - 601_000)) is None
@@ -165,10 +207,12 @@ def test_a_new_estimate_of_a_taken_over_fleet_adds_no_instance(lost_ms: int, tar
     seen = view(steady(3.0, 3.0), planned=7.7, started_ms=T0 - 30_000)
     why = Reason(ReasonCode.INHERITED, seen.service.model)
     state = replace(
-        seen.state, restart_hold=True, target_req_per_s=8.0, target_why=why, lost_ms=lost_ms
+        seen.state,
+        target=replace(seen.state.target, restart_hold=True, req_per_s=8.0, why=why),
+        capacity=replace(seen.state.capacity, lost_ms=lost_ms),
     )
     found = update_target(replace(seen, state=state))
-    assert found.target_req_per_s == pytest.approx(target)
+    assert found.target.req_per_s == pytest.approx(target)
 
 
 def misses(share: float, load: float = 7.0, planned: float = 8.0) -> ModelDemand:
@@ -178,10 +222,10 @@ def misses(share: float, load: float = 7.0, planned: float = 8.0) -> ModelDemand
 
 def test_significant_misses_derate_capacity_and_state_it() -> None:
     """At a percentile of 0.95, 42 of 840 requests may miss. 50 misses are chance, 210 are not."""
-    assert capacity_derating.update_derating(view(misses(0.06))).derate == 1.0
+    assert capacity_derating.update_derating(view(misses(0.06))).capacity.derate == 1.0
     state = capacity_derating.update_derating(view(misses(0.25)))
-    assert state.derate < 1.0
-    why = state.target_why
+    assert state.capacity.derate < 1.0
+    why = state.target.why
     assert why is not None and why.code is ReasonCode.OVERESTIMATED
     assert why.quantities == pytest.approx((0.75, 840, 7.0, 8.0))
 
@@ -215,30 +259,34 @@ def test_misses_of_one_batch_are_not_independent() -> None:
     seen = view(misses(0.15))
     (one,) = seen.ready
     shared = tuple(one.scaled_to(one.req_per_s / 20) for _ in range(20))
-    assert capacity_derating.update_derating(seen).derate == 1.0
-    assert capacity_derating.update_derating(replace(seen, ready=shared)).derate < 1.0
+    assert capacity_derating.update_derating(seen).capacity.derate == 1.0
+    assert capacity_derating.update_derating(replace(seen, ready=shared)).capacity.derate < 1.0
 
 
 @pytest.mark.parametrize("load", [3.0, 9.0])
 def test_misses_below_half_of_the_planned_load_or_above_it_are_ignored(load: float) -> None:
-    assert capacity_derating.update_derating(view(misses(0.5, load))).derate == 1.0
+    assert capacity_derating.update_derating(view(misses(0.5, load))).capacity.derate == 1.0
 
 
 def test_misses_do_not_derate_twice_within_four_minutes_nor_below_one_half() -> None:
     first = capacity_derating.update_derating(view(misses(0.5)))
     seen = view(misses(0.5))
     assert capacity_derating.update_derating(replace(seen, state=first)) == first
-    later = replace(seen, now_ms=T0 + 241_000, state=replace(first, derate=0.5))
+    later = replace(
+        seen,
+        now_ms=T0 + 241_000,
+        state=replace(first, capacity=replace(first.capacity, derate=0.5)),
+    )
     # At a derating of one half, 20 req/s of raw capacity is planned for 8 req/s.
     loaded = replace(later, raw_req_per_s=20.0)
-    assert capacity_derating.update_derating(loaded).derate == capacity_derating.LEAST
+    assert capacity_derating.update_derating(loaded).capacity.derate == capacity_derating.LEAST
 
 
 def test_misses_of_instances_that_cannot_meet_the_slo_are_ignored() -> None:
     """No additional capacity would help."""
     seen = view(misses(0.5))
     hopeless = tuple(replace(combo, meets_slo=False) for combo in seen.ready)
-    assert capacity_derating.update_derating(replace(seen, ready=hopeless)).derate == 1.0
+    assert capacity_derating.update_derating(replace(seen, ready=hopeless)).capacity.derate == 1.0
 
 
 @pytest.mark.parametrize(
@@ -255,20 +303,26 @@ def test_capacity_recovers_as_far_as_served_load_proves(
     load: float, missing: float, derate: float
 ) -> None:
     seen = view(misses(missing, load))
-    state = replace(seen.state, derate=0.8, derated_ms=T0 - 600_000)
-    assert capacity_derating.update_derating(replace(seen, state=state)).derate == pytest.approx(
-        derate
+    state = replace(
+        seen.state, capacity=replace(seen.state.capacity, derate=0.8, derated_ms=T0 - 600_000)
     )
-    sooner = replace(state, derated_ms=T0 - 599_000)
-    assert capacity_derating.update_derating(replace(seen, state=sooner)).derate == 0.8
+    assert capacity_derating.update_derating(
+        replace(seen, state=state)
+    ).capacity.derate == pytest.approx(derate)
+    sooner = replace(state, capacity=replace(state.capacity, derated_ms=T0 - 599_000))
+    assert capacity_derating.update_derating(replace(seen, state=sooner)).capacity.derate == 0.8
 
 
 def test_unfinished_load_proves_no_capacity() -> None:
     """Arrivals have just doubled. All finished requests met their limits."""
     doubled = replace(stats(480, 120), arrivals=960, req_per_s=8.0)
     seen = view(ModelDemand((), doubled))
-    state = replace(seen.state, derate=0.5, derated_ms=T0 - 600_000)
-    assert capacity_derating.update_derating(replace(seen, state=state)).derate == 0.5 * 1.03
+    state = replace(
+        seen.state, capacity=replace(seen.state.capacity, derate=0.5, derated_ms=T0 - 600_000)
+    )
+    assert (
+        capacity_derating.update_derating(replace(seen, state=state)).capacity.derate == 0.5 * 1.03
+    )
 
 
 def test_a_long_window_is_enough_evidence_for_a_step_at_a_low_rate() -> None:
@@ -276,7 +330,10 @@ def test_a_long_window_is_enough_evidence_for_a_step_at_a_low_rate() -> None:
     step.
     """
     few, many = stats(10, 120), stats(150, 1800)
-    state = replace(view(ModelDemand()).state, derate=0.8, derated_ms=T0 - 600_000)
+    state = replace(
+        view(ModelDemand()).state,
+        capacity=replace(view(ModelDemand()).state.capacity, derate=0.8, derated_ms=T0 - 600_000),
+    )
     for long, derate in ((few, 0.8), (many, 0.8 * 1.03)):
         seen = view(ModelDemand(local=few, long=long), planned=0.12, state=state)
-        assert capacity_derating.update_derating(seen).derate == pytest.approx(derate)
+        assert capacity_derating.update_derating(seen).capacity.derate == pytest.approx(derate)

@@ -22,14 +22,16 @@ def expecting(rate: float, error: float = 0.5, in_s: float = 120.0, load: float 
     outlook = ForecastState(
         forecast=Forecast(rate, T0 + round(in_s * 1000), error, 2.0, "seasonal (1 h)")
     )
-    return replace(found, state=replace(found.state, forecast=outlook))
+    return replace(
+        found, state=replace(found.state, estimate=replace(found.state.estimate, forecast=outlook))
+    )
 
 
 def test_a_forecast_above_the_plan_starts_capacity_in_advance() -> None:
     state = update_target(expecting(16.0))
-    assert state.target_req_per_s == 16.0
-    assert state.target_why is not None
-    assert text(state.target_why) == (
+    assert state.target.req_per_s == 16.0
+    assert state.target.why is not None
+    assert text(state.target.why) == (
         "16.0 req/s expected in ~2 min by seasonal (1 h) (mean error 0.50, last value 2.0)"
     )
 
@@ -41,14 +43,19 @@ def test_a_forecast_within_the_plan_starts_no_capacity() -> None:
 
 def test_a_lower_forecast_removes_no_capacity() -> None:
     without = expecting(1.0)
-    without = replace(without, state=replace(without.state, forecast=ForecastState()))
-    assert update_target(expecting(1.0)).target_req_per_s == update_target(without).target_req_per_s
+    without = replace(
+        without,
+        state=replace(
+            without.state, estimate=replace(without.state.estimate, forecast=ForecastState())
+        ),
+    )
+    assert update_target(expecting(1.0)).target.req_per_s == update_target(without).target.req_per_s
 
 
 def test_scale_in_stops_at_the_forecast() -> None:
     """3 req/s arrive, 7 are forecast and 8 are planned."""
-    assert update_target(expecting(1.0)).target_req_per_s < 4.0
-    assert update_target(expecting(7.0)).target_req_per_s == 7.0
+    assert update_target(expecting(1.0)).target.req_per_s < 4.0
+    assert update_target(expecting(7.0)).target.req_per_s == 7.0
 
 
 def test_an_outdated_forecast_is_ignored() -> None:
@@ -59,11 +66,16 @@ def test_an_outdated_forecast_is_ignored() -> None:
 def test_a_steady_rise_gets_capacity_for_its_extrapolated_rate() -> None:
     found = expecting(1.0)
     climb = TrendForecast(9.5, T0 + 120_000, 8.0, 0.9, 180)
-    outlook = replace(found.state.forecast, trend=climb)
-    state = update_target(replace(found, state=replace(found.state, forecast=outlook)))
-    assert state.target_req_per_s == 9.5
-    assert state.target_why is not None
-    assert text(state.target_why) == (
+    outlook = replace(found.state.estimate.forecast, trend=climb)
+    state = update_target(
+        replace(
+            found,
+            state=replace(found.state, estimate=replace(found.state.estimate, forecast=outlook)),
+        )
+    )
+    assert state.target.req_per_s == 9.5
+    assert state.target.why is not None
+    assert text(state.target.why) == (
         "9.5 req/s expected in ~2 min because the rate has been rising for 3 min "
         "(8.0 now, +0.90 a minute)"
     )

@@ -165,9 +165,14 @@ def test_a_proof_orders_at_once_until_capacity_was_added_for_it() -> None:
     """
     demand = step_after(2)
     plain = view(demand, 1.8)
-    surging = replace(plain.state, increase_confirmed_ms=T0 - 1000, increase_started_ms=T0 - 1000)
-    before = replace(surging, last_out_ms=T0 - 30_000)
-    ordered = replace(surging, last_out_ms=T0 - 500)
+    surging = replace(
+        plain.state,
+        target=replace(
+            plain.state.target, increase_confirmed_ms=T0 - 1000, increase_started_ms=T0 - 1000
+        ),
+    )
+    before = replace(surging, hysteresis=replace(surging.hysteresis, last_out_ms=T0 - 30_000))
+    ordered = replace(surging, hysteresis=replace(surging.hysteresis, last_out_ms=T0 - 500))
     for state, wanted in ((surging, 1.1 * 1.8), (before, 1.1 * 1.8), (ordered, 1.8)):
         found = propose(view(demand, 1.8, state=state))
         assert found is not None and found.req_per_s == pytest.approx(wanted)
@@ -180,7 +185,11 @@ def test_a_lasting_rise_gets_capacity_for_any_shortfall() -> None:
     seen = ModelDemand((), stats(12_000, 120), reported_ms=T0)
     plain = view(seen, 98.5).state
     state = replace(
-        plain, increase_confirmed_ms=T0 - 1000, increase_started_ms=T0 - 9000, last_out_ms=T0 - 5000
+        plain,
+        target=replace(
+            plain.target, increase_confirmed_ms=T0 - 1000, increase_started_ms=T0 - 9000
+        ),
+        hysteresis=replace(plain.hysteresis, last_out_ms=T0 - 5000),
     )
     assert not view(seen, 98.5, state=update_target(view(seen, 98.5, state=state))).covers
     assert view(seen, 98.5, state=update_target(view(seen, 98.5, state=plain))).covers
@@ -197,12 +206,13 @@ def test_a_rise_gets_more_capacity_if_its_mean_exceeds_the_plan() -> None:
         plain = view(seen, planned).state
         state = replace(
             plain,
-            increase_confirmed_ms=T0 - 1000,
-            increase_started_ms=T0 - 9000,
-            last_out_ms=T0 - 5000,
+            target=replace(
+                plain.target, increase_confirmed_ms=T0 - 1000, increase_started_ms=T0 - 9000
+            ),
+            hysteresis=replace(plain.hysteresis, last_out_ms=T0 - 5000),
         )
         after = update_target(view(seen, planned, state=state))
-        assert (after.target_req_per_s > planned) is more
+        assert (after.target.req_per_s > planned) is more
 
 
 def test_a_rise_within_the_plan_sets_the_target_to_its_rate() -> None:
@@ -212,9 +222,11 @@ def test_a_rise_within_the_plan_sets_the_target_to_its_rate() -> None:
     seen = step_after(40, 5.0, 8.0)
     plain = view(seen, 10.5).state
     state = replace(
-        plain, target_req_per_s=5.5, increase_confirmed_ms=T0 - 20_000, last_out_ms=T0 - 20_000
+        plain,
+        target=replace(plain.target, req_per_s=5.5, increase_confirmed_ms=T0 - 20_000),
+        hysteresis=replace(plain.hysteresis, last_out_ms=T0 - 20_000),
     )
-    assert 7.9 < update_target(view(seen, 10.5, state=state)).target_req_per_s < 8.6
+    assert 7.9 < update_target(view(seen, 10.5, state=state)).target.req_per_s < 8.6
 
 
 def test_a_new_rise_begins_after_a_time_without_proof() -> None:
@@ -224,8 +236,8 @@ def test_a_new_rise_begins_after_a_time_without_proof() -> None:
     for after_ms in (0, 1000, 2000, 122_000):
         seen = replace(step_after(2), reported_ms=T0 + after_ms)
         state = update_target(replace(view(seen, 1.8, state=state), now_ms=T0 + after_ms))
-        assert state.increase_confirmed_ms == T0 + after_ms
-        began.append(state.increase_started_ms - T0)
+        assert state.target.increase_confirmed_ms == T0 + after_ms
+        began.append(state.target.increase_started_ms - T0)
     assert began == [0, 0, 0, 122_000]
 
 

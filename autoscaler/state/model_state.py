@@ -1,0 +1,146 @@
+"""The state of one model: six values that last from tick to tick.
+
+Times are domain ms since the epoch; in a field that ends in `_ms`, 0 means "not yet".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autoscaler.domain.reason import Reason
+from autoscaler.domain.workload import Lengths
+from autoscaler.estimate.burstiness import BurstinessSums
+from autoscaler.estimate.forecast.forecast_state import ForecastState
+from autoscaler.estimate.workload_mix import Mix
+from autoscaler.rollout.reversal_limit import Reversals
+from autoscaler.rollout.traffic_split import TrafficSplit
+from topics.hourly_rates import PredictionDrift
+from topics.reason_codes import ReasonCode
+
+
+@dataclass(frozen=True, slots=True)
+class PendingApproval:
+    """A change that waits for a person's approval, in mode approve. number: number of its decision.
+    change: combos to add (+) and remove (-), relative to the fleet `base`. kind, reasons: kind and
+    reasons of the decision. rejected: a person rejected the change; it is not proposed again before
+    expires_ms.
+    """
+
+    number: int
+    kind: str
+    change: tuple[tuple[str, int], ...]
+    base: tuple[tuple[str, int], ...]
+    reasons: tuple[Reason, ...]
+    at_ms: int
+    expires_ms: int
+    rejected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DemandEstimate:
+    """Requests as they are planned for. lengths, arrival_cv: planned request lengths and CV of the
+    times between arrivals; burstiness: sums from which arrival_cv is computed. mix: planned shares
+    of the workload types, empty without types. in_flight: (time, requests in flight) at two recent
+    moments. forecast: expected demand at the time when an instance started now would be ready.
+    rate_observed: whether windows have measured the rate, so that the declared workload no longer
+    counts. no_data, no_data_noticed: whether telemetry stopped, and whether a decision has reported
+    that.
+    """
+
+    lengths: Lengths
+    arrival_cv: float = 1.0
+    burstiness: BurstinessSums = field(default_factory=BurstinessSums)
+    mix: Mix = ()
+    in_flight: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+    forecast: ForecastState = field(default_factory=ForecastState)
+    rate_observed: bool = False
+    no_data: bool = False
+    no_data_noticed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The planned demand in requests/s, raised at once by evidence and lowered by lasting evidence.
+    why: that evidence. restart_hold: whether the model already had instances when the controller
+    started. overload_since_ms: time since which demand exceeds planned capacity.
+    increase_confirmed_ms, increase_started_ms: last and first proof of the present increase.
+    traffic_split: planned routes of the workload types, empty without types.
+    """
+
+    req_per_s: float = 0.0
+    why: Reason | None = None
+    restart_hold: bool = False
+    overload_since_ms: int = 0
+    increase_confirmed_ms: int = 0
+    increase_started_ms: int = 0
+    traffic_split: TrafficSplit = field(default_factory=TrafficSplit)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Measured properties of the model's capacity. derate: measured / predicted capacity, in
+    (0, 1], if SLOs were missed at a planned load; derated_ms: time of its last change. drift:
+    measured start times and capacity, compared with their predictions. lost_ms: time of a capacity
+    loss that is not replaced yet. settled_ms: time since which all planned instances are ready.
+    """
+
+    derate: float = 1.0
+    derated_ms: int = 0
+    drift: PredictionDrift = field(default_factory=PredictionDrift)
+    lost_ms: int = 0
+    settled_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hysteresis:
+    """Memory that limits scale-in. reversals: recent changes of direction; last_out_ms: time of the
+    last addition."""
+
+    reversals: Reversals = field(default_factory=Reversals)
+    last_out_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasibility:
+    """Demand and constraints that no plan could meet. attempted_req_per_s, retry_at_ms: demand that
+    the planner could not serve, and the time until which it is not requested again; has_unserved:
+    whether some demand is unserved for this reason. preemption_until_ms: until this time groups
+    leave to make room, which only a full plan may use. shortage_noticed_ms, slo_noticed_ms,
+    violations_noticed_ms: times of the last notices of a shortage, an unattainable SLO and violated
+    constraints; violations_noticed: these constraints.
+    """
+
+    attempted_req_per_s: float = 0.0
+    retry_at_ms: int = 0
+    has_unserved: bool = False
+    preemption_until_ms: int = 0
+    shortage_noticed_ms: int = 0
+    slo_noticed_ms: int = 0
+    violations_noticed_ms: int = 0
+    violations_noticed: tuple[ReasonCode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Advisory:
+    """Changes that a person makes or approves. recommended, recommended_ms: last recommended counts
+    of combos. proposal: change that waits for approval. unmanaged: last known number of servers
+    that Shoal did not start, by combo, None = unknown.
+    """
+
+    recommended: tuple[tuple[str, int], ...] = ()
+    recommended_ms: int = 0
+    proposal: PendingApproval | None = None
+    unmanaged: tuple[tuple[str, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """The state of one model: its demand, the planned part of it, the measured capacity, and the
+    memory that limits removals, requests for capacity, and proposals."""
+
+    estimate: DemandEstimate
+    target: Target = field(default_factory=Target)
+    capacity: Capacity = field(default_factory=Capacity)
+    hysteresis: Hysteresis = field(default_factory=Hysteresis)
+    infeasibility: Infeasibility = field(default_factory=Infeasibility)
+    advisory: Advisory = field(default_factory=Advisory)
