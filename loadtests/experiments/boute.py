@@ -44,7 +44,7 @@ from autoscaler.planning.answer_quality import (
 )
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
-from autoscaler.planning.strategies.registry import strategy
+from autoscaler.simulation.strategies.registry import strategy
 
 PRICES = {"H100": 2.86, "RTXPRO6000-Blackwell-Server": 1.97, "RTX5090": 0.89, "RTX4090": 0.59}
 MODELS = {"8b": "meta-llama/Llama-3.1-8B-Instruct", "70b": "meta-llama/Llama-3.3-70B-Instruct"}

@@ -23,7 +23,7 @@ from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
-from autoscaler.planning.strategies.registry import strategy
+from autoscaler.simulation.strategies.registry import strategy
 from loadtests.experiments.page import bar_chart, put, rows_of
 
 GPUS = {"H800": ("H800", 2.69), "H20": ("H20", 1.50), "A800": ("A800-PCIe-80GB", 1.19)}

@@ -31,7 +31,7 @@ from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.strategies.registry import strategy
+from autoscaler.simulation.strategies.registry import strategy
 from loadtests.allocation_account import account
 from loadtests.experiments.coral_baselines import cauchy, homo
 from loadtests.experiments.coral_setup import (

@@ -21,8 +21,8 @@ from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.strategies.registry import STRATEGIES, strategy
 from autoscaler.planning.time_limits import contradictions
+from autoscaler.simulation.strategies.registry import STRATEGIES, strategy
 from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_stats, plan_view
 from streams.cli.plan_modes import refuse_ignored
 from streams.files.plan_inputs import load_demand, load_fleet

@@ -36,7 +36,7 @@ from autoscaler.planning.answer_quality import (
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.route_choice import binding_reason
-from autoscaler.planning.strategies.registry import strategy
+from autoscaler.simulation.strategies.registry import strategy
 from streams.cli import plan_json, plan_view
 from streams.cli.json_output import show_json
 from streams.files.shoal_yaml import Config

@@ -20,12 +20,12 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.estimate.windows import NoData
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
-from autoscaler.planning.strategies.registry import strategy
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.simulation.baseline_fleet import BaselineFleet
 from autoscaler.simulation.decider import DeciderInput, DeciderOutput
 from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
 from autoscaler.simulation.policies.shoal_policy import plan_with
+from autoscaler.simulation.strategies.registry import strategy
 
 LOCAL_S, GLOBAL_S, GRACE_S = 120, 1800, 30
 THRESHOLD = 0.2

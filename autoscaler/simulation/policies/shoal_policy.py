@@ -19,11 +19,11 @@ from autoscaler.planning.plan import Plan, Strategy
 from autoscaler.planning.planner import answer_request
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from autoscaler.planning.planning_problem import PlanningProblem
-from autoscaler.planning.strategies.homo import HomoStrategy
 from autoscaler.planning.strategies.registry import strategy_for
 from autoscaler.planning.strategies.shoal import ShoalStrategy
 from autoscaler.simulation.controller_under_test import ControllerUnderTest, DemandFilter
 from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
+from autoscaler.simulation.strategies.homo import HomoStrategy
 
 _KNOB = "planned share of requests within SLO"
 _VALUES = (0.9, 0.95, 0.98, 0.99, 0.995)

@@ -17,7 +17,7 @@ from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
-from autoscaler.planning.strategies.registry import strategy
+from autoscaler.planning.strategies.registry import DEMAND_STRATEGY
 from streams.tools.up.observed_demand import MINUTE_MS, DemandSeen
 from streams.tools.up.run_state import Picture
 from streams.tools.up.run_story import TOGETHER
@@ -107,7 +107,7 @@ class Comparisons:
         self._profile = profile
         self._elapsed_s = elapsed_s
         self._limit_s = limit_s
-        self._strategy = strategy("shoal")
+        self._strategy = DEMAND_STRATEGY
 
     def all(self, seen: DemandSeen, stretches: Sequence[Window]) -> Iterator[Otherwise]:
         """Yields the comparisons one by one, until the time limit."""

@@ -14,7 +14,7 @@ from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.strategies.registry import STRATEGIES
+from autoscaler.simulation.strategies.registry import STRATEGIES
 from tests.unit.planning.planning_clusters import small_cluster
 
 PROFILE = default_profile()

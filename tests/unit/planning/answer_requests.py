@@ -11,7 +11,7 @@ from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.candidate_combos import evaluate_combo
 from autoscaler.planning.planner import answer_request
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
-from autoscaler.planning.strategies.registry import STRATEGIES
+from autoscaler.simulation.strategies.registry import STRATEGIES
 from tests.unit.planning.planning_clusters import CONVERSATION, pool, service
 
 PROFILE = default_profile()

@@ -13,8 +13,8 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Slo
 from autoscaler.planning.planner import answer_request
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
-from autoscaler.planning.strategies.registry import STRATEGIES
 from autoscaler.planning.strategies.shoal import ShoalStrategy
+from autoscaler.simulation.strategies.registry import STRATEGIES
 from tests.unit.planning.answer_requests import (
     FULL,
     L4,

@@ -14,8 +14,8 @@ from autoscaler.planning.plan import Plan
 from autoscaler.planning.planner import answer_request
 from autoscaler.planning.planner_messages import Outcome, PlanRequest
 from autoscaler.planning.planning_problem import PlanningProblem
-from autoscaler.planning.strategies.registry import STRATEGIES
 from autoscaler.planning.strategies.shoal import ShoalStrategy
+from autoscaler.simulation.strategies.registry import STRATEGIES
 from tests.unit.planning.answer_requests import (
     FULL,
     H100,

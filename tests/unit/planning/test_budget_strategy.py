@@ -16,7 +16,8 @@ from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planner import answer_request
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
-from autoscaler.planning.strategies.registry import BUDGET_STRATEGY, STRATEGIES, strategy_for
+from autoscaler.planning.strategies.registry import BUDGET_STRATEGY, strategy_for
+from autoscaler.simulation.strategies.registry import STRATEGIES
 from topics.codec import encode
 from topics.reason_codes import ReasonCode
 

@@ -10,7 +10,7 @@ from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Demand
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanningProblem
-from autoscaler.planning.strategies.registry import STRATEGIES
+from autoscaler.simulation.strategies.registry import STRATEGIES
 from tests.unit.planning.answer_requests import H100, L4, one_model
 from tests.unit.planning.planning_clusters import CONVERSATION, combo
 from topics.reason_codes import ReasonCode

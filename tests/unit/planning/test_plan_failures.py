@@ -21,8 +21,8 @@ from autoscaler.planning.planning_problem import (
     PlanOptions,
     make_problem,
 )
-from autoscaler.planning.strategies.registry import strategy
 from autoscaler.planning.strategies.shoal import ShoalStrategy
+from autoscaler.simulation.strategies.registry import strategy
 from tests.unit.planning.planning_clusters import (
     CONVERSATION,
     PROFILE,

@@ -17,8 +17,8 @@ from autoscaler.planning.planning_problem import (
     RolloutMode,
     make_problem,
 )
-from autoscaler.planning.strategies.registry import STRATEGIES, strategy
 from autoscaler.planning.strategies.shoal import ShoalStrategy
+from autoscaler.simulation.strategies.registry import STRATEGIES, strategy
 from tests.unit.planning.planning_clusters import (
     CONVERSATION,
     PROFILE,

@@ -1,7 +1,7 @@
 """Cauchy's strategies: the deployment ILP of eq. 16, and the two objectives with which Cauchy
-compares it. The ILP, in PuLP, covers goodput per model, GPUs per pool, spot limits, floors,
-ceilings and the budget. Unlike `shoal`, they ignore whole nodes and transition costs, but their
-plans are billed by the same rules. Source: Cauchy sec. 3.3.2 and 4.3.
+compares it. The ILP, in PuLP (used by this module alone), covers goodput per model, GPUs per pool,
+spot limits, floors, ceilings and the budget. Unlike `shoal`, they ignore whole nodes and transition
+costs, but their plans are billed by the same rules. Source: Cauchy sec. 3.3.2 and 4.3.
 """
 
 from __future__ import annotations
