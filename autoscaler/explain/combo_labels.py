@@ -41,6 +41,15 @@ def combo_words(combo_id: str) -> str:
     return " + ".join(parts)
 
 
+def pools_of(combo_id: str) -> tuple[str, ...]:
+    """The pools of a combo id, in its order; none for a string that is no combo id."""
+    try:
+        _, instances = parse_instances(combo_id)
+    except InvalidValue:
+        return ()
+    return tuple(dict.fromkeys(member.pool for own in instances for member in own))
+
+
 def change_words(change: Iterable[tuple[str, int]]) -> str:
     """Label of a change, e.g. "+1 2xl40s us-east spot, -2 1xl4 eu-west on-demand"; empty for no
     change."""

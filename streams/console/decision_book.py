@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from autoscaler.explain.combo_labels import combo_words
+from autoscaler.explain.combo_labels import combo_words, pool_words, pools_of
 from autoscaler.state.controller_state import ControllerState
 from autoscaler.state.effects import PublishDecision, PublishPlan
-from streams.console.plan_requests import Key, PlannedTick, PlanRequests
+from streams.console.plan_requests import Asked, Key, PlannedTick, PlanRequests
 from streams.console.rounding import rounded
 from topics.decisions import Decision, PlanRecord
 
@@ -21,6 +21,8 @@ Row = dict[str, Any]
 
 MOST_DECISIONS = 10_000
 _MOST_CONTEXTS = 2000
+_VISIBLE_PRICE = 0.05
+"""Smallest difference of a price from the declared one that the page shows, as a fraction."""
 
 
 class ObservedTick(PlannedTick, Protocol):
@@ -64,6 +66,7 @@ class DecisionBook:
                 "gap": rounded(plan.gap) if plan is not None and plan.gap >= 0.0 else None,
                 "plan_usd": rounded(plan.cost_usd_per_h) if plan is not None else None,
                 "planned_at": asked[0].at_ms if asked is not None else 0,
+                "prices": _moved_prices(decision, asked) if asked is not None else [],
             }
         while len(self._contexts) > _MOST_CONTEXTS:
             del self._contexts[next(iter(self._contexts))]
@@ -126,6 +129,20 @@ def decision_row(decision: Decision, context: Row) -> Row:
         "trace": decision.trace,
         **context,
     }
+
+
+def _moved_prices(decision: Decision, asked: Asked) -> list[Row]:
+    """Prices of the change's pools that differ visibly from the declared ones, when the plan was
+    requested."""
+    request, cluster = asked
+    used = {pool for combo, _ in decision.change for pool in pools_of(combo)}
+    rows = []
+    for pool_id, usd_per_h in request.prices_usd_per_h:
+        declared = cluster.pool(pool_id).price_usd_per_h if pool_id in used else usd_per_h
+        if abs(usd_per_h - declared) > _VISIBLE_PRICE * declared:
+            label = pool_words(pool_id)
+            rows.append({"pool": label, "usd": rounded(usd_per_h), "declared": rounded(declared)})
+    return rows
 
 
 def _key(decision: Decision) -> Key:

@@ -75,7 +75,8 @@ function ItemView({ one, open, source }) {
       <span class=${`sign ${tone}`} aria-hidden="true">${sign}</span>
       <span class="item-main"><span class="item-top"><b>${one.model === "*" ? "All models" : one.model}</b>
         <span class="item-change">${one.change.length ? changeText(one.change) : word}</span></span>
-        <span class="reason">${one.reason}</span></span>
+        <span class="reason">${one.reason}</span>
+        ${one.prices?.length ? html`<span class="prices">${one.prices.map((price) => `${price.pool} at ${usd(price.usd)} USD/h, declared ${usd(price.declared)}`).join("; ")}</span>` : null}</span>
       <span class="item-side"><time datetime=${new Date(one.at).toISOString()}>${clock(one.at)}</time>
         <span class="item-usd">${one.change.length ? `${signedUsd(one.usd)} USD/h` : ""}</span>
         ${how && how !== "applied" && html`<span class="how">${how}</span>`}</span>

@@ -56,6 +56,9 @@ def context_of(decision: Decision) -> dict[str, Any]:
     ((combo, count),) = decision.change
     return {
         "before": [[combo_words(combo), 3 if count > 0 else 5]],
+        "prices": [{"pool": "us-east/l40s (spot)", "usd": 5.2, "declared": 0.76}]
+        if decision.kind == "replan"
+        else [],
         "gap": 0.004, "plan_usd": 312.4, "planned_at": decision.at_ms - 4000,
     }  # fmt: skip
 

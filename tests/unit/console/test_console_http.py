@@ -10,6 +10,7 @@ import pytest
 
 from autoscaler.domain.cluster import Mode
 from tests.unit.console.console_world import OPERATOR, World, world
+from topics.supply import Price
 
 READ = "a-token-for-reads"
 
@@ -244,3 +245,21 @@ async def test_the_sizing_sum_comes_with_the_alternatives_of_a_model() -> None:
         sizing = found["sizing"]
         needed = sizing["target_req_per_s"] / sizing["utilization"] / sizing["derate"]
         assert sizing["needed_req_per_s"] == pytest.approx(needed)
+
+
+async def test_a_decision_shows_prices_that_differ_from_the_declared_ones() -> None:
+    async with world(mode=Mode.ACT) as at:
+        for pool, usd in (("us/l4/on-demand", 1.5), ("us/l4/spot", 0.6)):
+            at.loop.latest.usd_per_node_h[pool] = Price(pool, usd, at.tick_ms)
+        at.run(3)
+        at.feed.step()
+        change = next(row for row in at.feed.book.rows() if row["change"])
+        shown = {row["pool"]: (row["usd"], row["declared"]) for row in change["prices"]}
+        assert (
+            shown
+            and shown.items()
+            <= {
+                "us/l4 (on-demand)": (1.5, 1.0),
+                "us/l4 (spot)": (0.6, 0.4),
+            }.items()
+        )
