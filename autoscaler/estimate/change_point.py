@@ -29,8 +29,7 @@ Floats = npt.NDArray[np.float64]
 RateSpan = tuple[int, int, int]
 """Covered seconds, arrivals in them, and the age of the span's start in seconds."""
 
-CONFIDENCE = 0.95
-_Z = 1.645  # normal quantile at CONFIDENCE: each bound is wrong with probability 1 - CONFIDENCE
+_Z = 1.645  # standard deviations of a one-sided bound at 95%: each bound is wrong with 5%
 _CHANGE_SIGMAS = 3.3  # high, because one estimate makes about 150 comparisons
 _STRADDLE_SIGMAS = 1.5
 
@@ -39,7 +38,7 @@ _STRADDLE_SIGMAS = 1.5
 class RateEstimate:
     """Mean arrival rate over the last `window_s` covered seconds.
 
-    low, high: bounds of req_per_s, each with CONFIDENCE, widened by the confirmed dispersion of
+    low, high: bounds of req_per_s, each at 95%, widened by the confirmed dispersion of
     arrivals. since_ms: time of the last change, at which the window starts; None if there was no
     change, so that the window covers all telemetry.
     """

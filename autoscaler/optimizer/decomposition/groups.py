@@ -85,11 +85,6 @@ def units_of(throughput: Floats, demand: float) -> Ints:
     return np.ceil(share * UNITS - 1e-9).astype(np.int64)
 
 
-def with_demand(group: Group, demand: float) -> Group:
-    """`group` with the same items and another demand."""
-    return replace(group, demand=demand, units=units_of(group.throughput, demand))
-
-
 def restrict(group: Group, allowed: Bools) -> Group:
     """`group` with only the pairs in `allowed` (n, R); items without any allowed pair are
     dropped."""

@@ -56,11 +56,6 @@ class ScenarioScript:
         self._demand_until_ms: list[tuple[float, DemandChanged]] = []
         self._refreshed_ms = 0
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing ever happens."""
-        return not self._waiting and not self._feeds.prices and not self._feeds.availability
-
     def step(self, script_s: float, now_ms: int) -> Step:
         """Apply the events until second `script_s` of the trace. Before the trace begins, only
         events of second 0 apply. now_ms: domain time."""
