@@ -13,7 +13,7 @@ Text = Callable[[Reason], str]
 
 
 def _replanned(reason: Reason, text: Text) -> str:
-    return f"re-solve: {', '.join(dict.fromkeys(map(text, reason.because)))}"
+    return f"replanned: {', '.join(dict.fromkeys(map(text, reason.because)))}"
 
 
 def _capacity_lost(_reason: Reason, _: Text) -> str:

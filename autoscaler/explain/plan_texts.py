@@ -258,7 +258,7 @@ def _quality_costs_nothing(_reason: Reason, _: Text) -> str:
 
 def _quality_costs(reason: Reason, _: Text) -> str:
     at_least, less, saved = reason.quantities
-    return f"quality >= {at_least:g}; {less:.4g} would save {saved:.2f}/h"
+    return f"quality >= {at_least:g}; {less:.4g} would save {saved:.2f} USD/h"
 
 
 PLAN_TEXTS = {

@@ -14,8 +14,8 @@ def rate(req_per_s: float) -> str:
 
 
 def money(usd_per_h: float) -> str:
-    """A change of cost in USD, e.g. "+7.20/h", "-2.90/h" or "+0.00/h"."""
-    return f"{usd_per_h + 0.0:+.2f}/h"
+    """A change of cost in USD, e.g. "+7.20 USD/h" or "-2.90 USD/h"."""
+    return f"{usd_per_h + 0.0:+.2f} USD/h"
 
 
 def duration(seconds: float) -> str:

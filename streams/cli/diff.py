@@ -22,17 +22,17 @@ from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan, PlannedCount
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions
 from autoscaler.planning.strategies.registry import strategy_for
-from streams.cli import text_layout
+from streams import text_layout
 from streams.cli.json_output import encoded
 from streams.cli.plan import DECLARED_DEMAND, UNSERVED, default_demand, planned
 from streams.cli.plan_view import usd_change
 from streams.cli.run_part import bootstrap
 from streams.cli.running_fleet import read_running
-from streams.cli.text_layout import Line, columns, section, wrapped
 from streams.files.plan_inputs import load_demand, load_fleet
 from streams.files.shoal_yaml import load_config
 from streams.plain_text import quantity
 from streams.terminal import show_json_bytes
+from streams.text_layout import Line, columns, section, wrapped
 from topics.topic_table import PREFIX
 
 

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from rich.text import Text
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.explain.reason_texts import text
 from autoscaler.planning.time_limits import contradictions
+from streams import text_layout
 from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
 from streams.cli.controller_client import add_url, status
 from streams.cli.doctor_series import of_series
@@ -25,11 +29,14 @@ from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError, first_line, without_login
 from streams.plain_text import age_words, several
 from streams.ports.promql import Ask, prometheus
+from streams.text_layout import WIDTH, Line
 from topics.reason_codes import ReasonCode
 
 _STALE_TELEMETRY_S = 30.0
 _STALE_SUPPLY_S = 1800.0
 _LATE_S = 10.0
+_MOST_NAME = 24
+FILE, DATA, CONTROLLER, MODELS = "File", "Prometheus", "Controller", "Models"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -52,30 +59,78 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json([asdict(one) for one in found])
     else:
-        for one in found:
-            print(f"{'ok  ' if one.ok else 'MEND'}  {one.what}: {one.said}")
-            if one.mend:
-                print(f"      {one.mend}")
+        text_layout.show([], lines(found))
     return 0 if all(one.ok for one in found) else 1
+
+
+def lines(found: Sequence[Finding]) -> Iterator[Line]:
+    """The findings under their headings, then the number of faults."""
+    for title in dict.fromkeys(one.section for one in found):
+        shown = [one for one in found if one.section == title]
+        width = min(_MOST_NAME, max(len(one.what) for one in shown))
+        yield Text(title, style="bold")
+        yield from (line for one in shown for line in _finding(one, width))
+        yield ""
+    faults = sum(not one.ok for one in found)
+    checks = several(len(found), "check")
+    yield f"{checks}, {several(faults, 'fault') if faults else 'no fault'}"
+
+
+def _finding(one: Finding, width: int) -> Iterator[Line]:
+    """A sign, the item in a column of `width`, and its state; the remedy below. A longer item has
+    a line of its own.
+    """
+    sign, style = ("ok", "green") if one.ok else ("FIX", "bold red")
+    head = Text(f"  {sign:<3}  ", style=style)
+    indent = " " * (len(head) + width + 2)
+    state = _wrap(one.state, indent)
+    if len(one.what) > width:
+        yield head + Text(one.what, style="")
+    else:
+        yield head + Text(f"{one.what.ljust(width)}  {state.pop(0).strip()}", style="")
+    yield from state
+    if one.remedy:
+        yield from _wrap(f"{'note' if one.ok else 'remedy'}: {one.remedy}", indent)
+
+
+def _wrap(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def of_file(path: Path) -> Iterator[Finding]:
     """Check the file, its broker and its Prometheus servers."""
-    from streams.controller.demand_sources import (
-        prometheus_queries,
-    )  # Planning imports a compiler, which would delay --help.
-
-    asks: dict[str, Ask] = {}
     config = load_config(path)
+    yield from _under(FILE, _file(config))
+    yield from _under(DATA, _data(config))
+
+
+def _under(section: str, found: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings with their heading."""
+    return (replace(one, section=section) for one in found)
+
+
+def _file(config: Config) -> Iterator[Finding]:
+    """Check the declarations and the broker."""
     cluster = config.cluster
     models, pools = several(len(cluster.services), "model"), several(len(cluster.pools), "pool")
-    said = f"{models}, {pools}, mode {config.mode}"
-    yield Finding(True, str(path), said)
+    yield Finding(True, str(config.path), f"{models}, {pools}, mode {config.mode}")
     for wrong in contradictions(cluster):
         yield Finding(wrong.harmless, wrong.key, text(wrong.reason))
     for model, name, entry in uncertain_facts(cluster):
         yield Finding(True, f"source of {model}", facts_words(name, entry))
     yield _broker(config)
+
+
+def _data(config: Config) -> Iterator[Finding]:
+    """Check the Prometheus servers and the series of each model."""
+    from streams.controller.demand_sources import (
+        prometheus_queries,
+    )  # Planning imports a compiler, which would delay --help.
+
+    asks: dict[str, Ask] = {}
     for name, server in config.prometheus.items():
         url = without_login(server.url)
         try:
@@ -87,19 +142,22 @@ def of_file(path: Path) -> Iterator[Finding]:
             yield Finding(
                 False,
                 f"prometheus {name}",
-                f"{url} cannot be asked ({without_login(first_line(error))})",
-                f"mend prometheus.{name} in {path}, or start it: demand by PromQL is no data now",
+                f"{url} does not answer ({without_login(first_line(error))})",
+                f"mend prometheus.{name} in {config.path}, or start it; until then demand by PromQL"
+                " is unknown",
             )
     try:
         prometheus_queries(config)
     except UserError as error:
-        yield Finding(False, "prometheus", str(error), f"add prometheus: {{name: URL}} to {path}")
+        yield Finding(
+            False, "prometheus", str(error), f"add prometheus: {{name: URL}} to {config.path}"
+        )
     yield from of_series(config, asks)
 
 
 def _broker(config: Config) -> Finding:
     if not config.kafka:
-        return Finding(True, "kafka", "none named: an embedded broker, for one machine")
+        return Finding(True, "kafka", "not declared, so an embedded broker is used")
     try:
         address = parse_address(config.kafka)
     except InvalidValue as error:
@@ -118,14 +176,21 @@ def of_controller(url: str) -> Iterator[Finding]:
     try:
         found = status(url)
     except UserError as error:
-        mend = "start one: shoal controller --config FILE (or name another with --url)"
-        yield Finding(False, "controller", str(error), mend)
+        mend = "start one with shoal controller --config FILE, or name its address with --url"
+        yield Finding(False, "controller", str(error), mend, CONTROLLER)
         return
     yield from of_status(found)
 
 
 def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
     """The findings from the contents of `/v1/status`."""
+    yield from _under(CONTROLLER, _controller(found))
+    if found["leads"]:
+        yield from _under(MODELS, map(_model, found["models"]))
+
+
+def _controller(found: Mapping[str, Any]) -> Iterator[Finding]:
+    """Check the controller and the age of its data."""
     who = f"controller {found['controller']}"
     for point in found.get("open", ()):
         yield Finding(False, point["code"], point["said"], point["mend"])
@@ -134,16 +199,16 @@ def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(
             bool(leader),
             who,
-            f"stands by for {leader}" if leader else "stands by, and no leader is known",
-            "" if leader else "is another controller running? else see this one's log",
+            f"stands by; {leader} leads" if leader else "stands by, and no leader is known",
+            "" if leader else "start another controller, or see the log of this one",
         )
         return
     late = found["tick_age_s"] > _LATE_S
     yield Finding(
         not late,
         who,
-        f"leads, decided {age_words(found['tick_age_s'])} ago",
-        "it hangs or is stopped: see its log, restart it; instances go on" if late else "",
+        f"leads; last decision {age_words(found['tick_age_s'])} ago",
+        "see its log, then restart it; instances keep serving meanwhile" if late else "",
     )
     for name, words in found["held"].items():
         scope, kind = name.rsplit("/", 1)
@@ -155,12 +220,16 @@ def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(False, scope, words)
     yield from _lag(found)
     for model, why in found.get("refused", {}).items():
-        said = f"its last declaration cannot be used, the one before stands: {why}"
-        yield Finding(False, model, said, "mend its section and declare it again: shoal apply")
+        said = f"its last declaration is refused, the one before holds: {why}"
+        yield Finding(
+            False, model, said, "correct its section and declare it again with shoal apply"
+        )
     for topic, count in found.get("undeclared", {}).items():
         what = several(count, "record")
-        said = f"{what} left out, of names that are not declared"
-        yield Finding(True, topic, said, "is its writer of another fleet, or its name misspelt?")
+        said = f"{what} ignored, because their names are not declared"
+        yield Finding(
+            True, topic, said, "the writer belongs to another fleet, or a name is misspelt"
+        )
     for kind, pools in found["supply_age_s"].items():
         for pool, age_s in pools.items():
             if age_s > _STALE_SUPPLY_S:
@@ -168,10 +237,8 @@ def of_status(found: Mapping[str, Any]) -> Iterator[Finding]:
                     False,
                     f"{kind} {pool}",
                     f"{age_words(age_s)} old",
-                    f"is its feed running? shoal feed {kind} --from FILE|URL --follow",
+                    f"start its feed: shoal feed {kind} --from FILE|URL --follow",
                 )
-    for model in found["models"]:
-        yield _model(model)
 
 
 def _lag(found: Mapping[str, Any]) -> Iterator[Finding]:
@@ -183,8 +250,8 @@ def _lag(found: Mapping[str, Any]) -> Iterator[Finding]:
             False,
             f"reading {topic}",
             f"{age_words(lag_ms / 1000.0)} behind",
-            "until it has caught up no silence counts and nothing is scaled in; give the "
-            "controller and the broker more CPU, or find who writes so much to the topic",
+            "give the controller and the broker more CPU, or find the process that writes so much; "
+            "until the controller has caught up, it removes nothing",
         )
 
 
@@ -195,14 +262,14 @@ def _model(model: Mapping[str, Any]) -> Finding:
         return Finding(
             False,
             name,
-            f"{said}; it is planned by its declared workload, and not scaled in",
-            "send its requests through the gateway, or name a `demand` query in shoal.yaml (shoal "
-            "doctor --config FILE shows the answers to it)",
+            f"{said}; planned for its declared workload, nothing is removed",
+            "send its requests through the gateway, or declare `demand` in shoal.yaml; then shoal "
+            "doctor --config FILE shows the answer",
         )
     if model["proposal"]:
         number = model["proposal"]
         mend = f"shoal approve {number}, or shoal reject {number} --why ..."
-        return Finding(True, name, f"proposal #{number} waits", mend)
+        return Finding(True, name, f"proposal #{number} waits for approval", mend)
     if model.get("short", False):  # Older controllers do not report "short".
         mend = f"shoal explain {name} names what would help"
         return Finding(False, name, model["word"], mend)

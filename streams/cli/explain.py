@@ -12,14 +12,14 @@ from typing import Any
 
 from autoscaler.explain.combo_labels import change_words
 from autoscaler.explain.explanation import ModelReasons, Relief
-from streams.cli import text_layout
+from streams import text_layout
 from streams.cli.controller_client import add_url, explained
 from streams.cli.json_output import show_json
 from streams.cli.measure import measuring_words
-from streams.cli.text_layout import Line, labelled, section, wrapped
 from streams.cli.time_arguments import clock_words
 from streams.plain_text import quantity
 from streams.solver.plan_reasons import planned_again
+from streams.text_layout import Line, labelled, section, wrapped
 from topics.reason_codes import ReasonCode
 
 _QUIET = ("hold", "rebuilt")

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 class Finding:
     """The result of one check. ok: no action is needed.
 
-    what: the checked item. said: its state. mend: the remedy.
+    what: the checked item. state: its state. remedy: how to mend it, "" if nothing is to be done.
+    section: the heading under which it is shown.
     """
 
     ok: bool
     what: str
-    said: str
-    mend: str = ""
+    state: str
+    remedy: str = ""
+    section: str = ""

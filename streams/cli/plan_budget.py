@@ -21,7 +21,7 @@ from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import BudgetWork, Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import strategy_for
-from streams.cli import text_layout
+from streams import text_layout
 from streams.cli.json_output import encoded
 from streams.cli.plan_view import measured
 from streams.terminal import show_json_bytes

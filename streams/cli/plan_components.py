@@ -22,7 +22,7 @@ from autoscaler.planning.component_graph import (
     component_problem,
     most_for_budget,
 )
-from streams.cli import text_layout
+from streams import text_layout
 from streams.cli.json_output import encoded
 from streams.cli.plan_budget import how_far
 from streams.terminal import show_json_bytes

@@ -16,11 +16,11 @@ from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.network import assumed_links
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem
-from streams.cli import text_layout
+from streams import text_layout
 from streams.cli.measure import measure_command, measuring_words
-from streams.cli.text_layout import Line, columns, labelled, section, wrapped
 from streams.files.model_source import facts_taken, facts_words, uncertain_facts
 from streams.plain_text import quantity
+from streams.text_layout import Line, columns, labelled, section, wrapped
 
 _MOST_LINES = 3
 _CENT = 0.005

@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from streams.cli import text_layout
+from streams import text_layout
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
-from streams.cli.text_layout import Line, columns, labelled, section, wrapped
 from streams.plain_text import age_words
+from streams.text_layout import Line, columns, labelled, section, wrapped
 
 _MOST_ADAPTERS = 10
 _COLUMNS = ("model", "ready", "req/s", "TTFT p95", "TPOT p95", "SLO", "USD/h")

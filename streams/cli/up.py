@@ -39,7 +39,6 @@ from streams.tools.up.host_resources import check_listen
 from streams.tools.up.live_view import View
 from streams.tools.up.real_engines import prepare
 from streams.tools.up.run_options import Wishes
-from streams.tools.up.run_summary import show
 from streams.tools.up.scenario_file import (
     SHIPPED,
     demand_changes,
@@ -48,6 +47,7 @@ from streams.tools.up.scenario_file import (
     read_settings,
 )
 from streams.tools.up.session import Session
+from streams.tools.up.summary_view import show
 from streams.tools.up.trace_facts import replayed, traffic, with_first_minutes
 
 ANY_PORT = "127.0.0.1:0"

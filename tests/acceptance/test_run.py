@@ -75,9 +75,9 @@ def test_a_short_run(start: Start, broker: tuple[str, ...]) -> None:
     assert math.isclose(summary["cost_usd"], 0.85 * hours, rel_tol=0.01)
     printed = "\n".join(run.lines)
     sent = summary["requests"]["sent"]
-    assert f"{sent} requests sent, {summary['requests']['served']} served" in printed
+    assert f"{sent} sent, {summary['requests']['served']} served" in printed
     assert "mini declares no rate: planned for the start of the trace, 1.0 req/s" in printed
-    assert re.search(r"^\+\d\d:\d\d mini \+2×L4 eu: .*; \+1\.70/h; serving in", printed, re.M)
+    assert re.search(r"^\+\d\d:\d\d mini \+2×L4 eu: .*; \+1\.70 USD/h; serving in", printed, re.M)
     assert str(run.summary_path) in printed
     assert run.processes() == []
     assert list(run.temporary.iterdir()) == []

@@ -69,5 +69,5 @@ def test_a_signal_under_load_ends_the_run(
     assert requests["served"] > 0
     assert requests["sent"] == requests["served"] + requests["failed"] + requests["dropped"]
     assert requests["failed"] == 0  # a request that was cut off by the end is dropped, not failed
-    assert f"{requests['sent']} requests sent" in "\n".join(run.lines)
+    assert f"{requests['sent']} sent, " in "\n".join(run.lines)
     assert run.errors == ""

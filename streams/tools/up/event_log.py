@@ -12,7 +12,7 @@ from autoscaler.domain.cluster import Pool
 from streams.tools.up.placement_text import change_text
 from topics.records import Decision, InstanceState, Status
 
-_WORDS_ONLY = ("infeasible", "hold", "rebuilt")
+_WORDS_ONLY = {"infeasible": "falls short", "hold": "unchanged", "rebuilt": "rebuilt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ def clock(elapsed_ms: float) -> str:
 
 def decided(decision: Decision, pools: Mapping[str, Pool]) -> Event:
     """The text of a decision: its change, reason, and cost or saving."""
-    what = change_text(decision.change, pools) or decision.kind
+    what = change_text(decision.change, pools)
+    what = what or _WORDS_ONLY.get(decision.kind, decision.kind)
     if decision.change and decision.kind in ("replace", "replan"):
         what = f"{decision.kind} {what}"
     advice = not decision.applied and decision.kind not in _WORDS_ONLY

@@ -11,6 +11,7 @@ from typing import Any
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.serving.billing import NodeSpan
 from streams.plain_text import several
+from streams.text_layout import wrapped
 from streams.tools.up.event_log import Event, clock
 from streams.tools.up.observed_demand import DemandSeen
 
@@ -56,13 +57,16 @@ def chapters(story: Iterable[Event]) -> list[Chapter]:
 
 
 def story_lines(story: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The summary's `story` as lines, at most three decisions for each event."""
-    lines = ["what happened, and what Shoal decided next:"] if story else []
+    """The summary's `story` as wrapped lines, at most three decisions for each event."""
+    lines: list[str] = []
     for one in story:
-        lines.append(f"{clock(1000.0 * one['at_s'])} {one['what']}")
-        lines += [f"    {text}" for text in one["then"][:_MOST_DECISIONS]]
-        more = len(one["then"]) - _MOST_DECISIONS
-        lines += [f"    and {several(more, 'more decision')}"] if more > 0 else []
+        lines += wrapped(f"{clock(1000.0 * one['at_s'])} {one['what']}")
+        decisions = one["then"]
+        for text in decisions[:_MOST_DECISIONS]:
+            lines += wrapped(text, " " * 9)
+        more = len(decisions) - _MOST_DECISIONS
+        lines += wrapped(f"and {several(more, 'more decision')}", " " * 9) if more > 0 else []
+        lines += [] if decisions else wrapped("no decision followed", " " * 9)
     return lines
 
 
@@ -131,22 +135,14 @@ def saving_lines(summary: Mapping[str, Any]) -> list[str]:
             )
         elif difference >= _CENT:
             lines.append(
-                f"saved {difference:.2f} USD ({difference / other['usd']:.0%}) against {name}: "
-                f"{why}"
+                f"{difference:.2f} USD ({difference / other['usd']:.0%}) less than {name}: {why}"
             )
         elif difference <= -_CENT:
             lines.append(
-                f"{name} would have cost {other['usd']:.2f} USD, {-difference:.2f} USD less, with "
-                "demand known in advance and nodes that start at once"
+                f"{-difference:.2f} USD more than {name}, which has demand known in advance and "
+                "nodes that start at once"
             )
     lines += [_hindsight_line(one, cost) for one in summary["otherwise"] if _is_lesson(one, cost)]
     if spot >= _CENT:
-        lines.append(f"spot nodes saved {spot:.2f} USD against on-demand nodes of the same kind")
-    attained = summary["slo_attainment"]
-    if attained is not None:
-        worst = min(summary["models"].items(), key=lambda item: item[1]["slo_attainment"] or 0.0)
-        lines.append(
-            f"{attained:.1%} of the requests met their SLO; the least was "
-            f"{worst[1]['slo_attainment'] or 0.0:.1%} for {worst[0]}"
-        )
+        lines.append(f"spot nodes cost {spot:.2f} USD less than on-demand nodes of the same kind")
     return lines

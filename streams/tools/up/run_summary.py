@@ -1,4 +1,4 @@
-"""The summary of a run: its options, served requests, cost and decisions, as JSON and as text.
+"""The summary of a run: its options, served requests, cost and decisions, as values for JSON.
 
 docs/explanation/summary.md describes the keys of `--summary`. Only writing the file is I/O.
 Latencies and reactions are in domain time; lateness and overhead are in real milliseconds.
@@ -7,22 +7,12 @@ Latencies and reactions are in domain time; lateness and overhead are in real mi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from streams.plain_text import several
-from streams.tools.up.event_log import clock
 from streams.tools.up.run_state import Picture
-from streams.tools.up.run_story import (
-    chapters,
-    mean_share_of_peak,
-    saving_lines,
-    story_lines,
-)
+from streams.tools.up.run_story import chapters, mean_share_of_peak
 from streams.tools.up.trace_facts import Traffic
 from topics.records import ScoreSplit
 
@@ -119,63 +109,6 @@ def summarize(
     }
 
 
-def show(summary: Mapping[str, Any], console: Console) -> None:
-    """Print the summary as text."""
-    requests = summary["requests"]
-
-    def say(line: str) -> None:
-        # On a terminal lines are wrapped between words; in a file they are not wrapped.
-        console.print(line, soft_wrap=not console.is_terminal)
-
-    say("")
-    say(_cost_line(summary))
-    say(
-        f"{requests['sent']} requests sent, {requests['served']} served, "
-        f"{requests['failed']} failed, {requests['dropped']} dropped in {summary['wall_s']:.0f} s "
-        f"at speed {summary['speed']:g}"
-    )
-    for line in (*_early(summary), *_gaps(summary), *_failures(summary)):
-        say(line)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("model", "requests", "TTFT p50/p95/p99", "TPOT p50/p95/p99", "SLO attained"):
-        table.add_column(title, justify="left" if title == "model" else "right")
-    for model, row in summary["models"].items():
-        attained = row.get("slo_attainment")
-        table.add_row(
-            model,
-            str(row["requests"]),
-            _quantiles(row["ttft_ms"]),
-            _quantiles(row["tpot_ms"]),
-            "-" if attained is None else f"{attained:.1%}",
-        )
-    if summary["models"]:
-        console.print(table)
-    if summary["ways"]:
-        console.print(_ways(summary["ways"]))
-    for name, marks in summary["thresholds"].items():
-        said = ", ".join("none" if mark is None else f"{mark:.4g}" for mark in marks)
-        say(f"{name}: score thresholds {said} at the end")
-    gpus = ", ".join(f"{hours:.2f} {name}" for name, hours in summary["gpu_hours"].items())
-    say(f"cost {summary['cost_usd']:.2f} USD, GPU hours: {gpus or 'none'}")
-    decisions = ", ".join(f"{count} {kind}" for kind, count in summary["decisions"].items())
-    say(f"decisions: {decisions or 'none'}")
-    if summary["reaction_s"]:
-        worst = max(summary["reaction_s"])
-        say(f"reaction: {several(len(summary['reaction_s']), 'scale-out')}, slowest {worst:.1f} s")
-    late, overhead = summary["replay_late_ms"], summary["overhead_ms"]
-    say(
-        f"harness: generator late p50 {_ms(late['p50'])}, p99 {_ms(late['p99'])}; "
-        f"own overhead p50 {_ms(overhead['p50'])}, p99 {_ms(overhead['p99'])} (real)"
-    )
-    if not summary["latency_judged"]:
-        say(
-            f"at speed {summary['speed']:g} the overhead counts {summary['speed']:g} times in the "
-            f"latencies above: judge them at speed {JUDGED_UP_TO_SPEED:g} or less"
-        )
-    for line in (*story_lines(summary["story"]), *saving_lines(summary)):
-        say(line)
-
-
 def _last_told(told: Mapping[str, int]) -> dict[str, int]:
     """The counts of requests of a replay without a report. Requests without an answer count as
     dropped."""
@@ -197,76 +130,3 @@ def _attained(models: Mapping[str, Any]) -> float | None:
     sent = sum(row["requests"] for row in models.values())
     met = sum(row["requests"] * (row.get("slo_attainment") or 0.0) for row in models.values())
     return round(met / sent, 6) if sent else None
-
-
-def _cost_line(summary: Mapping[str, Any]) -> str:
-    """The cost, the attainment, and the cost of the compared policies."""
-    attained = summary["slo_attainment"]
-    parts = [f"{summary['cost_usd']:.2f} USD"]
-    unknown = "attainment not known" if summary["requests"]["sent"] else "nothing to attain"
-    parts[0] += f", {unknown}" if attained is None else f", {attained:.1%} attained"
-    for other in summary["otherwise"]:
-        words = f"{other['what']} ({other['gpu']})" if "gpu" in other else other["what"]
-        short = f" (serves {1.0 - other['unserved']:.0%})" if other["unserved"] >= 0.005 else ""
-        parts.append(f"{words} {other['usd']:.2f}{short}")
-    return "; ".join(parts)
-
-
-def _early(summary: Mapping[str, Any]) -> list[str]:
-    """The reason why the trace was not sent to its end, as text."""
-    sent, total = summary["requests"]["sent"], summary["trace"]["requests"]
-    why = {
-        "interrupted": "it was interrupted",
-        "time given": "the time of --for was over",
-        "load lost": "the load generator was lost",
-    }.get(summary["ended"])
-    if why is None:
-        return []
-    if not sent:
-        return [f"no request was sent: {why} before the first fleet was ready"]
-    return [f"{sent} of the {total} requests of the trace were sent: {why}"]
-
-
-def _gaps(summary: Mapping[str, Any]) -> list[str]:
-    """Gaps without requests in the trace, in time of the trace."""
-    gaps = [
-        f"{clock(start * 1000)} to {clock(end * 1000)}" for start, end in summary["trace"]["gaps_s"]
-    ]
-    more = f" and {len(gaps) - 3} more" if len(gaps) > 3 else ""
-    return [f"the trace itself has no requests from {', '.join(gaps[:3])}{more}"] if gaps else []
-
-
-def _failures(summary: Mapping[str, Any]) -> list[str]:
-    """The reasons of failed requests, as text: `246 failed: 503, no instance yet`."""
-    failed, reasons = summary["requests"]["failed"], summary["failures"]
-    if not failed:
-        return []
-    if not reasons:
-        return [f"{failed} failed: the load generator ended before it reported why"]
-    if len(reasons) == 1:
-        return [f"{failed} failed: {next(iter(reasons))}"]
-    return [f"{failed} failed: " + "; ".join(f"{n} {why}" for why, n in reasons.items())]
-
-
-def _ways(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The routes of each kind of request: planned and served shares."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("kind", "way", "requests", "planned", "served"):
-        table.add_column(title, justify="left" if title in ("kind", "way") else "right")
-    for row in rows:
-        shares = f"{row['planned']:.1%}", f"{row['served']:.1%}"
-        kind = f"{row['model']}/{row['kind']}"
-        table.add_row(kind, row["way"], str(row["requests"]), *shares)
-    return table
-
-
-def _quantiles(values: Mapping[str, float | None]) -> str:
-    return "/".join(_plain(values.get(q)) for q in ("p50", "p95", "p99")) + " ms"
-
-
-def _plain(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} ms"

@@ -115,7 +115,7 @@ def facts_parts(picture: Picture, now_ms: int, facts: Facts) -> list[Cell]:
         (f"{facts.served} of {facts.sent} served", ""),
         *failed,
         (f"{spot + rented:.2f} USD/h ({rented:.2f} on-demand, {spot:.2f} spot)", ""),
-        (f"{facts.usd:.2f} USD", ""),
+        (f"{facts.usd:.2f} USD so far", ""),
         *late,
     ]
 

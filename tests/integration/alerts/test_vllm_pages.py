@@ -133,15 +133,15 @@ def test_old_and_new_pages_are_read_under_both_names(server: str, tmp_path: Path
     """
     found = eventually(lambda: doctor(server, tmp_path, ""))
     demand, servers = found["demand of chat"], found["servers of chat"]
-    assert demand.ok and "no such series" not in demand.said, demand
-    assert servers.said.startswith("3 vLLM servers ("), servers
-    assert f'"chat": 2 vLLM servers; main has model_name "{LLAMA}": 1 vLLM server' in servers.said
+    assert demand.ok and "no such series" not in demand.state, demand
+    assert servers.state.startswith("3 vLLM servers ("), servers
+    assert f'"chat": 2 vLLM servers; main has model_name "{LLAMA}": 1 vLLM server' in servers.state
 
 
 def test_a_wrong_name_is_unknown_and_the_right_one_is_proposed(server: str, tmp_path: Path) -> None:
     eventually(lambda: doctor(server, tmp_path, ""))
     found = doctor(server, tmp_path, ", served_as: qwen3-8b")
     demand = found["demand of chat"]
-    assert not demand.ok and demand.said.startswith("unknown, not 0 (")
-    assert demand.mend.startswith(f"set models.chat.served_as: {QWEN} in ")
+    assert not demand.ok and demand.state.startswith("unknown, not 0 (")
+    assert demand.remedy.startswith(f"set models.chat.served_as: {QWEN} in ")
     assert doctor(server, tmp_path, f", served_as: {QWEN}")["demand of chat"].ok

@@ -30,7 +30,7 @@ def test_a_healthy_controller_gets_no_finding() -> None:
 @pytest.mark.parametrize(
     ("change", "words", "mend"),
     [
-        ({"tick_age_s": 40.0}, "decided 40 s ago", "restart it"),
+        ({"tick_age_s": 40.0}, "last decision 40 s ago", "restart it"),
         ({"leads": False, "leader": ""}, "no leader is known", "another controller"),
         (
             {"supply_age_s": {"prices": {"us/l4/spot": 4000.0}, "availability": {}}},
@@ -45,12 +45,12 @@ def test_a_healthy_controller_gets_no_finding() -> None:
 )
 def test_each_fault_is_named_with_its_fix(change: dict[str, Any], words: str, mend: str) -> None:
     (bad,) = [one for one in of_status({**STATUS, **change}) if not one.ok]
-    assert words in bad.said and mend in bad.mend
+    assert words in bad.state and mend in bad.remedy
 
 
 def test_a_pause_is_shown_with_the_command_that_ends_it() -> None:
     found = list(of_status({**STATUS, "held": {"*/pause": "paused by ann: drill"}}))
-    assert any("shoal resume --all" in one.mend for one in found)
+    assert any("shoal resume --all" in one.remedy for one in found)
 
 
 def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
         f"prometheus: {{main: {{url: 'http://127.0.0.1:9', token_file: {token}}}}}\n"
     )
     (bad,) = [one for one in of_file(file) if not one.ok]
-    assert bad.what == "prometheus main" and str(token) in bad.said
+    assert bad.what == "prometheus main" and str(token) in bad.state
 
 
 @pytest.mark.parametrize("key", ["demand: vllm", "unmanaged: {pool: us/l4/on-demand}"])
@@ -75,8 +75,8 @@ def test_a_prometheus_that_a_model_needs_but_the_file_lacks_is_named(
     )
     (bad,) = [one for one in of_file(file) if not one.ok]
     name = key.partition(":")[0]
-    assert bad.said.startswith(f"{file}: models.m.{name}: no address under prometheus")
-    assert bad.mend == f"add prometheus: {{name: URL}} to {file}"
+    assert bad.state.startswith(f"{file}: models.m.{name}: no address under prometheus")
+    assert bad.remedy == f"add prometheus: {{name: URL}} to {file}"
 
 
 def test_a_password_in_an_address_is_not_printed(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_password_in_an_address_is_not_printed(tmp_path: Path) -> None:
         "prometheus: {main: 'http://ann:hush@127.0.0.1:9'}\n"
     )
     (bad,) = [one for one in of_file(file) if not one.ok]
-    assert "http://127.0.0.1:9 cannot be asked" in bad.said and "hush" not in bad.said
+    assert "http://127.0.0.1:9 does not answer" in bad.state and "hush" not in bad.state
     file.write_text(file.read_text().replace(":9'", ":x'"))
     with pytest.raises(UserError, match=r"main: 'http://127\.0\.0\.1:x' is not allowed"):
         list(of_file(file))
@@ -114,7 +114,7 @@ def test_doctor_reads_the_broker_address_as_the_controller_does(
         "models: {m: {source: meta-llama/Llama-3.1-8B, slo: {ttft: 2s, tpot: 100ms}}}\n"
     )
     (bad,) = [one for one in of_file(file) if not one.ok]
-    assert (bad.what, bad.said) == ("kafka", said)
+    assert (bad.what, bad.state) == ("kafka", said)
 
 
 def test_without_a_controller_the_command_that_starts_one_is_shown(
@@ -126,8 +126,13 @@ def test_without_a_controller_the_command_that_starts_one_is_shown(
         "models: {m: {source: meta-llama/Llama-3.1-8B, slo: {ttft: 2s, tpot: 100ms}}}\n"
     )
     assert main(["doctor", "--config", str(file), "--url", "http://127.0.0.1:9"]) == 1
-    said = capsys.readouterr().out
-    assert "ok    " in said and "MEND  controller" in said and "shoal controller --config" in said
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "File" and shown[1].startswith("  ok   ")
+    assert shown[shown.index("Controller") + 1].startswith("  FIX  controller  --url")
+    assert "remedy: start one with shoal controller" in "\n".join(shown)
+    assert shown[-1] == "3 checks, 1 fault"
+    width = max(len(line) for line in shown if str(file) not in line)
+    assert width <= 80
 
 
 def test_a_plan_with_the_facts_of_another_model_is_reported(tmp_path: Path) -> None:
@@ -139,7 +144,7 @@ def test_a_plan_with_the_facts_of_another_model_is_reported(tmp_path: Path) -> N
         "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
         "models: {m: {source: meta-llama/Llama-3.1-8B-Instruc, slo: {ttft: 2s, tpot: 100ms}}}\n"
     )
-    (said,) = [one.said for one in of_file(file) if one.what == "source of m"]
+    (said,) = [one.state for one in of_file(file) if one.what == "source of m"]
     assert said == (
         "meta-llama/Llama-3.1-8B-Instruc is not in the catalogue; planned with the facts of "
         "meta-llama/Llama-3.1-8B"
@@ -150,4 +155,4 @@ def test_records_with_undeclared_names_are_counted() -> None:
     """These records are harmless, but their names may be misspelt."""
     found = list(of_status({**STATUS, "undeclared": {"telemetry": 20_000}}))
     (one,) = [one for one in found if one.what == "telemetry"]
-    assert one.ok and "20,000 records left out" in one.said.replace("20000", "20,000")
+    assert one.ok and "20,000 records ignored" in one.state.replace("20000", "20,000")

@@ -63,45 +63,45 @@ def test_the_rate_of_each_name_is_shown_and_names_without_series_too(tmp_path: P
 
 def test_zero_is_not_a_missing_series(tmp_path: Path) -> None:
     (idle,) = findings(tmp_path, {"main": prometheus({LLAMA: 0.0})})
-    assert idle.ok and idle.said.startswith("0 req/s (")
+    assert idle.ok and idle.state.startswith("0 req/s (")
     (gone,) = findings(tmp_path, {"main": prometheus({})})
-    assert not gone.ok and gone.said.startswith("unknown, not 0 (")
-    assert gone.mend.startswith("no vLLM server is scraped")
+    assert not gone.ok and gone.state.startswith("unknown, not 0 (")
+    assert gone.remedy.startswith("no vLLM server is scraped")
 
 
 def test_a_similar_name_is_proposed(tmp_path: Path) -> None:
     """Mirrors and lower-case names of the same checkpoint come first."""
     mirror = "unsloth/llama-3.1-8b-instruct"
     (found,) = findings(tmp_path, {"main": prometheus({mirror: 1.0, "qwen": 1.0})})
-    assert f'there are: "{mirror}" and 1 more' in found.said
-    assert found.mend.startswith(f"set models.mini.served_as: {mirror} in ")
+    assert f'there are: "{mirror}" and 1 more' in found.state
+    assert found.remedy.startswith(f"set models.mini.served_as: {mirror} in ")
     (own,) = findings(tmp_path, {"main": prometheus({LLAMA: 1.0})}, "demand: vllm, served_as: x")
-    assert own.mend.startswith(f"set models.mini.served_as: {LLAMA} in ")
+    assert own.remedy.startswith(f"set models.mini.served_as: {LLAMA} in ")
     (far,) = findings(tmp_path, {"main": prometheus({"qwen": 1.0})})
-    assert 'there are: "qwen"' in far.said
-    assert far.mend.endswith("to the name that vLLM serves")
+    assert 'there are: "qwen"' in far.state
+    assert far.remedy.endswith("to the name that vLLM serves")
 
 
 def test_few_samples_are_named(tmp_path: Path) -> None:
     (slow,) = findings(tmp_path, {"main": prometheus({LLAMA: 2.0}, samples=5)})
-    assert slow.ok and "about 60 s between scrapes" in slow.said
+    assert slow.ok and "about 60 s between scrapes" in slow.state
     (new,) = findings(tmp_path, {"main": prometheus({LLAMA: None}, samples=1)})
-    assert not new.ok and "fewer than two samples in five minutes" in new.said
+    assert not new.ok and "fewer than two samples in five minutes" in new.state
 
 
 def test_a_custom_query_is_shown_with_its_answer(tmp_path: Path) -> None:
     (good,) = findings(tmp_path, {"main": prometheus({})}, "demand: mine")
     assert good == Finding(True, "demand of mini", "9.5 req/s (main: 9.5 req/s) for mine")
     (bad,) = findings(tmp_path, {"main": prometheus({})}, "demand: yours")
-    assert bad.said == "unknown, not 0 (main: empty) for yours"
-    assert bad.mend.startswith("mend models.mini.demand in ")
+    assert bad.state == "unknown, not 0 (main: empty) for yours"
+    assert bad.remedy.startswith("mend models.mini.demand in ")
 
 
 def test_servers_are_counted_with_a_custom_query_too(tmp_path: Path) -> None:
     keys = "demand: mine, unmanaged: {pool: us/l4/on-demand}"
     _, servers = findings(tmp_path, {"main": prometheus({LLAMA: 1.0})}, keys)
     assert servers.ok and servers.what == "servers of mini"
-    assert servers.said.startswith("3 vLLM servers (")
+    assert servers.state.startswith("3 vLLM servers (")
 
 
 def test_an_error_is_not_a_missing_series(tmp_path: Path) -> None:
@@ -111,16 +111,16 @@ def test_an_error_is_not_a_missing_series(tmp_path: Path) -> None:
         raise ConnectionError("http://ann:hush@x: refused\nmore")
 
     (found,) = findings(tmp_path, {"main": prometheus({LLAMA: 2.0}), "eu": broken})
-    assert not found.ok and "http://x: refused" in found.said
-    assert "more" not in found.said and "hush" not in found.said
+    assert not found.ok and "http://x: refused" in found.state
+    assert "more" not in found.state and "hush" not in found.state
     (found,) = findings(tmp_path, {"eu": broken})
-    assert found.said.startswith("unknown (")
+    assert found.state.startswith("unknown (")
 
 
 def test_engines_of_shoal_must_be_among_the_names(tmp_path: Path) -> None:
     keys = f"demand: vllm, mode: act, served_as: {LLAMA}"
     _, own = findings(tmp_path, {"main": prometheus({LLAMA: 1.0})}, keys)
-    assert not own.ok and own.mend.startswith("add mini to models.mini.served_as in ")
+    assert not own.ok and own.remedy.startswith("add mini to models.mini.served_as in ")
 
 
 @pytest.mark.parametrize("asks", [{}, {"main": prometheus({})}])

@@ -128,13 +128,13 @@ def test_explain_shows_the_binding_limit_and_the_thresholds_in_force() -> None:
     now = {
         "name": "auto", "models": ["mini", "chat"], "thresholds": "0.5", "shares": [0.6, 0.4],
         "unscored": 0.05, "quality": 88.2, "at_least": 87.0, "requests": 700,
-        "bound_by": "quality >= 87; 86.5 would save 2.00/h", "planned_thresholds": "0.6",
+        "bound_by": "quality >= 87; 86.5 would save 2.00 USD/h", "planned_thresholds": "0.6",
     }  # fmt: skip
     said = {"route": now, "decisions": [], "present": {"req_per_s": 5.5}}
     lines = [" ".join(str(line).split()) for line in route_lines(said)]
     assert "in force thresholds 0.5: mini 60.0%, chat 40.0%" in lines
     assert any(line.startswith("planned thresholds 0.6") for line in lines)
-    assert "limited by quality >= 87; 86.5 would save 2.00/h" in lines
+    assert "limited by quality >= 87; 86.5 would save 2.00 USD/h" in lines
     assert "demand 5.5 req/s; 5.0% without a score" in lines
 
 

@@ -59,7 +59,7 @@ def test_a_new_node_with_a_reused_name_costs_from_its_start() -> None:
     w.cut.update(w.applied)
     w.run(910)
     started = w.decisions[-1]
-    assert started.kind == "scale_out" and "+3.00/h" in started.reason
+    assert started.kind == "scale_out" and "+3.00 USD/h" in started.reason
     assert w.plans[-1].cost_usd_per_h == 3.0
     seen = Observation(statuses=dict(w.statuses))
     assert fleet_status(w.state, seen, w.cluster, w.now_ms).usd_per_h == 3.0

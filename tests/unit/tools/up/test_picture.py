@@ -157,7 +157,7 @@ def test_unserved_demand_is_shown_until_a_plan_serves_it(picture: Picture) -> No
     picture.add(same_tick)
     assert picture.unmet(NOW_MS) == {"mini": "why 2", "code": "why 3"}
     assert unmet_lines(picture, NOW_MS)[0] == "! mini falls short: why 2"
-    assert picture.story[-1].text == "code infeasible: why 3", "there is nothing to apply"
+    assert picture.story[-1].text == "code falls short: why 3", "there is nothing to apply"
     later = replace(same_tick, number=2, at_ms=NOW_MS + 1000)
     picture.add(replace(later, shortfall_req_per_s={"mini": 0.5, "code": 0.01}))
     assert picture.unmet(NOW_MS) == {"mini": "why 2"}

@@ -55,13 +55,13 @@ def test_the_story_names_the_rest_and_events_without_a_decision() -> None:
         {"at_s": 90.0, "what": "a pool fails", "then": ["a", "b", "c", "d", "e"]},
     ]
     assert story_lines(story) == [
-        "what happened, and what Shoal decided next:",
-        "+01:00 a price rises",
-        "+01:30 a pool fails",
-        "    a",
-        "    b",
-        "    c",
-        "    and 2 more decisions",
+        "  +01:00 a price rises",
+        "         no decision followed",
+        "  +01:30 a pool fails",
+        "         a",
+        "         b",
+        "         c",
+        "         and 2 more decisions",
     ]
     assert story_lines([]) == []
 
@@ -86,16 +86,15 @@ def test_savings_are_told_with_their_reason() -> None:
         {"what": "all models together", "usd": 3.7, "unserved": 0.0},
     ]
     assert saving_lines(summary(otherwise=others, spot_saving_usd=0.5)) == [
-        "saved 1.00 USD (20%) against a fleet sized for the peak: capacity followed demand, which "
+        "1.00 USD (20%) less than a fleet sized for the peak: capacity followed demand, which "
         "averaged 62% of the models' busiest minutes",
-        "saved 4.00 USD (50%) against one rented GPU type (L40S): each model runs on the GPU that "
+        "4.00 USD (50%) less than one rented GPU type (L40S): each model runs on the GPU that "
         "serves it cheapest",
-        "each model alone would have cost 3.90 USD, 0.10 USD less, with demand known in advance "
-        "and nodes that start at once",
+        "0.10 USD more than each model alone, which has demand known in advance and nodes that "
+        "start at once",
         "all models together would have cost 3.70 USD with demand known in advance and nodes that "
         "start at once: start-ups, drains, reserves and lost nodes cost the other 0.30 USD",
-        "spot nodes saved 0.50 USD against on-demand nodes of the same kind",
-        "98.5% of the requests met their SLO; the least was 96.4% for code",
+        "spot nodes cost 0.50 USD less than on-demand nodes of the same kind",
     ]
 
 

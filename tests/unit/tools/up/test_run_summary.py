@@ -10,7 +10,8 @@ from rich.console import Console
 
 from streams.tools.replay.replay_report import Limits, Record
 from streams.tools.up.run_state import Picture
-from streams.tools.up.run_summary import Ended, show, summarize
+from streams.tools.up.run_summary import Ended, summarize
+from streams.tools.up.summary_view import show
 from streams.tools.up.trace_facts import Gap, Traffic
 from tests.unit.tools.up.status_records import NOW_MS
 
@@ -44,27 +45,33 @@ def printed(
     return said.getvalue()
 
 
-def test_the_first_line_compares_the_cost_with_other_policies(picture: Picture) -> None:
+def test_the_cost_stands_over_that_of_other_policies(picture: Picture) -> None:
     others = (
         {"what": "sized for the peak", "usd": 11.204, "unserved": 0.0},
         {"what": "one GPU type", "usd": 9.8, "unserved": 0.25, "gpu": "L40S"},
         {"what": "each model alone", "usd": 8.1, "unserved": 0.001},
     )
     text = printed(picture, report({}), Ended(Traffic(3, 9.0), 0.0, False), others)
-    assert text.splitlines()[1] == (
-        "0.00 USD, 66.7% attained; sized for the peak 11.20; "
-        "one GPU type (L40S) 9.80 (serves 75%); each model alone 8.10"
-    )
+    lines = text.splitlines()
+    first = lines.index("Cost") + 1
+    assert lines[first : first + 4] == [
+        "  this run             0.00 USD",
+        "  sized for the peak   11.20 USD",
+        "  one GPU type (L40S)  9.80 USD   serves 75%",
+        "  each model alone     8.10 USD",
+    ]
+    assert "  SLO met     66.7%" in lines
+    assert max(map(len, lines)) <= 80
 
 
 def test_failed_requests_have_a_reason(picture: Picture) -> None:
     ended = Ended(Traffic(7, 9.0), 0.0, False)
-    assert "\n4 failed: 503, no instance yet\n" in printed(
+    assert "\n  failed      4: 503, no instance yet\n" in printed(
         picture, report({"503, no instance yet": 4}), ended
     )
     several = printed(picture, report({"timeout": 1, "503, no instance yet": 3}), ended)
-    assert "\n4 failed: 3 503, no instance yet; 1 timeout\n" in several
-    assert "failed:" not in printed(picture, report({}), ended)
+    assert "3: 503, no instance yet\n" in several and "1: timeout\n" in several
+    assert "  failed " not in printed(picture, report({}), ended)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ def test_failed_requests_have_a_reason(picture: Picture) -> None:
 )
 def test_an_early_end_is_stated(picture: Picture, ended: Ended, key: str, said: str) -> None:
     text = printed(picture, report({}), ended)
-    line = f"3 of the 9 requests of the trace were sent: {said}"
+    line = f"3 of its 9 requests were sent: {said}"
     assert (line in text) == bool(said)
     summary = summarize(report({}), picture, NOW_MS, NOTHING, 10.0, 8.0, {}, ended)
     assert summary["ended"] == key
@@ -89,17 +96,17 @@ def test_without_a_report_the_last_reported_counts_apply(picture: Picture) -> No
     """The disk is full, or the load generator was killed. Requests in flight have no answer."""
     told = {"sent": 5, "served": 2, "failed": 1}
     text = printed(picture, {}, Ended(Traffic(9, 9.0), 60.0, False, told))
-    assert "attainment not known" in text
-    assert "5 requests sent, 2 served, 1 failed, 2 dropped" in text
-    assert "1 failed: the load generator ended before it reported why" in text
+    assert "SLO met     unknown" in text
+    assert "5 sent, 2 served, 1 failed, 2 dropped" in text
+    assert "failed      1: the load generator ended before it reported why" in text
     assert "TTFT p50" not in text
-    assert "5 of the 9 requests of the trace were sent: the load generator was lost" in text
+    assert "5 of its 9 requests were sent: the load generator was lost" in text
 
 
 def test_a_gap_in_the_trace_is_stated(picture: Picture) -> None:
     ended = Ended(Traffic(3, 3000.0, (Gap(1020.0, 1740.0),)), 0.0, False)
     text = printed(picture, report({}), ended)
-    assert "the trace itself has no requests from +17:00 to +29:00" in text
+    assert "it has no requests from +17:00 to +29:00" in text
 
 
 def test_a_run_without_requests_states_the_reason(picture: Picture) -> None:

@@ -34,7 +34,8 @@ def show(tables: Iterable[Table], lines: Iterable[Line]) -> None:
             out.print()
         out.print(one)
     for line in lines:
-        out.print(Text(line) if isinstance(line, str) else line)
+        text = Text(line) if isinstance(line, str) else line
+        out.print(text, soft_wrap=out.width >= WIDTH)  # A path may be longer than a line.
 
 
 def plain_table(*names: str, numbers: Iterable[str] = ()) -> Table:
