@@ -1,6 +1,6 @@
 """The summary of a run: its options, served requests, cost and decisions, as values for JSON.
 
-docs/explanation/summary.md describes the keys of `--summary`. Only writing the file is I/O.
+docs/reference/json.md describes the keys of `--summary`. Only writing the file is I/O.
 Latencies and reactions are in domain time; lateness and overhead are in real milliseconds.
 """
 

@@ -18,6 +18,7 @@ from streams.tools.up.run_story import saving_lines, story_lines
 from streams.tools.up.run_summary import JUDGED_UP_TO_SPEED
 
 _MOST_GAPS = 3
+_MOST_WAY = 34
 _DECISIONS = {
     "scale_out": "instances added for more demand",
     "scale_in": "instances removed for less demand",
@@ -151,7 +152,7 @@ def _ways(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         cells = [
             (
                 f"{row['model']}/{row['kind']}",
-                row["way"],
+                _clipped(row["way"]),
                 str(row["requests"]),
                 f"{row['planned']:.1%}",
                 f"{row['served']:.1%}",
@@ -159,6 +160,11 @@ def _ways(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             for row in rows
         ]
         yield from columns([title, *cells], 3)
+
+
+def _clipped(way: str) -> str:
+    """A route name that leaves room for the other columns."""
+    return way if len(way) <= _MOST_WAY else way[: _MOST_WAY - 1] + "…"
 
 
 def _thresholds(name: str, marks: Sequence[float | None]) -> Iterator[str]:

@@ -7,6 +7,7 @@ controller run against one controller on the fleet of the tutorial.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from streams.cli.controller_client import status
 from streams.cli.main import main
 from streams.files.user_errors import UserError
 from streams.tools.up.host_resources import free_port
+from tests.integration.docs.json_forms import undocumented
 from tests.integration.docs.page_commands import PAGES, ROOT, Command, blocks, commands
 
 pytestmark = pytest.mark.timeout(400)
@@ -114,19 +116,22 @@ def test_each_quick_command_runs(
         if command.words[1:3] == ("config", "init"):
             (folder / "shoal.yaml").unlink()
         _run(command, capfd)
+        report = folder / "out.json"
+        if report.exists():
+            assert undocumented("shoal backtest", json.loads(report.read_bytes())) == []
         if command.words[1:3] == ("config", "init"):  # The page then tells to add this line.
             with (folder / "shoal.yaml").open("a") as file:
                 file.write("\ndefaults: {max_len: 8192}\n")
 
 
 @pytest.fixture(scope="module")
-def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a controller with an embedded broker."""
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The address and the decision log of a controller with an embedded broker."""
     folder = tmp_path_factory.mktemp("controller")
     (folder / "shoal.yaml").write_text(FLEET)
     port = free_port()
     argv = [sys.executable, "-m", "streams.cli.main", "controller", "--http", f"127.0.0.1:{port}"]
-    argv += ["--config", str(folder / "shoal.yaml")]
+    argv += ["--config", str(folder / "shoal.yaml"), "--record", str(folder / "log")]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
@@ -138,7 +143,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             except UserError:
                 pass
             time.sleep(1.0)
-        yield url
+        yield url, folder / "log"
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -154,12 +159,27 @@ def test_commands_that_ask_a_controller_run(
 ) -> None:
     for command in commands(page):
         if command.words[0].endswith("shoal") and command.words[1] in ASK_A_CONTROLLER:
-            url = request.getfixturevalue("controller")
+            url, _ = request.getfixturevalue("controller")
             words = ["chat" if word.startswith("Llama") else word for word in command.words[1:]]
             code = main([*words, "--url", url])
             out, _ = capfd.readouterr()
             # A doctor reports that this controller has no telemetry.
             assert (code, bool(out)) in ((0, True), (int(words[0] == "doctor"), True)), command
+
+
+def test_each_key_of_a_controller_is_documented(
+    controller: tuple[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    url, log = controller
+    capfd.readouterr()
+    for section, arguments in {
+        "shoal status": ["status", "--url", url],
+        "shoal explain": ["explain", "chat", "--url", url],
+        "shoal doctor": ["doctor", "--url", url],
+        "shoal replay": ["replay", "--from", str(log)],
+    }.items():
+        main([*arguments, "--json"])
+        assert undocumented(section, json.loads(capfd.readouterr().out)) == []
 
 
 def test_a_page_with_another_output_is_found(

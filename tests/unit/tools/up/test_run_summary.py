@@ -13,6 +13,7 @@ from streams.tools.up.run_state import Picture
 from streams.tools.up.run_summary import Ended, summarize
 from streams.tools.up.summary_view import show
 from streams.tools.up.trace_facts import Gap, Traffic
+from tests.integration.docs.json_forms import undocumented
 from tests.unit.tools.up.status_records import NOW_MS
 
 NOTHING = {"p50": None, "p99": None}
@@ -62,6 +63,12 @@ def test_the_cost_stands_over_that_of_other_policies(picture: Picture) -> None:
     ]
     assert "  SLO met     66.7%" in lines
     assert max(map(len, lines)) <= 80
+
+
+def test_each_key_of_the_summary_is_documented(picture: Picture) -> None:
+    ended = Ended(Traffic(9, 9.0, (Gap(1.0, 2.0),)), 60.0, True)
+    summary = summarize(report({"timeout": 1}), picture, NOW_MS, NOTHING, 10.0, 8.0, {}, ended)
+    assert undocumented("shoal up", summary) == []
 
 
 def test_failed_requests_have_a_reason(picture: Picture) -> None:
