@@ -82,12 +82,11 @@ def _finding(one: Finding, width: int) -> Iterator[Line]:
     """
     sign, style = ("ok", "green") if one.ok else ("FIX", "bold red")
     head = Text(f"  {sign:<3}  ", style=style)
-    indent = " " * (len(head) + width + 2)
+    is_long = len(one.what) > width
+    indent = " " * (len(head) + (2 if is_long else width + 2))
     state = _wrap(one.state, indent)
-    if len(one.what) > width:
-        yield head + Text(one.what, style="")
-    else:
-        yield head + Text(f"{one.what.ljust(width)}  {state.pop(0).strip()}", style="")
+    first = "" if is_long else f"  {state.pop(0).strip()}"
+    yield head + Text(f"{one.what.ljust(width)}{first}", style="")
     yield from state
     if one.remedy:
         yield from _wrap(f"{'note' if one.ok else 'remedy'}: {one.remedy}", indent)

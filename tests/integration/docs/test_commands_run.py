@@ -136,7 +136,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
         process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(100):
+        for _ in range(300):
             try:
                 if status(url)["models"] and main(["explain", "chat", "--url", url]) == 0:
                     break

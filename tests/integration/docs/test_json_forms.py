@@ -111,7 +111,8 @@ def test_an_undocumented_key_is_found() -> None:
 
 @cache
 def _keys_of(file: str) -> frozenset[str]:
-    """Keys of dictionaries, fields of dataclasses and keyword arguments in a Python file."""
+    """Keys of dictionaries, fields of dataclasses, keyword arguments and properties in a
+    Python file."""
     return frozenset(_literals(ast.parse((ROOT / file).read_text(encoding="utf-8"))))
 
 
@@ -125,6 +126,8 @@ def _literals(tree: ast.AST) -> Iterator[str]:
             yield str(node.slice.value)
         elif isinstance(node, ast.keyword) and node.arg:
             yield node.arg
+        elif isinstance(node, ast.FunctionDef) and node.decorator_list:
+            yield node.name
 
 
 def not_in_code(section: str, keys: Iterable[str]) -> list[str]:
