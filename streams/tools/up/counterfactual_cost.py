@@ -1,14 +1,8 @@
 """The cost of other ways to serve the demand of a run.
 
-<<<<<<< HEAD
 There are four comparisons: a fleet sized for the peak, one GPU type only, each model planned alone,
 and all models planned together. All use the same planner, prices, SLOs, spot shares and guarantees
-(docs/explanation/summary.md describes them). Pure; the caller's clock limits the time.
-=======
-There are three comparisons: a fleet sized for the peak, one GPU type only, and each model planned
-alone. All use the same planner, prices, SLOs, spot shares and guarantees
 (docs/how-to/read-a-run.md describes them). Pure; the caller's clock limits the time.
->>>>>>> 3489dd47 (docs: document every JSON key, rewrite components, formats, checkpoints)
 """
 
 from __future__ import annotations
