@@ -114,7 +114,8 @@ class ObservedInstance:
 
     since_ms: time at which the instance entered its state. launched_ms: start of its process.
     restarts: number of restarts. in_flight: number of requests in the instance. held_kv: number of
-    prefill KV leases.
+    prefill KV leases. pool_full: whether the instance failed because its pool has no room for any
+    further node.
     """
 
     instance: str
@@ -131,6 +132,7 @@ class ObservedInstance:
     held_kv: int = 0
     reason: str = ""
     gang: GangRank | None = None
+    pool_full: bool = False
 
     def __post_init__(self) -> None:
         for key in ("instance", "model"):
@@ -147,6 +149,7 @@ class ObservedInstance:
         checks.time_ms("since_ms", self.since_ms)
         checks.time_ms("launched_ms", self.launched_ms)
         checks.free_text(self, "reason")
+        checks.flag("pool_full", self.pool_full)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Back-off of nodes and pools after failed launches.
 
 The back-off is per node, because a faulty node does not imply that other nodes are faulty. A pool
-backs off only if several of its nodes fail, or more of them if the pool has a ready instance.
+backs off if several of its nodes fail (more of them if the pool has a ready instance), or if one
+launch shows that the pool has no room for any further node.
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ _NODES_FOR_POOL, _NODES_FOR_SERVING_POOL = 2, 4
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A node that gets no launch until `until_ms`, after `strikes` failed launches in a row."""
+    """A node that gets no launch until `until_ms`, after `strikes` failed launches in a row.
+    pool_full: whether no other node of the pool gets a launch either."""
 
     pool: str
     until_ms: int
     strikes: int
+    pool_full: bool = False
 
 
-def failed(known: Mapping[str, Backoff], node: str, pool: str, now_ms: int) -> Backoff:
+def failed(
+    known: Mapping[str, Backoff], node: str, pool: str, now_ms: int, pool_full: bool = False
+) -> Backoff:
     """The back-off of `node` after another failed launch. Each failure in a row (strike) doubles
     its duration. A node starts with the highest number of strikes in its pool, so that a broken
     driver does not fail a hundred new nodes in turn. Strikes are forgotten if no launch fails
@@ -33,12 +38,20 @@ def failed(known: Mapping[str, Backoff], node: str, pool: str, now_ms: int) -> B
     marks += [mark for mark in known.values() if mark.pool == pool]
     recent = [mark.strikes for mark in marks if now_ms - mark.until_ms < MOST_MS]
     strikes = max(recent, default=0) + 1
-    return Backoff(pool, now_ms + min(MOST_MS, FIRST_MS << min(strikes - 1, 10)), strikes)
+    until_ms = now_ms + min(MOST_MS, FIRST_MS << min(strikes - 1, 10))
+    return Backoff(pool, until_ms, strikes, pool_full)
 
 
 def resting_nodes(known: Mapping[str, Backoff], now_ms: int) -> frozenset[str]:
     """Nodes that get no launch now."""
     return frozenset(node for node, mark in known.items() if mark.until_ms > now_ms)
+
+
+def full_pools(known: Mapping[str, Backoff], now_ms: int) -> frozenset[str]:
+    """Pools without room for any further node."""
+    return frozenset(
+        mark.pool for mark in known.values() if mark.pool_full and mark.until_ms > now_ms
+    )
 
 
 def scarce_pools(
@@ -48,7 +61,7 @@ def scarce_pools(
 
     serving: pools with a ready instance. Such a pool is closed while four of its nodes back off.
     Any other pool is closed while one node backs off and at least two nodes have strikes; otherwise
-    new nodes would be tried one after the other.
+    new nodes would be tried one after the other. A full pool is closed in either case.
     """
     alive = frozenset(serving)
     resting: dict[str, int] = {}
@@ -58,7 +71,7 @@ def scarce_pools(
             resting[mark.pool] = resting.get(mark.pool, 0) + 1
         if now_ms - mark.until_ms < MOST_MS:
             remembered[mark.pool] = remembered.get(mark.pool, 0) + 1
-    return frozenset(
+    return full_pools(known, now_ms) | frozenset(
         pool
         for pool, n in resting.items()
         if n >= _NODES_FOR_SERVING_POOL

@@ -70,7 +70,7 @@ def detect_faults(
             # The group must leave because its node will be reclaimed, although its model needs it.
             group = replace(retire(group, now_ms), yields=True)
         elif view.broken is not None and group.counts and ours:
-            mark = failed(marks, view.broken_node, view.broken_pool, now_ms)
+            mark = failed(marks, view.broken_node, view.broken_pool, now_ms, view.pool_full)
             marks[view.broken_node] = mark
             wait_s = (mark.until_ms - now_ms) / 1000
             failures.append(Failure(group, view.broken_node, view.broken_pool, view.broken, wait_s))

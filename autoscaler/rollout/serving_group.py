@@ -147,6 +147,7 @@ class GroupView:
     if all of its ranks are up, and is listed as its rank 0. all_ready: whether all instances serve.
     broken: the reason why an instance will not start; None if no report says so. lost: whether a
     node has not reported for too long. broken_node, broken_pool: node and pool of the failure.
+    pool_full: whether the failure shows that the pool has no room for any further node.
     """
 
     ready: tuple[tuple[Placed, str], ...]
@@ -155,6 +156,7 @@ class GroupView:
     lost: bool
     broken_node: str = ""
     broken_pool: str = ""
+    pool_full: bool = False
 
 
 def observe_group(
@@ -164,7 +166,7 @@ def observe_group(
     up: list[tuple[Placed, str]] = []
     broken: Reason | None = None
     broken_node = broken_pool = ""
-    lost = False
+    lost = pool_full = False
     for placed in group.placed:
         status = fleet.statuses.get(placed.node)
         # After it was given up, a node must report again before it gets a new launch.
@@ -177,6 +179,7 @@ def observe_group(
         if seen is not None and seen.state is InstanceState.FAILED:
             broken = Reason(ReasonCode.START_FAILED, placed.instance, quoted=seen.reason)
             broken_node, broken_pool = placed.node, placed.pool
+            pool_full = seen.pool_full
             continue
         waiting_since = group.created_ms if group.switch is None else group.since_ms
         if seen is not None:
@@ -187,7 +190,7 @@ def observe_group(
             broken_node, broken_pool = placed.node, placed.pool
     all_ready = len(up) == len(group.placed)
     ready = tuple(up) if all(placed.gang is None for placed, _ in up) else _leading_ranks(up)
-    return GroupView(ready, all_ready, broken, lost, broken_node, broken_pool)
+    return GroupView(ready, all_ready, broken, lost, broken_node, broken_pool, pool_full)
 
 
 def carry_view(group: ServingGroup, fleet: FleetView, before: GroupView) -> GroupView:

@@ -22,7 +22,8 @@ class EnginePod:
     created: whether the server confirmed the pod. gone: whether the server confirmed that no such
     pod exists. failure: the reason why no pod was created. hopeless: whether another attempt would
     fail too. stopping: whether this executor stops the pod. waiting_s: time since which the
-    scheduler finds no node, 0 = it does not report that.
+    scheduler finds no node, 0 = it does not report that. pool_full: whether a quota
+    refused the pod.
     """
 
     launch: PodLaunch
@@ -33,16 +34,18 @@ class EnginePod:
     hopeless: bool = False
     stopping: bool = False
     waiting_s: float = 0.0
+    pool_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PodEnd:
     """The reason why an engine has ended. remove: whether its pod still exists and must be
-    deleted."""
+    deleted. pool_full: whether no node, or no quota, had room for the pod."""
 
     reason: str
     hopeless: bool = False
     remove: bool = False
+    pool_full: bool = False
 
 
 def end_of(
@@ -53,7 +56,7 @@ def end_of(
     supply_fault: the reason why no new node will be added, "" = unknown.
     """
     if engine.failure:
-        return PodEnd(engine.failure, engine.hopeless)
+        return PodEnd(engine.failure, engine.hopeless, pool_full=engine.pool_full)
     if engine.gone or (pod is None and engine.created):
         return PodEnd("" if engine.stopping else "its pod was deleted")
     if pod is None:
@@ -72,7 +75,11 @@ def end_of(
         return None
     engine.waiting_s = engine.waiting_s or now_s
     if supply_fault:
-        return PodEnd(f"no node: {supply_fault}", hopeless=True, remove=True)
+        return _no_node(supply_fault)
     if now_s - engine.waiting_s >= max(NO_NODE_S, node_wait_s):
-        return PodEnd(f"no node: {pod.unschedulable}", hopeless=True, remove=True)
+        return _no_node(pod.unschedulable)
     return None
+
+
+def _no_node(why: str) -> PodEnd:
+    return PodEnd(f"no node: {why}", hopeless=True, remove=True, pool_full=True)

@@ -193,7 +193,7 @@ class OwnPods:
                 await asyncio.sleep(_NAME_TAKEN_S)
         except Forbidden as error:
             engine.failure = f"quota: {error}" if error.over_quota else f"not allowed: {error}"
-            engine.hopeless = True
+            engine.hopeless, engine.pool_full = True, error.over_quota
             return
         except KubeError as error:
             engine.failure, engine.hopeless = f"pod refused: {error}", True

@@ -51,11 +51,12 @@ _DRAINS = (InstanceState.DRAINING, InstanceState.STOPPING)
 @dataclass(frozen=True, slots=True)
 class SlotSettings:
     """Settings of a slot. node_wait_s: time for which a pod waits for a new node. route_lag_s: time
-    until routers that select by label apply a change. supply_fault: returns the reason why no node
-    is added."""
+    until routers that select by label apply a change. binds: whether the first pod of a slot binds
+    the slot to a node. supply_fault: returns the reason why no node is added."""
 
     node_wait_s: float = 0.0
     route_lag_s: float = 0.0
+    binds: bool = True
     supply_fault: Callable[[PodView], str] = lambda pod: ""
 
 
@@ -253,7 +254,10 @@ class PodRunner:
             self._probes.forget(item.instance)
             if not item.was_ready:
                 self._metrics.failed_launches.labels(item.desired.engine).inc()
-            return ProcessObservation(alive=False, end_reason=end.reason, hopeless=end.hopeless)
+            full = end.pool_full and not self._is_bound(engine)
+            return ProcessObservation(
+                alive=False, end_reason=end.reason, hopeless=end.hopeless, pool_full=full
+            )
         gang = item.desired.gang
         serves = pod is not None and pod.ip and (gang is None or gang.leads)
         endpoint = _endpoint(pod.ip, item.ports) if pod is not None and serves else ""
@@ -278,6 +282,11 @@ class PodRunner:
             probed_ms=at_ms,
             endpoint=endpoint,
         )
+
+    def _is_bound(self, engine: EnginePod) -> bool:
+        """Whether other pods bind the slot to a node, so that a lack of room concerns this node."""
+        others = self._fleet.in_slot(self._node.node) if self._settings.binds else ()
+        return any(pod.node and not pod.over and pod.name != engine.pod for pod in others)
 
     def _moved(self, instance: str) -> None:
         """Note that the engine is now another pod: probe results of the old pod are void, and

@@ -136,7 +136,8 @@ class SlotWorkers:
         def fault(_: PodView) -> str:
             return supply_fault(self._claims.objects.values(), pool.nodes)
 
-        return SlotSettings(pool.node_wait_s, self._config.route_lag_s, fault)
+        binds = pool.mode is PoolMode.PODS
+        return SlotSettings(pool.node_wait_s, self._config.route_lag_s, binds, fault)
 
     def _placer(self, node: NodeConfig, pool: KubePool) -> Placer:
         if pool.mode is PoolMode.SCALE and self.scaler is not None:

@@ -36,7 +36,8 @@ def apply_observation(
     if not item.has_process:
         return item
     if not seen.alive:
-        return _process_ended(item, seen.end_reason, now_ms, rules, seen.hopeless)
+        ended = _process_ended(item, seen.end_reason, now_ms, rules, seen.hopeless)
+        return replace(ended, pool_full=seen.pool_full)
     if seen.endpoint and seen.endpoint != item.endpoint:
         item = replace(item, endpoint=seen.endpoint)
     if seen.in_flight is not None:

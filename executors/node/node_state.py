@@ -27,6 +27,7 @@ class InstanceRecord:
     refused_phase: a phase to which a switch failed, which is not retried until the assignment
     requests another phase. sleep_ms: time at which the executor put the engine to sleep or, in a
     starting instance, woke it; 0 = neither. in_flight, held_kv: as last observed.
+    pool_full: whether the last launch failed because the pool has no room for any further node.
     """
 
     desired: DesiredInstance
@@ -52,6 +53,7 @@ class InstanceRecord:
     in_flight: int = 0
     held_kv: int = 0
     reason: str = ""
+    pool_full: bool = False
 
     @property
     def instance(self) -> str:
@@ -82,7 +84,8 @@ class ProcessObservation:
     serve; None = not probed. in_flight: None = unknown. probed_ms: begin of the probe. end_reason:
     the reason why the process ended, if known. asleep: whether the engine confirmed that it sleeps.
     endpoint: "host:port", if it became known after the launch. hopeless: another attempt on this
-    node would fail too, so the instance is given up at once.
+    node would fail too, so the instance is given up at once. pool_full: the pool has no room for
+    any further node.
     """
 
     alive: bool
@@ -94,6 +97,7 @@ class ProcessObservation:
     asleep: bool = False
     endpoint: str = ""
     hopeless: bool = False
+    pool_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

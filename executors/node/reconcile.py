@@ -129,6 +129,7 @@ def observed_instances(state: NodeState) -> tuple[ObservedInstance, ...]:
             held_kv=item.held_kv,
             reason=item.reason[:2000],
             gang=_published_gang(item),
+            pool_full=item.pool_full,
         )
         for item in state.instances
     )

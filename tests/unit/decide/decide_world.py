@@ -45,12 +45,12 @@ class World:
 
     rate(model, t_s) -> arrivals/s. poisson: arrivals with seeded noise; otherwise exact counts.
     Switches: silent gateways, zero models, slow (TTFT in ms), missing (share of requests that miss
-    the SLO), failing pools, nodes and instances, stuck pools (no instance becomes ready), stubborn
-    instances (they roll role switches back), cut pools and nodes (no status), reclaimed nodes (with
-    the time of their end, in ms), longer (factor on the declared input tokens), unmanaged (number
-    of servers that Shoal did not start, or numbers by combo), lag_s (by topic, how far the
-    controller is behind). Urgent requests are answered in the next tick, full ones after `full_s`
-    seconds.
+    the SLO), failing pools, nodes and instances, full pools (no launch finds room), stuck pools (no
+    instance becomes ready), stubborn instances (they roll role switches back), cut pools and nodes
+    (no status), reclaimed nodes (with the time of their end, in ms), longer (factor on the declared
+    input tokens), unmanaged (number of servers that Shoal did not start, or numbers by combo),
+    lag_s (by topic, how far the controller is behind). Urgent requests are answered in the next
+    tick, full ones after `full_s` seconds.
     """
 
     cluster: Cluster
@@ -73,6 +73,7 @@ class World:
     missing: dict[str, float] = field(default_factory=dict)
     longer: dict[str, float] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
+    full: set[str] = field(default_factory=set)
     stuck: set[str] = field(default_factory=set)
     stubborn: set[str] = field(default_factory=set)
     cut: set[str] = field(default_factory=set)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from autoscaler.domain.cluster import Policy
+from autoscaler.domain.cluster import Market, Policy
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, combos, pool, service, simple
 from tests.unit.decide.decide_world import T0, World, world
 from topics.reason_codes import ReasonCode
@@ -69,6 +69,27 @@ def test_a_failing_pool_is_replaced_by_another() -> None:
     w = world(5.0, pools=(bad, good), catalogue=catalogue, failing={bad.id}).run(200)
     assert w.ready("chat") == 1
     assert {a.pool for a in w.applied.values() if a.instances} == {good.id}
+
+
+@pytest.mark.parametrize("market", [Market.ON_DEMAND, Market.OWNED])
+def test_one_failure_in_a_full_pool_moves_the_plan_to_another_pool(market: Market) -> None:
+    """The cheap pool has three more declared nodes, but its cluster has no room for any."""
+    cheap = pool("cheap", nodes=4, market=market, usd=0.0 if market is Market.OWNED else 1.0)
+    good = pool("good", usd=9.0)
+    catalogue = {
+        "chat": combos(
+            combo("chat", [(AGGREGATED, 1, cheap, 1, 10.0)]),
+            combo("chat", [(AGGREGATED, 1, good, 1, 10.0)]),
+        )
+    }
+    switches = {"failing": {cheap.id}, "full": {cheap.id}}
+    w = world(5.0, pools=(cheap, good), catalogue=catalogue, **switches).run(200)
+    assert w.ready("chat") == 1
+    assert {a.pool for a in w.applied.values() if a.instances} == {good.id}
+    assert len([d for d in w.decisions if "no CUDA device" in d.reason]) == 1
+    # A record without targets is no solve: it shows the fleet without the failed group.
+    pools = [one.combo.rpartition("@")[2] for plan in w.plans for one in plan.targets]
+    assert sorted(set(pools), key=pools.index) == [cheap.id, good.id]
 
 
 def test_a_start_that_times_out_counts_as_failed() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from executors.kubernetes import engine_pod, own_pods, pod_fleet
 from executors.kubernetes import kube_names as names
-from executors.kubernetes import own_pods, pod_fleet
 from executors.kubernetes.engine_pod import EnginePod, end_of
 from executors.kubernetes.kube_kinds import NODE, POD
 from executors.kubernetes.pod_template import PodLaunch
@@ -80,6 +80,27 @@ async def test_a_quota_gives_the_instance_up_at_once_with_the_reason(bench: Slot
     seen = bench.instance(SLOT, "a")
     assert seen.state is InstanceState.FAILED
     assert seen.reason == "quota: exceeded quota: gpus, requested: 1, used: 0"
+    assert seen.pool_full
+
+
+@pytest.mark.parametrize("bound", [False, True])
+async def test_a_slot_without_a_node_shows_a_full_pool_and_a_bound_slot_only_a_full_node(
+    bench: SlotBench, monkeypatch: pytest.MonkeyPatch, bound: bool
+) -> None:
+    monkeypatch.setattr(engine_pod, "NO_NODE_S", 0.0)
+    if bound:
+        await serve(bench)
+        bench.cluster.change(POD, NAME, {"spec": {"nodeName": "n0"}})
+    bench.assign(SLOT, *[wish("a")] * bound, wish("b", 1))
+    await bench.steps(2)
+    why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+           "message": "Insufficient nvidia.com/gpu"}  # fmt: skip
+    bench.cluster.change(POD, names.pod_name("b", 0), {"status": {"conditions": [why]}})
+    await bench.steps(3)
+    seen = bench.instance(SLOT, "b")
+    assert seen.state is InstanceState.FAILED
+    assert seen.reason == "no node: Insufficient nvidia.com/gpu"
+    assert seen.pool_full is not bound
 
 
 async def test_an_invalid_template_is_the_reason_of_the_failure(

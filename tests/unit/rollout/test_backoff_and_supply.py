@@ -10,6 +10,7 @@ from autoscaler.rollout.backoff import (
     MOST_MS,
     Backoff,
     failed,
+    full_pools,
     resting_nodes,
     scarce_pools,
     swept,
@@ -55,6 +56,14 @@ def test_two_failures_close_a_pool_without_serving_instances() -> None:
     assert not scarce_pools(known, (), NOW + 2 * FIRST_MS)
     assert not scarce_pools(known, ("p",), NOW)
     assert scarce_pools(fails("a", "b", "c", "d"), ("p",), NOW) == {"p"}
+
+
+def test_one_failure_closes_a_pool_that_has_no_room_for_any_further_node() -> None:
+    known = {"a": failed({}, "a", "p", NOW, pool_full=True)}
+    for serving in ((), ("p",)):
+        assert scarce_pools(known, serving, NOW + FIRST_MS - 1) == {"p"}
+        assert not scarce_pools(known, serving, NOW + FIRST_MS)
+    assert full_pools(known, NOW) == {"p"} and not full_pools(known, NOW + FIRST_MS)
 
 
 def test_failures_are_dropped_after_a_long_time_without_any() -> None:

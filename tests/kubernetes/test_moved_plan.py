@@ -1,0 +1,123 @@
+"""A full cluster, a real controller and a real executor: the plan moves to another pool."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors.kafka_client import KafkaClient
+from tests.kubernetes.executor_bench import STUB, TEMPLATE
+from tests.kubernetes.plane.control_plane import ControlPlane
+from tests.kubernetes.plane.raw_api import RawApi
+from topics.records import InstanceState, PlanRecord, Status
+
+ROOT = Path(__file__).parents[2]
+PODS = "/api/v1/namespaces/serving/pods"
+FULL, FREE = "us/full/on-demand", "us/free/on-demand"
+FILE = """
+mode: act
+regions:
+  us:
+    full: {gpu: L4, per_node: 1, max: 2, price: 0.5, kubernetes: {mode: pods, nodes: {pool: full}}}
+    free: {gpu: L4, per_node: 1, max: 2, price: 5.0, kubernetes: {mode: pods, nodes: {pool: free}}}
+models:
+  m:
+    source: Qwen/Qwen3-8B
+    slo: {ttft: 2s, tpot: 100ms}
+    workload: {input: 200, output: 60}
+    max_len: 4096
+    min: 1
+"""
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `python -m ...`; the processes end with the test, the last one first."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def spawn(*argv: str) -> subprocess.Popen[bytes]:
+        with (tmp_path / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *argv], cwd=ROOT, env=dict(os.environ),
+                stdout=subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield spawn
+    for process in reversed(started):
+        process.terminate()
+        process.wait(30)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def pools_of(plan: PlanRecord) -> set[str]:
+    """The pools that a plan uses."""
+    return {pool for pool in (FULL, FREE) for one in plan.targets if f"@{pool}" in one.combo}
+
+
+async def test_a_full_cluster_moves_the_plan_to_another_pool_within_one_solve(
+    plane: ControlPlane, kubelets: Any, admin: RawApi, tmp_path: Path, start: Start
+) -> None:
+    kubelets("full-0", gpus=1, labels=("pool=full",), third=85)
+    kubelets("free-0", gpus=1, labels=("pool=free",), third=86)
+    limits = {"limits": {"nvidia.com/gpu": "1"}}
+    container = {"name": "e", "image": "e", "resources": limits}
+    spec = {"containers": [container], "nodeSelector": {"pool": "full"}}
+    await admin.post(PODS, {"metadata": {"name": "foreign"}, "spec": spec})
+    config, templates, vllm = tmp_path / "shoal.yaml", tmp_path / "templates", tmp_path / "vllm"
+    config.write_text(FILE)
+    templates.mkdir()
+    (templates / "pod.yaml").write_text(TEMPLATE)
+    vllm.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {STUB} "$@"\n')
+    vllm.chmod(0o755)
+    broker = start("streams.broker")
+    assert broker.stdout is not None
+    bootstrap = json.loads(broker.stdout.readline())["bootstrap"]
+    plans: list[PlanRecord] = []
+    states: dict[str, set[InstanceState]] = {FULL: set(), FREE: set()}
+    failed_in: list[int] = []
+    reasons: list[str] = []
+
+    def follow(_topic: str, _key: str, record: PlanRecord | Status, _append_ms: int) -> None:
+        if isinstance(record, PlanRecord):
+            plans.append(record)
+            return
+        states[record.pool] = {one.state for one in record.instances}
+        if InstanceState.FAILED in states[FULL] and not failed_in:
+            failed_in.append(plans[-1].number)
+            reasons.extend(one.reason for one in record.instances)
+
+    async with KafkaClient(bootstrap, "test") as kafka:
+        kafka.follow(("plans", "status"), follow)
+        common = ("--config", str(config), "--broker", bootstrap)
+        start("streams.cli.entry", "controller", *common, "--http", "", "--record", "")
+        start(
+            "streams.cli.entry", "executor", *common, "--kubernetes", "--namespace", "serving",
+            "--kubeconfig", str(plane.kubeconfig("shoal-pods")), "--vllm", str(vllm),
+            "--pod-templates", str(templates), "--state-dir", str(tmp_path / "state"),
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(400):
+                while InstanceState.READY not in states[FREE]:
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            log = (tmp_path / "log").read_text()[-3000:]
+            raise AssertionError(f"{states} {plans} {log}") from None
+    assert [reason.partition(":")[0] for reason in reasons] == ["no node"]
+    before = next(plan for plan in plans if plan.number == failed_in[0])
+    # A record without targets is no solve: it shows the fleet without the failed group.
+    after = [plan for plan in plans if plan.number > before.number and plan.targets]
+    print("plans", [pools_of(plan) for plan in (before, *after)], reasons)
+    assert pools_of(before) == {FULL}
+    assert pools_of(after[0]) == {FREE}
