@@ -40,6 +40,15 @@ class RawApi:
         self, method: str, path: str, body: Any = None, content: str = "application/json"
     ) -> tuple[int, Any]:
         """The status code and the JSON of an answer."""
+        try:
+            return await self._send(method, path, body, content)
+        except aiohttp.ServerDisconnectedError:
+            # The server closed an idle connection when this request began, or was overloaded.
+            if method == "POST":
+                raise
+            return await self._send(method, path, body, content)
+
+    async def _send(self, method: str, path: str, body: Any, content: str) -> tuple[int, Any]:
         assert self._session is not None
         data = None if body is None else json.dumps(body)
         async with self._session.request(
