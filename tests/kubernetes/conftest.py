@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from tests.kubernetes.plane.build_plane import is_built, plane_folder
-from tests.kubernetes.plane.control_plane import NAMESPACE, ControlPlane
+from tests.kubernetes.plane.control_plane import ACCOUNTS, NAMESPACE, ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
 
+_USED = "shoal/used_rights"
 _RBAC = Path(__file__).parents[2] / "deploy" / "kubernetes" / "rbac.yaml"
 _PATHS = {
     "Namespace": "/api/v1/namespaces",
@@ -38,6 +39,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))
             if not built:
                 item.add_marker(mark)
+
+
+UsedRights = Callable[[str], set[tuple[str, str, str]]]
+
+
+@pytest.fixture(scope="session")
+def used_rights(plane: ControlPlane, pytestconfig: pytest.Config) -> Iterator[UsedRights]:
+    """Permitted requests of an account in this run and, if it repeats only failed tests, in the
+    runs before it: (group, resource, verb).
+    """
+    cache = getattr(pytestconfig, "cache", None)
+    again = cache is not None and pytestconfig.getoption("lf")
+    earlier = cache.get(_USED, {}) if again else {}
+
+    def used(account: str) -> set[tuple[str, str, str]]:
+        return {tuple(one) for one in earlier.get(account, ())} | plane.allowed_requests(account)
+
+    yield used
+    if cache is not None:
+        cache.set(_USED, {account: sorted(used(account)) for account in ACCOUNTS})
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +95,7 @@ def kubelets(plane: ControlPlane) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture(autouse=True)
-async def empty(plane: ControlPlane) -> AsyncIterator[None]:
+async def empty(plane: ControlPlane, used_rights: UsedRights) -> AsyncIterator[None]:
     """Removes the workloads and pods that a test leaves."""
     yield
     async with RawApi(plane.kubeconfig()) as api:
