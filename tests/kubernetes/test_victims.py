@@ -22,7 +22,7 @@ from topics.fleet import InstanceState
 
 PODS = "/api/v1/namespaces/serving/pods"
 APPS = "/apis/apps/v1/namespaces/serving/deployments"
-LANES, ROUNDS, REPLICAS = 20, 10, 4
+LANES, ROUNDS, REPLICAS = 10, 20, 4
 POOLS = {f"us/v{n}/owned": {"mode": "scale", "nodes": {"pool": "l4"}} for n in range(LANES)}
 
 
