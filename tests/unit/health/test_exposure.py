@@ -40,4 +40,4 @@ def test_doctor_names_each_unauthenticated_input_and_its_fix() -> None:
         "open": [{"code": point.code, "said": point.said, "mend": point.mend}],
     }
     first = next(iter(of_status(found)))
-    assert not first.ok and first.what == "records_unsigned" and "shoal keys new" in first.mend
+    assert not first.ok and first.what == "records_unsigned" and "shoal keys new" in first.remedy

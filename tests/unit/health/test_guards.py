@@ -8,6 +8,7 @@ import pytest
 
 from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.state.controller_state import Observation
+from autoscaler.state.model_state import ModelState
 from autoscaler.tick.status import fleet_status
 from streams.controller.tick_loop import TickResult
 from streams.health.controller_facts import guards_of
@@ -20,7 +21,9 @@ def test_the_shown_excess_period_is_the_one_in_force(turned: bool, minutes: int)
     """Demand returned after a scale-in, so the excess must last for the long window."""
     w = world(5.0)
     w.tick()
-    said = _guards(w, turns=Reversals("out", (w.now_ms - 3_600_000,) if turned else ()))
+    reversals = Reversals("out", (w.now_ms - 3_600_000,) if turned else ())
+    model = w.state.models["chat"]
+    said = _guards(w, replace(model, hysteresis=replace(model.hysteresis, reversals=reversals)))
     assert f"scale-in after {minutes} min of excess" in said[-1]
 
 
@@ -28,12 +31,13 @@ def test_a_model_with_late_starts_for_more_than_a_day_shows_the_guard() -> None:
     w = world(5.0)
     w.tick()
     late = PredictionDrift(300.0, 60.0, off=True, worse_since_ms=w.now_ms - 86_400_000)
+    model = w.state.models["chat"]
+    model = replace(model, capacity=replace(model.capacity, drift=late))
     words = "instances start in ~5 min instead of ~60 s"
-    assert f"scale-in paused: for more than a day now, {words}" in _guards(w, drift=late)
+    assert f"scale-in paused: for more than a day now, {words}" in _guards(w, model)
 
 
-def _guards(w: World, **changed: object) -> list[str]:
-    model = replace(w.state.models["chat"], **changed)  # type: ignore[arg-type]
+def _guards(w: World, model: ModelState) -> list[str]:
     state = replace(w.state, models={"chat": model})
     done = TickResult(state, state, Observation(), w.cluster, w.now_ms, (), 0.0)
     found = fleet_status(state, Observation(), w.cluster, w.now_ms).models[0]
