@@ -144,4 +144,5 @@ def test_a_wrong_name_is_unknown_and_the_right_one_is_proposed(server: str, tmp_
     demand = found["demand of chat"]
     assert not demand.ok and demand.state.startswith("unknown, not 0 (")
     assert demand.remedy.startswith(f"set models.chat.served_as: {QWEN} in ")
-    assert doctor(server, tmp_path, f", served_as: {QWEN}")["demand of chat"].ok
+    found = eventually(lambda: doctor(server, tmp_path, f", served_as: {QWEN}"))
+    assert found["demand of chat"].ok

@@ -132,11 +132,12 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
     port = free_port()
     argv = [sys.executable, "-m", "streams.cli.main", "controller", "--http", f"127.0.0.1:{port}"]
     argv += ["--config", str(folder / "shoal.yaml"), "--record", str(folder / "log")]
-    with (folder / "log").open("wb") as log:
+    with (folder / "output").open("wb") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(300):
+            assert process.poll() is None, (folder / "output").read_text()
             try:
                 if status(url)["models"] and main(["explain", "chat", "--url", url]) == 0:
                     break
