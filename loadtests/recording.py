@@ -30,7 +30,7 @@ MOMENTS_S = (4, 12, 60, 120, 178)
 README_MOMENT_S, README_COLUMNS = 60, 80
 _SETTLE_S = 0.8
 _END_S = 40.0
-_END_ROWS = 120
+_END_ROWS = 250
 _NORMAL_SCREEN = b"\x1b[?1049l"
 _MARKS = re.compile(r"(<!-- recording[^\n]*-->\n).*?(<!-- /recording -->)", re.DOTALL)
 
@@ -144,7 +144,7 @@ def main() -> int:
     parser.add_argument("command", nargs="*", default=["make", "--no-print-directory", "run"])
     options = parser.parse_args()
     found = record(options.command, options.seconds)
-    if "requests sent" not in found[-1][1][SIZES[0][0]]:
+    if "Measurement" not in found[-1][1][SIZES[0][0]]:
         sys.stderr.write(f"the run did not end well:\n{found[-1][1][SIZES[0][0]]}\n")
         return 1
     options.out.write_text(document(found))
