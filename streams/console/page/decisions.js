@@ -96,7 +96,7 @@ function Detail({ one, word, how, source }) {
     ${labels.length > 0 && html`<div><dt>Before, after</dt><dd><table class="plain"><tbody>${labels.map((label) => html`<tr key=${label}>
       <td>${label}</td><td class="num">${before.get(label) ?? 0}</td><td class="num" aria-label="becomes">→</td><td class="num">${after.get(label)}</td></tr>`)}</tbody></table></dd></div>`}
     ${!labels.length && one.change.length > 0 ? html`<div><dt>Change</dt><dd>${one.change.map(([label, count]) => html`<span class="chip">${signed(count)} ${label}</span>`)}</dd></div>` : null}
-    ${one.change.length > 0 && html`<div><dt>Cost</dt><dd>${signedUsd(one.usd)} USD/h${one.plan_usd ? `; whole plan ${usd(one.plan_usd)} USD/h` : ""}</dd></div>`}
+    ${one.change.length > 0 && html`<div><dt>Cost</dt><dd>${signedUsd(one.usd)} USD/h at the prices of that time${one.plan_usd ? `; whole plan ${usd(one.plan_usd)} USD/h` : ""}</dd></div>`}
     ${one.gap !== null && one.gap !== undefined ? html`<div><dt>Plan's gap</dt><dd>at most ${percent(one.gap)} above the cheapest plan</dd></div>` : null}
     ${source === "live" && one.planned_at > 0 && html`<${DecisionAlternatives} one=${one} key=${keyOf(one)} />`}
     ${one.codes.length > 0 && html`<div><dt>Codes</dt><dd>${one.codes.map((code) => html`<code>${code}</code> `)}</dd></div>`}
