@@ -63,7 +63,7 @@ async def test_past_the_shutdown_time_out_requests_hang(engines) -> None:
     while await engine.health():
         await asyncio.sleep(0.05)
     await asyncio.sleep(1.0)
-    assert not any(job.done() for job in jobs)
+    assert [job.result() for job in jobs if job.done()] == []
     assert engine.process.poll() is None
     for job in jobs:
         job.cancel()

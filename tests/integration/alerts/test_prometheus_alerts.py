@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import pytest
 from aiohttp import web
 
 from streams.tools.up.host_resources import free_port
+from tests.integration.child_processes import end
 
 DEPLOY = Path("deploy/prometheus")
 CONFIG = """\
@@ -92,11 +92,7 @@ def processes() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     for process in reversed(running):
         process.send_signal(signal.SIGTERM)
     for process in running:
-        try:
-            process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        end(process, 5.0)
 
 
 def status(url: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from streams.cli.controller_client import status
 from streams.cli.main import main
 from streams.files.user_errors import UserError
 from streams.tools.up.host_resources import free_port
+from tests.integration.child_processes import end
 from tests.integration.docs.json_forms import undocumented
 from tests.integration.docs.page_commands import PAGES, ROOT, Command, blocks, commands
 
@@ -146,12 +146,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
             time.sleep(1.0)
         yield url, folder / "log"
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10.0)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        end(process)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

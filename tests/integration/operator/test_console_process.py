@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import orjson
 import pytest
 
 from streams.tools.up.host_resources import free_port
+from tests.integration.child_processes import end
 
 TOKEN = "an-operator-token"
 CONFIG = """\
@@ -44,12 +44,7 @@ def controller(folder: Path, key: str) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10.0)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        end(process)
 
 
 def ask(url: str, path: str, **command: Any) -> Any:

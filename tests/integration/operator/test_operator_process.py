@@ -4,8 +4,6 @@ approve, feed, replay.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,6 +17,7 @@ from streams.cli.controller_client import status
 from streams.cli.main import main
 from streams.files.user_errors import UserError
 from streams.tools.up.host_resources import free_port
+from tests.integration.child_processes import end
 
 CONFIG = """\
 mode: act
@@ -44,12 +43,7 @@ def url(tmp_path: Path) -> Iterator[str]:
     with (tmp_path / "controller.log").open("wb") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
     yield f"http://127.0.0.1:{port}"
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(10.0)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    end(process)
 
 
 def controller_status(url: str) -> dict[str, Any]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,8 @@ import pytest
 
 from streams.files.user_errors import UserError
 from streams.tools.replay.traces import load_trace
+from tests.integration.locked_packages import ROOT, ensure
 
-ROOT = Path(__file__).resolve().parents[3]
 LOCK = ROOT / "requirements-parquet.lock"
 
 
@@ -26,21 +23,7 @@ def parquet(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     SHOAL_TEST_PYARROW: folder for it.
     """
-    try:
-        return importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        kept = os.environ.get("SHOAL_TEST_PYARROW")
-        folder = Path(kept) if kept else tmp_path_factory.mktemp("pyarrow")
-    if not (folder / "pyarrow").is_dir():
-        installer = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps"]
-        done = subprocess.run(
-            [*installer, "--require-hashes", "--target", folder, "-r", LOCK],
-            capture_output=True, timeout=100,
-        )  # fmt: skip
-        if done.returncode:
-            pytest.skip(f"pyarrow cannot be fetched: {done.stderr.decode()[-200:].strip()}")
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()
+    ensure("pyarrow.parquet", LOCK, "SHOAL_TEST_PYARROW", tmp_path_factory)
     return importlib.import_module("pyarrow.parquet")
 
 

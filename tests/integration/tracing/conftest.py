@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,30 +12,14 @@ from typing import Any
 
 import pytest
 
-LOCK = Path(__file__).resolve().parents[3] / "requirements-tracing.lock"
+from tests.integration.locked_packages import ROOT, ensure
 
 
 @pytest.fixture(scope="session")
 def opentelemetry(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
     """Folder of the packages; None if they are installed. SHOAL_TEST_TRACING: folder for them."""
-    try:
-        importlib.import_module("opentelemetry.sdk.trace")
-        return None
-    except ImportError:
-        kept = os.environ.get("SHOAL_TEST_TRACING")
-        folder = Path(kept) if kept else tmp_path_factory.mktemp("tracing")
-    if not (folder / "opentelemetry").is_dir():
-        installer = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps"]
-        done = subprocess.run(
-            [*installer, "--require-hashes", "--target", folder, "-r", LOCK],
-            capture_output=True, timeout=100,
-        )  # fmt: skip
-        if done.returncode:
-            pytest.skip(f"OpenTelemetry cannot be fetched: {done.stderr.decode()[-200:].strip()}")
-    # The last place, so that packages of both environments come from this one.
-    sys.path.append(str(folder))
-    importlib.invalidate_caches()
-    return folder
+    lock = ROOT / "requirements-tracing.lock"
+    return ensure("opentelemetry.sdk.trace", lock, "SHOAL_TEST_TRACING", tmp_path_factory)
 
 
 @dataclass
