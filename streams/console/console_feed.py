@@ -17,6 +17,7 @@ from typing import Any
 
 from autoscaler.explain.reason_texts import text
 from autoscaler.tick.status import FleetStatus
+from streams.console.cost_windows import CostWindows
 from streams.console.cpu_allowance import CpuAllowance
 from streams.console.decision_book import DecisionBook, Row
 from streams.console.event_hub import EventHub
@@ -61,6 +62,8 @@ class ConsoleFeed:
         self.hub = EventHub(self.stream)
         self.book = DecisionBook()
         self.history = History()
+        self.windows = CostWindows()
+        self._windows_version = 0
 
     def tick(self, done: TickResult) -> None:
         """Observe one tick."""
@@ -86,11 +89,16 @@ class ConsoleFeed:
             return
         with self._allowance.work():
             sampled = self._sample()
-            if now_s - self._viewed_s <= _LINGER_S:
+            if self.viewed:
                 self._publish(sampled)
             else:
                 self._last = None
                 self.book.read(self._facts.loop.latest.decisions)
+
+    @property
+    def viewed(self) -> bool:
+        """Whether a page is open, or was in the last minute."""
+        return self._facts.loop.clock.now_s() - self._viewed_s <= _LINGER_S
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state, with the id of the last event that it includes."""
@@ -104,6 +112,7 @@ class ConsoleFeed:
             **state,
             "event": f"{self.stream}:{self.hub.number}",
             "decisions": self.book.rows()[-RECENT_DECISIONS:],
+            "otherwise": self.windows.row(),
             "curves": {
                 name: [self.history.recent(name, one, _CURVE) for one in ("demand", "ready")]
                 for name in models
@@ -117,6 +126,14 @@ class ConsoleFeed:
             return None
         nodes = sum(bool(a.instances) for a in done.after.assignments.values())
         self.history.sample(done.now_ms, now, nodes)
+        self.windows.sample(
+            done.now_ms,
+            now.usd_per_h,
+            {model.model: model.demand_req_per_s for model in now.models},
+            done.cluster,
+            {name: model.estimate.lengths for name, model in done.after.models.items()},
+            done.after.supply.prices_usd_per_h(),
+        )
         return _sample_row(done.now_ms, now, nodes)
 
     def _publish(self, sampled: dict[str, Any] | None) -> None:
@@ -140,6 +157,9 @@ class ConsoleFeed:
             event["decisions"] = decisions
         if sampled is not None:
             event["sample"] = sampled
+        if self.windows.version != self._windows_version:
+            self._windows_version = self.windows.version
+            event["otherwise"] = self.windows.row()
         self.hub.publish("change", write_value(event))
 
     def _state(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from streams.console.console_feed import ConsoleFeed
 from streams.console.console_routes import ConsoleRoutes
 from streams.console.log_history import fill
 from streams.console.operator_endpoint import OperatorEndpoint
+from streams.console.other_fleets_feed import OtherFleetsFeed
 from streams.console.reasons_on_demand import ReasonsOnDemand
 from streams.controller.controller_options import OperatorOptions
 from streams.controller.tick_loop import Loop
@@ -89,7 +90,9 @@ async def open_operator_endpoints(
             )
             feed.unhealthy = server.unhealthy
             await server.start()
+            others = OtherFleetsFeed(feed.windows, lambda: feed.viewed, loop.clock.now_ms)
             following.append(asyncio.ensure_future(feed.run()))
+            following.append(asyncio.ensure_future(others.run()))
             if settings.record is not None:
                 past = fill(feed, settings.record, identity.controller, loop.clock.now_ms())
                 following.append(asyncio.ensure_future(past))

@@ -143,7 +143,7 @@ function App() {
     detail: html`<${ModelDetail} key="detail" ...${shared} name=${s.model} row=${s.models[s.model]} columns=${own(s.model)} other=${other(s.model)} canWrite=${s.can_write} />`,
     decisions: html`<${Decisions} key="decisions" decisions=${s.decisions} selected=${s.decision} model=${s.model} source=${s.source} />`,
     fleet: html`<${Fleet} key="fleet" pools=${s.pools} nodes=${s.nodes} model=${s.model} now=${Math.floor(s.now_ms / 30000) * 30000} />`,
-    cost: html`<${Cost} key="cost" ...${shared} columns=${own("*")} other=${other("*")} />`,
+    cost: html`<${Cost} key="cost" ...${shared} columns=${own("*")} other=${other("*")} otherwise=${s.otherwise} now=${Math.floor(s.now_ms / 10000) * 10000} />`,
     supply: s.source !== "live" ? null : html`<${Supply} key="supply" pools=${s.pools} now=${Math.floor(s.now_ms / 10000) * 10000} />`,
     health: s.source === "live" ? html`<${Health} key="health" controller=${s.controller} now=${s.now_ms} link=${s.link} />` : null,
   };

@@ -24,7 +24,8 @@ function useScheme() {
 }
 
 /**
- * A chart. series: [{name, values, color, dash, fill, width, limit}], `color` a CSS variable.
+ * A chart. series: [{name, values, color, dash, fill, width, limit}], `color` a CSS variable, `dash`
+ * true or the lengths of lines and gaps, `late` true if the legend shows the last known value.
  * x: ms. show: turns a value into text. range: fixed [low, high]. at: ms of the time slider.
  */
 export function Chart({ title, unit, x, series, show, tick = show, decisions, selected, range, at, span, height }) {
@@ -53,9 +54,10 @@ export function Chart({ title, unit, x, series, show, tick = show, decisions, se
   }, [shape, scheme, tall, x, decisions, selected, at, span?.[0], span?.[1], ...columnsOf(series)]);
 
   const last = index ?? lastIndex(x, at);
+  const shownValue = ({ values, late }) => (late && index === null && !at ? values.findLast((v) => v !== null) : values[last]);
   const text = series
     .filter((one) => one.label !== false)
-    .map((one) => `${one.name} ${show(one.values[last])}`)
+    .map((one) => `${one.name} ${show(shownValue(one))}`)
     .join(", ");
   return html`<figure class="chart">
     <figcaption>
@@ -64,14 +66,17 @@ export function Chart({ title, unit, x, series, show, tick = show, decisions, se
         ${series.map((one) => html`<span class="key" key=${one.name}>
           <svg width="16" height="8" aria-hidden="true"><line x1="0" y1="4" x2="16" y2="4"
             class=${`stroke ${one.color.slice(2)}`} stroke-width=${one.fill ? 6 : 2}
-            stroke-dasharray=${one.dash ? "4 3" : ""}/></svg>
-          ${one.name} <b>${show(one.values[last])}</b></span>`)}
+            stroke-dasharray=${one.dash ? dashOf(one.dash).join(" ") : ""}/></svg>
+          ${one.name} <b>${show(shownValue(one))}</b></span>`)}
       </span>
     </figcaption>
     <div class="plot" ref=${box} role="img" aria-label=${`${title}: ${empty ? "no data yet" : text}`}></div>
     ${empty && html`<p class="no-data">No data yet</p>`}
   </figure>`;
 }
+
+/** A pattern of dashes; `true` is the usual one. */
+const dashOf = (dash) => (dash === true ? [5, 4] : dash);
 
 const MOST_SERIES = 6;
 
@@ -108,7 +113,7 @@ function build(box, series, show, range, height, shown, setIndex) {
       label: one.name,
       stroke: css(one.color),
       width: one.width ?? 1.75,
-      dash: one.dash ? [5, 4] : undefined,
+      dash: one.dash ? dashOf(one.dash) : undefined,
       fill: one.fill ? css(`${one.color}-soft`) : undefined,
       points: { show: false },
       spanGaps: one.spans ?? false,

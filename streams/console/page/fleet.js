@@ -1,6 +1,6 @@
 // The fleet by region and pool: how many nodes do what, and who serves on them.
 import { html, memo, useMemo, useState, classes } from "./lib.js";
-import { clock, lasting, several, usd } from "./format.js";
+import { clock, lasting, several, shortGpu, usd } from "./format.js";
 
 /** Conditions of a node in the order of attention: [word, sign on its cell]. */
 const STATES = [
@@ -90,8 +90,6 @@ function Pool({ row, model, now, open, onOpen }) {
     ${open && html`<${NodeTable} nodes=${nodes} now=${now} />`}
   </li>`;
 }
-
-const shortGpu = (name) => name.replace(/^NVIDIA[ -]/, "");
 
 function title(name, node, now) {
   const runs = node.instances.map(([model, phase, state]) => `${model}${phase === "aggregated" ? "" : ` ${phase}`} ${state}`);

@@ -29,6 +29,14 @@ export function percent(value, places = 1) {
   return known(value) ? `${(100 * value).toFixed(value === 1 ? 0 : places)}%` : DASH;
 }
 
+export function signedPercent(value) {
+  if (!known(value)) return DASH;
+  if (Math.abs(value) < 0.005) return "±0%";
+  return (value > 0 ? "+" : MINUS) + percent(Math.abs(value), 0);
+}
+
+export const shortGpu = (name) => name.replace(/^NVIDIA[ -]/, "");
+
 export function latency(ms) {
   if (!known(ms)) return DASH;
   return ms >= 1000 ? `${(ms / 1000).toFixed(ms >= 10000 ? 1 : 2)} s` : `${Math.round(ms)} ms`;

@@ -16,6 +16,7 @@ export const state = {
   pools: {},
   nodes: {},
   proposals: {},
+  otherwise: null, // costs of other fleets
   decisions: [], // oldest first
   complete: false, // all decisions were loaded, not only the recent ones
   curves: {},
@@ -70,6 +71,7 @@ export function applySnapshot(found) {
     nodes: found.nodes,
     proposals: found.proposals,
     curves: found.curves,
+    otherwise: found.otherwise,
     decisions: merged(state.complete ? state.decisions : [], found.decisions),
     history: {},
     model,
@@ -89,6 +91,7 @@ export function applyEvent(event) {
     change.decisions = merged(state.decisions, event.decisions);
     change.news = newsOf(event.decisions);
   }
+  if (event.otherwise) change.otherwise = event.otherwise;
   if (event.sample) Object.assign(change, withSample(event.sample));
   update(change);
 }

@@ -1,7 +1,7 @@
 // Cost over time, prices and availability of pools, and the health of the controller.
 import { html, memo, useEffect, useMemo } from "./lib.js";
 import { Chart } from "./charts.js";
-import { DASH, clock, figure, lasting, percent, usd } from "./format.js";
+import { DASH, clock, figure, lasting, percent, shortGpu, signedPercent, signedUsd, usd } from "./format.js";
 import { loadHistory } from "./transport.js";
 
 const GAP_MS = 600000;
@@ -17,39 +17,64 @@ export function spent(t, values) {
   return total;
 }
 
-function covered(t) {
-  let ms = 0;
-  for (let i = 1; i < t.length; i += 1) if (t[i] - t[i - 1] < GAP_MS) ms += t[i] - t[i - 1];
-  return ms;
-}
+/** Names and dashes of the other fleets: a curve differs by more than its colour. */
+const FLEETS = {
+  peak: ["sized for the peak", "--limit", [10, 4]],
+  type: ["one GPU type", "--demand", [5, 4]],
+  "rented type": ["one rented GPU type", "--demand", [5, 4]],
+  alone: ["each model alone", "--target", [2, 3]],
+  together: ["all models together", "--planned", [8, 3, 2, 3]],
+};
+const nameOf = (fleet) => `${FLEETS[fleet.kind][0]}${fleet.gpu ? ` (${shortGpu(fleet.gpu)})` : ""}`;
 
-export function Cost({ columns, other, decisions, selected, at, span, source }) {
+export function Cost({ columns, other, otherwise, decisions, selected, at, span, source, now }) {
   useEffect(() => {
     loadHistory("*").catch(() => {});
   }, [!!columns]);
   const own = columns ?? NONE;
   const changes = useMemo(() => decisions.filter((one) => one.change.length), [decisions]);
-  const facts = useMemo(() => {
-    const most = Math.max(0, ...own.usd.map((v) => v ?? 0));
-    const hours = covered(own.t) / 3.6e6;
-    return { most, hours, spent: spent(own.t, own.usd), largest: own.t.map(() => most) };
-  }, [own.t]);
+  const total = useMemo(() => spent(own.t, own.usd), [own.t]);
   const beside = useMemo(() => (other ? resampled(own.t, other) : null), [own.t, other?.t, other?.name]);
-  const peak = facts.most * facts.hours;
-  const saved = peak > 0 ? 1 - facts.spent / peak : 0;
-  const series = [{ name: "cost", values: own.usd, color: "--cost", fill: true }];
-  if (source === "live") series.push({ name: "largest fleet", values: facts.largest, color: "--limit", dash: true });
+  const fleets = useMemo(() => (otherwise?.fleets ?? []).map((fleet) => {
+    const [, color, dash] = FLEETS[fleet.kind];
+    return { name: nameOf(fleet), values: stepped(own.t, otherwise, fleet.usd_per_h), color, dash, late: true };
+  }), [own.t, otherwise]);
+  const series = [{ name: "this fleet", values: own.usd, color: "--cost", fill: true }, ...fleets];
   if (other) series.push({ name: other.name, values: beside, color: "--other", dash: true });
   return html`<section class="card" aria-labelledby="cost-h">
     <header class="card-head"><h2 id="cost-h">Cost</h2></header>
     <${Chart} title="Nodes on the bill" unit="USD/h" x=${own.t} series=${series} show=${usd} tick=${figure} decisions=${changes} selected=${selected} at=${at} span=${span} />
-    ${facts.hours > 0 && html`<dl class="sums">
-      <div><dt>Spent in ${lasting(facts.hours * 3.6e6)}</dt><dd>${usd(facts.spent)} <small>USD</small></dd></div>
-      ${source === "live" && html`<div><dt>Largest fleet, held throughout</dt><dd>${usd(peak)} <small>USD</small></dd></div>
-      <div><dt>Less than that by</dt><dd>${percent(saved, 0)}</dd></div>`}
+    ${own.t.length > 1 && html`<dl class="sums">
+      <div><dt>This fleet, since ${clock(own.t[0])}</dt><dd>${usd(total)} <small>USD</small></dd></div>
       ${other && html`<div><dt>${other.name}</dt><dd>${usd(spent(other.t, other.usd))} <small>USD</small></dd></div>`}
     </dl>`}
+    ${source === "live" && html`<${OtherFleets} otherwise=${otherwise} now=${now} />`}
   </section>`;
+}
+
+/** What the same demand would have cost otherwise, over the windows that were compared. */
+function OtherFleets({ otherwise, now }) {
+  if (!otherwise) return html`<p class="note quiet">The comparison with other fleets follows about five minutes after the start, while a page is open.</p>`;
+  const { from, to, hours, fleets } = otherwise;
+  const against = (fleet) => (otherwise.usd > 0 ? ` (${signedPercent(fleet.usd / otherwise.usd - 1)})` : "");
+  return html`<div class="otherwise">
+    <table class="plain"><caption>The same demand on other fleets, ${clock(from[0])} to ${clock(to.at(-1))} (${lasting(hours * 3.6e6)} compared)</caption>
+      <thead><tr><th scope="col">Fleet</th><th scope="col" class="num">USD</th><th scope="col" class="num">Against this fleet</th><th scope="col" class="num">Demand served</th></tr></thead>
+      <tbody><tr class="chosen"><th scope="row">this fleet</th><td class="num">${usd(otherwise.usd)}</td><td class="num">${DASH}</td><td class="num">${DASH}</td></tr>
+      ${fleets.map((fleet) => html`<tr key=${fleet.kind}><th scope="row">${nameOf(fleet)}</th><td class="num">${usd(fleet.usd)}</td>
+        <td class="num">${signedUsd(fleet.usd - otherwise.usd)}${against(fleet)}</td>
+        <td class="num">${fleet.served < 0.995 ? "! " : ""}${percent(fleet.served, 0)}</td></tr>`)}</tbody></table>
+    <p class="quiet">The other fleets know the demand in advance and their nodes start at once, so they cost less than they would in practice. They are planned for the busiest minute of each five minutes. Computed ${lasting(now - otherwise.at)} ago.</p>
+  </div>`;
+}
+
+/** The value of the window that holds each time; null outside of every window. */
+function stepped(t, { from, to }, values) {
+  let at = 0;
+  return t.map((ms) => {
+    while (at < from.length && to[at] <= ms) at += 1;
+    return at < from.length && from[at] <= ms ? values[at] : null;
+  });
 }
 
 function resampled(t, other) {

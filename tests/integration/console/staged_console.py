@@ -35,6 +35,7 @@ from tests.integration.console.staged_decisions import (
     staged_decisions,
 )
 from tests.integration.console.staged_demand import demand_at, target_at
+from tests.integration.console.staged_fleets import fill_windows
 from topics.records import Control, Decision
 from topics.time_base import TimeBase
 
@@ -224,6 +225,8 @@ def _made(stage: Stage, token: str, port: int) -> tuple[StagedFeed, HealthServer
     if stage.size.decisions > len(latest.decisions):
         feed.book.put_older(decisions)
     fill_history(feed, stage)
+    if stage.size.models:
+        fill_windows(feed.windows, feed.history, loop.declared())
 
     async def publish(control: Control) -> None:
         stage.written.append(control)

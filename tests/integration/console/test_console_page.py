@@ -178,6 +178,19 @@ def test_an_open_decision_says_what_was_not_chosen_and_its_cost(browser: Browser
         assert re.fullmatch(r"[+−][0-9.]+ USD/h", cost)
 
 
+def test_the_costs_of_other_fleets_stand_beside_the_bill(browser: Browser) -> None:
+    """With the served share, the difference to this fleet, and the age of the figures."""
+    with served() as at, opened(browser, at) as page:
+        until(page, "shoalState().history['*']")
+        card = page.locator("section", has=page.locator("#cost-h"))
+        expect(card.locator(".legend")).to_contain_text("one GPU type (H100)")
+        expect(card.get_by_role("row", name="each model alone")).to_contain_text("(+12%)")
+        expect(card.get_by_role("row", name="all models together")).to_contain_text("(−6%)")
+        expect(card.locator(".otherwise")).to_contain_text("Computed 2 min ago")
+        plot = card.locator(".plot").first
+        expect(plot).to_have_attribute("aria-label", re.compile(r"each model alone [0-9.]+"))
+
+
 def test_a_large_fleet_is_shown_within_a_second_of_work(browser: Browser) -> None:
     """CPU time until a page with 100 models, 1,000 nodes and 10,000 decisions shows its figures,
     curves and first decisions. It is the time of the page's main thread and of the server, which
