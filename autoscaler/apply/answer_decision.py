@@ -56,7 +56,7 @@ def plan_reasons(asked: RequestedAnswer, view: ModelView, kind: str) -> tuple[Re
             return state.target.why, replanned
         return (replanned,)
     if kind == "replace":
-        return (Reason(ReasonCode.CAPACITY_LOST, model),)
+        return (Reason(ReasonCode.CAPACITY_LOST, model, state.capacity.lost_nodes),)
     floor = Reason(ReasonCode.FLOOR, model, quantities=(view.service.min_instances,))
     if view.groups < view.service.min_instances and view.groups:
         return (floor,)

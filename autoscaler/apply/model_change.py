@@ -209,7 +209,7 @@ def after_change(
     return replace(
         state,
         target=replace(state.target, overload_since_ms=0),
-        capacity=replace(state.capacity, lost_ms=0),
+        capacity=replace(state.capacity, lost_ms=0, lost_nodes=()),
     )
 
 

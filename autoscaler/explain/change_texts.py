@@ -10,14 +10,19 @@ from autoscaler.explain.quantity_texts import duration, money, rate, shares, thr
 from topics.reason_codes import ReasonCode as Code
 
 Text = Callable[[Reason], str]
+_MOST_NODES = 3
 
 
 def _replanned(reason: Reason, text: Text) -> str:
     return f"replanned: {', '.join(dict.fromkeys(map(text, reason.because)))}"
 
 
-def _capacity_lost(_reason: Reason, _: Text) -> str:
-    return "capacity was lost"
+def _capacity_lost(reason: Reason, _: Text) -> str:
+    if not reason.names:
+        return "capacity was lost"
+    shown, more = reason.names[:_MOST_NODES], len(reason.names) - _MOST_NODES
+    rest = f" and {more} more" if more > 0 else ""
+    return f"the capacity on {', '.join(shown)}{rest} was lost"
 
 
 def _floor(reason: Reason, _: Text) -> str:

@@ -49,7 +49,7 @@ def _nodes_cost(reason: Reason, _: Text) -> str:
 
 
 def _not_possible(_reason: Reason, _: Text) -> str:
-    return "is impossible with the available capacity"
+    return "is violated: the available capacity allows no plan that keeps it"
 
 
 def _not_planned(_reason: Reason, _: Text) -> str:

@@ -26,7 +26,8 @@ def _bill(reason: Reason, _: Text) -> str:
 
 
 def _availability(reason: Reason, _: Text) -> str:
-    return f"{reason.subject}: {count(int(reason.quantities[0]), 'node')} obtainable"
+    now, before = map(int, reason.quantities)
+    return f"{reason.subject}: {count(now, 'node')} obtainable (was {before})"
 
 
 def _nodes(reason: Reason, _: Text) -> str:

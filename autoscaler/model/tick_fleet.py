@@ -175,6 +175,5 @@ def _view(
         return view
     if any(group.counts and sight.views[group.name].lost for group in groups):
         return view
-    return replace(
-        view, state=replace(view.state, capacity=replace(view.state.capacity, lost_ms=0))
-    )
+    capacity = replace(view.state.capacity, lost_ms=0, lost_nodes=())
+    return replace(view, state=replace(view.state, capacity=capacity))

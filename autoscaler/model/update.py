@@ -46,12 +46,14 @@ def update_models(
     """The updated state of every declared model: measured lengths, forecast, and new losses of
     capacity."""
     gone = (sight.silent - inputs.state.silent_nodes) | sight.reclaimed.keys()
-    hit = {failure.group.model for failure in faults.failures}
-    hit |= {
-        group.model
-        for group in faults.lost
-        if group.counts and any(placed.node in gone for placed in group.placed)
-    }
+    lost_nodes: dict[str, set[str]] = {}
+    for failure in faults.failures:
+        nodes = {placed.node for placed in failure.group.placed}
+        lost_nodes.setdefault(failure.group.model, set()).update(nodes)
+    for group in faults.lost:
+        nodes = {placed.node for placed in group.placed if placed.node in gone}
+        if group.counts and nodes:
+            lost_nodes.setdefault(group.model, set()).update(nodes)
     running = by_model(inputs.state.groups)
     starts = start_times_s(inputs.combos.values(), inputs.state.models)
     found = {}
@@ -65,10 +67,14 @@ def update_models(
         if _is_due(service, inputs):
             fleet, cluster = sight.fleet, inputs.cluster
             state = update_drift(state, own, fleet, inputs.combos, cluster, inputs.now_ms)
-        if service.model in hit:
+        if service.model in lost_nodes:
+            nodes = lost_nodes[service.model].union(state.capacity.lost_nodes)
+            capacity = replace(
+                state.capacity, lost_ms=inputs.now_ms, lost_nodes=tuple(sorted(nodes))
+            )
             state = replace(
                 state,
-                capacity=replace(state.capacity, lost_ms=inputs.now_ms),
+                capacity=capacity,
                 infeasibility=replace(state.infeasibility, retry_at_ms=0),
             )
         demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)

@@ -20,4 +20,5 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
             continue
         before = pool.max_nodes if old is None else old.nodes
         if (before > 0) != (new.nodes > 0) or abs(new.nodes - before) > ratio * before:
-            yield Trigger((), Reason(ReasonCode.AVAILABILITY, pool.id, quantities=(new.nodes,)))
+            nodes = new.nodes, before
+            yield Trigger((), Reason(ReasonCode.AVAILABILITY, pool.id, quantities=nodes))

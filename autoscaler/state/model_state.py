@@ -81,13 +81,15 @@ class Capacity:
     """Measured properties of the model's capacity. derate: measured / predicted capacity, in
     (0, 1], if SLOs were missed at a planned load; derated_ms: time of its last change. drift:
     measured start times and capacity, compared with their predictions. lost_ms: time of a capacity
-    loss that is not replaced yet. settled_ms: time since which all planned instances are ready.
+    loss that is not replaced yet; lost_nodes: the nodes of that capacity. settled_ms: time since
+    which all planned instances are ready.
     """
 
     derate: float = 1.0
     derated_ms: int = 0
     drift: PredictionDrift = field(default_factory=PredictionDrift)
     lost_ms: int = 0
+    lost_nodes: tuple[str, ...] = ()
     settled_ms: int = 0
 
 

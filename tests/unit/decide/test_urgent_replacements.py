@@ -71,3 +71,13 @@ def test_a_rise_long_after_a_short_silence_of_a_node_is_no_replacement() -> None
     w.run(704)
     (rise,) = [d for d in w.decisions if d.at_ms > T0 + 900_000 and d.change][:1]
     assert rise.kind == "scale_out" and ReasonCode.CAPACITY_LOST not in rise.codes
+
+
+def test_a_replacement_names_the_nodes_whose_capacity_was_lost() -> None:
+    w = world(20.0, service("chat"), pools=(SMALL,)).run(300)
+    node = min(w.rented(SMALL.id))
+    w.cut.add(node)
+    w.run(60)
+    assert w.decisions[-1].kind == "replace"
+    assert w.decisions[-1].reason.startswith(f"the capacity on {node} was lost")
+    assert w.state.models["chat"].capacity.lost_nodes == ()

@@ -27,6 +27,28 @@ def test_every_code_has_a_sentence_in_exactly_one_family() -> None:
         (Reason(ReasonCode.PERIOD, "*", (), (300.0,)), "every 5 min"),
         (Reason(ReasonCode.PRICE, POOL, (), (3.0, 2.0)), f"{POOL} now 3.00 USD/h (was 2.00)"),
         (
+            Reason(ReasonCode.AVAILABILITY, POOL, (), (12, 0)),
+            f"{POOL}: 12 nodes obtainable (was 0)",
+        ),
+        (
+            Reason(ReasonCode.CAPACITY_LOST, "chat", ("us.l4.spot.1",)),
+            "the capacity on us.l4.spot.1 was lost",
+        ),
+        (
+            Reason(ReasonCode.CAPACITY_LOST, "chat", ("a", "b", "c", "d", "e")),
+            "the capacity on a, b, c and 2 more was lost",
+        ),
+        (
+            Reason(
+                ReasonCode.PROMISED_SPOT,
+                "chat",
+                (),
+                (0.5,),
+                because=(Reason(ReasonCode.NOT_POSSIBLE),),
+            ),
+            "spot <= 50% is violated: the available capacity allows no plan that keeps it",
+        ),
+        (
             Reason(ReasonCode.NODE_LOST, "*", ("n0", "n1", "n2"), (5,)),
             "n0, n1, n2 and 2 more lost",
         ),

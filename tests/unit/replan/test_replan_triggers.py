@@ -66,7 +66,10 @@ def test_an_offer_triggers_if_it_begins_ends_or_changes_much() -> None:
     assert names(offered(0, 1)) == names(offered(1, 0)) == names(offered(10, 5)) == ["availability"]
     assert names(offered(10, 9)) == names(offered(0, 0)) == []
     reasons = [collect(offered(0, nodes), ())[0].why for nodes in (1, 2)]
-    assert [(why.subject, why.quantities) for why in reasons] == [(POOL.id, (1,)), (POOL.id, (2,))]
+    assert [(why.subject, why.quantities) for why in reasons] == [
+        (POOL.id, (1, 0)),
+        (POOL.id, (2, 0)),
+    ]
 
 
 def test_the_period_counts_from_the_last_request() -> None:
