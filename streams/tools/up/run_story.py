@@ -28,6 +28,7 @@ _WHY = {
     "one rented GPU type": "each model runs on the GPU that serves it cheapest",
     "each model alone": "models share nodes",
 }
+_NO_CAUSE = "all models planned together would have cost as much"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ def saving_lines(summary: Mapping[str, Any]) -> list[str]:
     cost = summary["cost_usd"]
     share, spot = summary["mean_share_of_peak"], summary["spot_saving_usd"]
     lines = []
+    together = next((one for one in summary["otherwise"] if one["what"] == TOGETHER), None)
     for other in summary["otherwise"]:
         if other["what"] == TOGETHER:
             continue
@@ -134,9 +136,9 @@ def saving_lines(summary: Mapping[str, Any]) -> list[str]:
                 f"{other['usd']:.2f} USD"
             )
         elif difference >= _CENT:
-            lines.append(
-                f"{difference:.2f} USD ({difference / other['usd']:.0%}) less than {name}: {why}"
-            )
+            saved = f"{difference:.2f} USD ({difference / other['usd']:.0%}) less than {name}"
+            is_cause = together is None or together["usd"] <= other["usd"] - _CENT
+            lines.append(f"{saved}: {why}" if is_cause else f"{saved}; {_NO_CAUSE}")
         elif difference <= -_CENT:
             lines.append(
                 f"{-difference:.2f} USD more than {name}, which has demand known in advance and "

@@ -98,6 +98,20 @@ def test_savings_are_told_with_their_reason() -> None:
     ]
 
 
+def test_a_reason_is_given_only_if_the_same_plan_shows_it() -> None:
+    """All models together cost as much as each alone, so shared nodes saved nothing."""
+    others = [
+        {"what": "each model alone", "usd": 5.0, "unserved": 0.0},
+        {"what": "all models together", "usd": 5.0, "unserved": 0.0},
+    ]
+    alone = "1.00 USD (20%) less than each model alone"
+    assert saving_lines(summary(otherwise=others)) == [
+        f"{alone}; all models planned together would have cost as much"
+    ]
+    others[1]["usd"] = 4.5
+    assert saving_lines(summary(otherwise=others)) == [f"{alone}: models share nodes"]
+
+
 def test_a_comparison_that_serves_less_is_no_saving() -> None:
     others = [{"what": "sized for the peak", "usd": 3.0, "unserved": 0.2}]
     assert saving_lines(summary(otherwise=others))[0] == (
