@@ -19,6 +19,7 @@ from autoscaler.explain.reason_texts import text, texts
 from autoscaler.model.prediction_drift import uncertainty
 from autoscaler.model.unmanaged_servers import is_uncounted, unmanaged_counts
 from autoscaler.planning.combo_names import parse_combo_id
+from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot, snapshot
@@ -50,7 +51,8 @@ class ModelStatus:
     operator paused or released the model. planned: whether a plan was made since the start. word:
     the condition in one word. uncertain: measurements that differ much from their predictions, ""
     if none. adapters_req_per_s: demand of the local window by LoRA adapter, for all declared
-    adapters; it is part of demand_req_per_s.
+    adapters; it is part of demand_req_per_s. spot_share: part of wanted_req_per_s on spot nodes;
+    over_spot_limit: whether that part is larger than the model allows.
     """
 
     model: str
@@ -79,6 +81,8 @@ class ModelStatus:
     short: bool = False
     is_held: bool = False
     adapters_req_per_s: Mapping[str, float] = field(default_factory=dict)
+    spot_share: float = 0.0
+    over_spot_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ def fleet_status(
     groups, unpaid = by_model(state.groups), sight.unpaid(state.groups)
     models = tuple(
         _model_status(service, state.models[service.model], groups.get(service.model, []), sight,
-            unpaid, state, observation, now_ms)
+            unpaid, state, observation, cluster, now_ms)
         for service in cluster.services
         if service.model in state.models
     )  # fmt: skip
@@ -117,6 +121,7 @@ def _model_status(
     unpaid: Collection[str],
     whole: ControllerState,
     observation: Observation,
+    cluster: Cluster,
     now_ms: int,
 ) -> ModelStatus:
     demand = observation.demand.get(service.model, UNKNOWN_DEMAND)
@@ -135,6 +140,8 @@ def _model_status(
     if seen_ms is None and isinstance(local, NoData):
         seen_ms = local.last_ms
     known = {i: n for i, n in wanted.items() if i in combos}
+    planned = sum(combos[i].req_per_s * n for i, n in known.items())
+    on_spot = sum(combos[i].req_per_s * n for i, n in known.items() if is_spot(combos[i]))
     theirs = {} if service.managed else unmanaged_counts(service, state)
     stands = Counter(g.combo_id for g in groups if any(p.node not in unpaid for p in g.placed))
     stands.update(theirs)
@@ -149,7 +156,7 @@ def _model_status(
         demand_req_per_s=local.req_per_s if isinstance(local, Stats) else None,
         target_req_per_s=state.target.req_per_s,
         target_why=text(state.target.why) if state.target.why is not None else "",
-        wanted_req_per_s=sum(combos[i].req_per_s * n for i, n in known.items()),
+        wanted_req_per_s=planned,
         ready_req_per_s=sum(rate for _, rate in rates) + unmanaged_req_per_s,
         ready=sum(sight.views[group.name].all_ready for group in counting) + sum(theirs.values()),
         wanted=sum(wanted.values()),
@@ -167,9 +174,25 @@ def _model_status(
         unmanaged=None if counted is None else sum(counted.values()),
         uncertain=", ".join(texts(uncertainty(state))),
         adapters_req_per_s=_adapters(service, demand),
+        spot_share=on_spot / planned if planned > 0.0 else 0.0,
+        over_spot_limit=_over_spot_limit(service, state, cluster, planned, on_spot),
     )
     # The floor in force may exceed the declared minimum, because of a schedule.
     return _with_condition(made, held, whole.services.get(service.model, service), state)
+
+
+def _over_spot_limit(
+    service: Service, state: ModelState, cluster: Cluster, planned: float, on_spot: float
+) -> bool:
+    """Whether less capacity is off spot than the model's limit requires. As in plans, the limit is
+    a share of the needed capacity, or of the planned capacity if that is smaller, and it does not
+    apply to a model that may use only spot nodes."""
+    pools = [p for p in cluster.pools if not service.regions or p.region in service.regions]
+    if all(pool.market is Market.SPOT for pool in pools):
+        return False
+    needed = state.target.req_per_s / (service.utilization * state.capacity.derate)
+    least = (1.0 - service.spot_share) * min(needed, planned)
+    return planned - on_spot < least - RATE_EPSILON
 
 
 def _adapters(service: Service, demand: ModelDemand) -> Mapping[str, float]:

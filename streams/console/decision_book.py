@@ -7,13 +7,22 @@ known only for decisions of this controller.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.windows import Stats
 from autoscaler.explain.combo_labels import combo_words, pool_words, pools_of
+from autoscaler.rollout.capacity_and_cost import nodes_of
 from autoscaler.state.controller_state import ControllerState
 from autoscaler.state.effects import PublishDecision, PublishPlan
-from streams.console.plan_requests import Asked, Key, PlannedTick, PlanRequests
+from streams.console.plan_requests import (
+    AnsweredObservation,
+    Asked,
+    Key,
+    PlannedTick,
+    PlanRequests,
+)
 from streams.console.rounding import rounded
 from topics.decisions import Decision, PlanRecord
 
@@ -25,11 +34,22 @@ _VISIBLE_PRICE = 0.05
 """Smallest difference of a price from the declared one that the page shows, as a fraction."""
 
 
+class ExplainedObservation(AnsweredObservation, Protocol):
+    """The planner's answers and the demand by model that a tick observed."""
+
+    @property
+    def demand(self) -> Mapping[str, ModelDemand]: ...
+
+
 class ObservedTick(PlannedTick, Protocol):
     """The parts of a tick that explain its decisions."""
 
     @property
+    def observation(self) -> ExplainedObservation: ...
+    @property
     def before(self) -> ControllerState: ...
+    @property
+    def after(self) -> ControllerState: ...
 
 
 class DecisionBook:
@@ -61,10 +81,14 @@ class DecisionBook:
             )
             key = _key(decision)
             asked = self.requests.of(key)
+            demand = done.observation.demand.get(decision.model)
+            seen = demand.local if demand is not None else None
             self._contexts[key] = {
                 "before": [[combo_words(combo), n] for combo, n in sorted(counts.items())],
                 "gap": rounded(plan.gap) if plan is not None and plan.gap >= 0.0 else None,
                 "plan_usd": rounded(plan.cost_usd_per_h) if plan is not None else None,
+                "kept_usd": rounded(_kept_usd_per_h(done)) if plan is not None else None,
+                "measured": rounded(seen.req_per_s) if isinstance(seen, Stats) else None,
                 "planned_at": asked[0].at_ms if asked is not None else 0,
                 "prices": _moved_prices(decision, asked) if asked is not None else [],
             }
@@ -129,6 +153,15 @@ def decision_row(decision: Decision, context: Row) -> Row:
         "trace": decision.trace,
         **context,
     }
+
+
+def _kept_usd_per_h(done: ObservedTick) -> float:
+    """The cost of the fleet after a tick, without nodes that all their instances leave."""
+    prices = {**done.cluster.prices_usd_per_h(), **done.after.supply.prices_usd_per_h()}
+    kept = nodes_of(group for group in done.after.groups if group.counts)
+    return sum(
+        prices.get(pool, 0.0) for node, pool in kept.items() if node not in done.after.lost_nodes
+    )
 
 
 def _moved_prices(decision: Decision, asked: Asked) -> list[Row]:

@@ -39,6 +39,8 @@ def model_row(status: ModelStatus, service: Service, guards: Sequence[str]) -> R
         "percentile": service.percentile,
         "utilization": service.utilization,
         "spot_share": service.spot_share,
+        "spot_now": rounded(status.spot_share),
+        "spot_over": status.over_spot_limit,
         "min": service.min_instances,
         "max": service.max_instances,
         "usd": rounded(status.usd_per_h),

@@ -1,6 +1,6 @@
 // The page: header, alerts, and the sections. Selection of a model or a decision links them.
 import { html, render, useEffect, useMemo, useState } from "./lib.js";
-import { clock, figure, lasting, percent, several, usd } from "./format.js";
+import { clock, figure, lasting, moment, percent, several, usd } from "./format.js";
 import { state, useStore } from "./store.js";
 import { follow, keepReadToken, tryAgain } from "./transport.js";
 import { Models, ModelDetail } from "./models.js";
@@ -25,17 +25,31 @@ function Theme() {
   return html`<button class="small" onClick=${change}>Colours: ${now}</button>`;
 }
 
-function Link({ link, now }) {
-  const words = { connecting: "connecting", live: "live", lost: "connection lost, retrying", locked: "a token is needed", outdated: "load this page again" };
+const STALE_S = 3;
+
+/** Real seconds since the connection was lost; 0 while it is not. */
+function useLostSeconds(s) {
+  const [, again] = useState(0);
+  const lost = s.link === "lost";
+  useEffect(() => {
+    if (!lost) return undefined;
+    const timer = setInterval(() => again((n) => n + 1), 1000);
+    return () => clearInterval(timer);
+  }, [lost]);
+  return lost ? (Date.now() - s.lost_at) / 1000 : 0;
+}
+
+function Link({ link, now, lost_s }) {
+  const words = { connecting: "connecting", live: "live", lost: `no answer for ${lasting(1000 * lost_s)}, retrying`, locked: "a token is needed", outdated: "load this page again" };
   return html`<span class=${`link-state ${link}`}><span class="dot" aria-hidden="true"></span>${words[link]}${link === "live" ? html` <time>${clock(now)} UTC</time>` : ""}</span>`;
 }
 
-function Header({ s }) {
+function Header({ s, lost_s }) {
   const c = s.controller;
   const live = s.source === "live";
   return html`<header class="top">
     <h1><img src="/console/mark.svg" alt="" width="24" height="24" /> Shoal <span class="quiet">${live ? c.id : s.recording?.title}</span></h1>
-    ${live ? html`<${Link} link=${s.link} now=${s.now_ms} />` : html`<span class="link-state live">recording</span>`}
+    ${live ? html`<${Link} link=${s.link} now=${s.now_ms} lost_s=${lost_s} />` : html`<span class="link-state live">recording</span>`}
     <span class="grow"></span>
     ${live && html`<span class="actions">
       <button class="small" disabled=${!s.can_write} onClick=${() => ask({ command: c.held?.["*/pause"] ? "resume" : "pause", model: "*" })}>${c.held?.["*/pause"] ? "Resume all" : "Pause all"}</button>
@@ -47,11 +61,13 @@ function Header({ s }) {
 function Alerts({ s }) {
   const c = s.controller;
   const lines = [];
-  if (s.link === "lost") lines.push(["bad", "The connection to the controller is lost. The figures below are old. Retrying."]);
+  if (s.link === "lost") lines.push(["bad", `The controller does not answer. This page keeps its last known state, of ${moment(s.now_ms)} UTC, and retries the connection.`]);
   if (s.link === "outdated") lines.push(["bad", "The controller has another version. Load this page again."]);
   if (s.loaded && s.source === "live") {
     if (c.unhealthy) lines.push(["bad", `The controller is not well: ${c.unhealthy}.`]);
-    if (!c.leads) lines.push(["warn", c.leader ? `This controller stands by; ${c.leader} leads and has the figures.` : "No controller leads yet."]);
+    const leader = c.leader && c.leader !== c.id ? `${c.leader} leads and has the figures` : "no controller leads";
+    if (s.led_until) lines.push(["bad", `This controller stopped leading; ${leader}. This page keeps its last known state, of ${moment(s.led_until)} UTC.`]);
+    else if (!c.leads) lines.push(["warn", `This controller stands by; ${leader}.`]);
     for (const [key, why] of Object.entries(c.held ?? {})) {
       const scope = key.slice(0, key.lastIndexOf("/"));
       lines.push(["hold", `${scope === "*" ? "All models" : scope}: ${why}`]);
@@ -130,6 +146,8 @@ function Locked() {
 function App() {
   const s = useStore();
   const layout = useLayout();
+  const lost_s = useLostSeconds(s);
+  const isStale = s.led_until > 0 || lost_s >= STALE_S;
   useEffect(() => {
     document.title = s.link === "lost" ? "! Shoal console" : "Shoal console";
   }, [s.link]);
@@ -148,8 +166,8 @@ function App() {
     health: s.source === "live" ? html`<${Health} key="health" controller=${s.controller} now=${s.now_ms} link=${s.link} />` : null,
   };
   return html`<a class="skip" href="#decisions">Skip to decisions</a>
-  <${Header} s=${s} />
-  <main>
+  <${Header} s=${s} lost_s=${lost_s} />
+  <main class=${isStale ? "stale" : ""}>
     <${Alerts} s=${s} />
     ${s.recording && html`<${Player} recording=${s.recording} />`}
     <${Figures} s=${s} />

@@ -1,6 +1,6 @@
 // Decisions: a list with filters and search; each one says why, what changed and what it costs.
 import { html, memo, steady, useMemo, useState, useEffect, useRef, classes } from "./lib.js";
-import { DASH, changeText, clock, kindOf, lasting, moment, percent, rate, signed, signedUsd, usd } from "./format.js";
+import { DASH, changeText, clock, kindOf, known, lasting, moment, percent, rate, signed, signedUsd, usd } from "./format.js";
 import { DecisionAlternatives } from "./alternatives.js";
 import { keyOf, selectDecision } from "./store.js";
 
@@ -92,16 +92,24 @@ function Detail({ one, word, how, source }) {
   const before = new Map(one.before ?? []);
   return html`<dl class="facts item-facts">
     <div><dt>Decision</dt><dd>#${one.n}, ${word.toLowerCase()}${how ? `, ${how}` : ""}, ${moment(one.at)} UTC${one.expires ? `, open until ${clock(one.expires)}` : ""}</dd></div>
-    ${one.demand > 0 || one.capacity > 0 ? html`<div><dt>Demand</dt><dd>${rate(one.demand)} req/s against ${rate(one.capacity)} req/s of capacity${one.capacity > 0 ? ` (${percent(one.demand / one.capacity, 0)})` : ""}${one.over ? `; over the limit for ${lasting(one.at - one.over)} before` : ""}</dd></div>` : null}
+    ${known(one.measured) && html`<div><dt>Demand</dt><dd>${rate(one.measured)} req/s measured${one.over ? `; over the limit for ${lasting(one.at - one.over)} before` : ""}</dd></div>`}
+    ${one.demand > 0 || one.capacity > 0 ? html`<div><dt>Target</dt><dd>${rate(one.demand)} req/s planned for, against ${rate(one.capacity)} req/s of capacity${one.capacity > 0 ? ` (${percent(one.demand / one.capacity, 0)})` : ""}</dd></div>` : null}
     ${labels.length > 0 && html`<div><dt>Before, after</dt><dd><table class="plain"><tbody>${labels.map((label) => html`<tr key=${label}>
       <td>${label}</td><td class="num">${before.get(label) ?? 0}</td><td class="num" aria-label="becomes">→</td><td class="num">${after.get(label)}</td></tr>`)}</tbody></table></dd></div>`}
     ${!labels.length && one.change.length > 0 ? html`<div><dt>Change</dt><dd>${one.change.map(([label, count]) => html`<span class="chip">${signed(count)} ${label}</span>`)}</dd></div>` : null}
-    ${one.change.length > 0 && html`<div><dt>Cost</dt><dd>${signedUsd(one.usd)} USD/h at the prices of that time${one.plan_usd ? `; whole plan ${usd(one.plan_usd)} USD/h` : ""}</dd></div>`}
+    ${one.change.length > 0 && html`<div><dt>Cost</dt><dd>${signedUsd(one.usd)} USD/h at the prices of that time${fleetCost(one)}</dd></div>`}
     ${one.gap !== null && one.gap !== undefined ? html`<div><dt>Plan's gap</dt><dd>at most ${percent(one.gap)} above the cheapest plan</dd></div>` : null}
     ${source === "live" && one.planned_at > 0 && html`<${DecisionAlternatives} one=${one} key=${keyOf(one)} />`}
     ${one.codes.length > 0 && html`<div><dt>Codes</dt><dd>${one.codes.map((code) => html`<code>${code}</code> `)}</dd></div>`}
     ${one.trace && html`<div><dt>Trace</dt><dd><code>${one.trace.split("-")[1]}</code></dd></div>`}
   </dl>`;
+}
+
+/** The cost of the whole fleet; nodes that are being left stay on the bill for a while. */
+function fleetCost({ plan_usd: billed, kept_usd: kept }) {
+  if (!known(billed)) return "";
+  if (!known(kept) || billed - kept < 0.005) return `; the whole fleet then ${usd(billed)} USD/h`;
+  return `; the whole fleet then ${usd(kept)} USD/h, and until the nodes that it leaves are gone ${usd(billed)} USD/h`;
 }
 
 /** The last decisions as text for a screen reader, without a stream of words. */

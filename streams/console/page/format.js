@@ -2,7 +2,7 @@
 export const DASH = "–";
 const MINUS = "−";
 
-const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+export const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
 export function figure(value, digits = 3) {
   if (!known(value)) return DASH;

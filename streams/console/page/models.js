@@ -21,6 +21,7 @@ function condition(row) {
   if (row.held) return ["‖", row.word, "hold"];
   if (row.proposal) return ["?", row.word, "warn"];
   if (row.silent_s !== null && row.silent_s >= 60) return ["…", row.word, "warn"];
+  if (row.spot_over) return ["!", `${row.word}, over its spot limit`, "warn"];
   if (over(row.ttft, row.ttft_limit) || over(row.tpot, row.tpot_limit)) return ["!", `${row.word}, latency over limit`, "warn"];
   if (row.ready < row.wanted) return ["↗", row.word, "busy"];
   return ["✓", row.word, "ok"];
@@ -64,7 +65,7 @@ export function Models({ models, curves, model }) {
         curve=${curves[name]} chosen=${name === model} />`)}</tbody>
     </table></div>
     ${few && html`<button class="more" onClick=${() => setAll(true)}>Show all ${names.length} models</button>`}
-    ${!names.length && html`<p class="empty">No model matches.</p>`}
+    ${!names.length && html`<p class="empty">${search ? "No model matches." : "This controller has no figures of models."}</p>`}
   </section>`;
 }
 
@@ -163,7 +164,8 @@ const Facts = steady(({ name, row, source }) => html`<dl class="facts">
     ? row.where.map(([region, pool, role, count]) => html`<span class="chip">${count} × ${region}/${pool}${role === "aggregated" ? "" : ` ${role}`}</span>`)
     : source === "live" ? "nothing" : "not recorded"}</dd></div>
   ${row.target_why && html`<div><dt>Target</dt><dd>${rate(row.target)} req/s: ${row.target_why}</dd></div>`}
-  <div><dt>Policy</dt><dd>mode ${row.mode}, load up to ${percent(row.utilization, 0)}, spot up to ${percent(row.spot_share, 0)}, at least ${several(row.min, "instance")}${row.max ? `, at most ${row.max}` : ""}</dd></div>
+  <div><dt>Policy</dt><dd>mode ${row.mode}, load up to ${percent(row.utilization, 0)}, spot up to ${percent(row.spot_share, 0)} of capacity, at least ${several(row.min, "instance")}${row.max ? `, at most ${row.max}` : ""}</dd></div>
+  ${row.spot_now > 0 && html`<div><dt>On spot</dt><dd class=${row.spot_over ? "warn-text" : ""}>${percent(row.spot_now, 0)} of planned capacity${row.spot_over ? `; ! over the limit of ${percent(row.spot_share, 0)}` : ""}</dd></div>`}
   ${row.guards.length > 0 && html`<div><dt>Guards</dt><dd>${row.guards.join("; ")}</dd></div>`}
   ${row.uncertain && html`<div><dt>Uncertain</dt><dd class="warn-text">${row.uncertain}</dd></div>`}
   ${source === "live" && html`<${Alternatives} name=${name} key=${name} />`}

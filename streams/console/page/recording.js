@@ -36,7 +36,7 @@ function show(recording) {
     const now = (key) => (index < 0 ? null : columns[key]?.[index] ?? null);
     const where = whereOf(run, name, recording.at, recording.pools);
     models[name] = {
-      held: "", target_why: "", proposal: 0, uncertain: "", silent_s: null, guards: [], short: false,
+      held: "", spot_now: 0, spot_over: false, target_why: "", proposal: 0, uncertain: "", silent_s: null, guards: [], short: false,
       ...limits,
       demand: now("demand"), target: now("target"), wanted_rate: now("wanted"), ready_rate: now("ready"),
       ttft: now("ttft"), tpot: now("tpot"), attained: now("attained"), usd: now("usd"),

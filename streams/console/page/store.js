@@ -9,6 +9,8 @@ export const state = {
   loaded: false,
   source: "live", // or "recording"
   link: "connecting", // live, lost, locked (a token is needed), outdated
+  lost_at: 0, // real ms of the first failure, if the link is lost
+  led_until: 0, // ms of the last figures, if the controller stopped leading
   now_ms: 0,
   event: "",
   controller: {},
@@ -55,11 +57,30 @@ export function useStore() {
 
 export const keyOf = (decision) => `${decision.token}/${decision.n}`;
 
+/** Marks the connection as lost, from the first failure on. */
+export function lostLink() {
+  update({ link: "lost", lost_at: state.link === "lost" ? state.lost_at : Date.now() });
+}
+
+/** Whether this controller stopped leading, so that it has no figures any more. */
+const stopsLeading = (controller) => state.source === "live" && !controller.leads && (state.controller.leads || state.led_until > 0);
+
+/** The news of a controller that stopped leading, with the figures from before. */
+function lastFigures(controller) {
+  const { usd, gap, planned_at, budget, held } = state.controller;
+  return { controller: { ...controller, usd, gap, planned_at, budget, held }, led_until: state.led_until || state.now_ms };
+}
+
 export function applySnapshot(found) {
+  if (state.loaded && stopsLeading(found.controller)) {
+    update({ ...lastFigures(found.controller), now_ms: found.now_ms, event: found.event, can_write: found.can_write });
+    return;
+  }
   const names = Object.keys(found.models);
   const model = state.model in found.models ? state.model : names[0] ?? "";
   update({
     loaded: true,
+    led_until: 0,
     source: found.source,
     now_ms: found.now_ms,
     event: found.event,
@@ -80,10 +101,14 @@ export function applySnapshot(found) {
 
 export function applyEvent(event) {
   const change = { now_ms: event.now_ms, controller: event.controller, events: state.events + 1 };
-  for (const part of ["models", "pools", "nodes", "proposals"]) {
+  const stops = stopsLeading(event.controller);
+  const returns = !stops && state.led_until > 0;
+  if (stops) Object.assign(change, lastFigures(event.controller));
+  if (returns) change.led_until = 0;
+  for (const part of stops ? [] : ["models", "pools", "nodes", "proposals"]) {
     const gone = event.gone?.[part];
-    if (!event[part] && !gone) continue;
-    const rows = { ...state[part], ...event[part] };
+    if (!event[part] && !gone && !returns) continue;
+    const rows = { ...(returns ? {} : state[part]), ...event[part] };
     for (const key of gone ?? []) delete rows[key];
     change[part] = rows;
   }

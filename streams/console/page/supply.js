@@ -119,7 +119,7 @@ function feed(pool, now) {
 export function Health({ controller, now, link }) {
   const late = Object.entries(controller.lag_ms ?? {});
   const facts = [
-    ["Controller", `${controller.id}, ${controller.leads ? `leads with token ${controller.token}` : controller.leader ? `stands by; ${controller.leader} leads` : "no leader is known"}`],
+    ["Controller", `${controller.id}, ${controller.leads ? `leads with token ${controller.token}` : controller.leader && controller.leader !== controller.id ? `stands by; ${controller.leader} leads` : "no controller leads"}`],
     ["Decided", controller.leads ? `${lasting(controller.tick_age_s * 1000)} ago` : DASH],
     ["Last full plan", controller.planned_at ? `${clock(controller.planned_at)}${controller.gap !== null ? `, at most ${percent(controller.gap)} above the cheapest` : ""}${controller.planning ? "; planning" : ""}` : "none yet"],
     ["Reading", late.length ? late.map(([topic, ms]) => `! ${topic} ${lasting(ms)} late`).join(", ") : "in time"],

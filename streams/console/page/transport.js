@@ -1,5 +1,5 @@
 // Reads the controller: snapshot, history, decisions, and a stream of events that resumes.
-import { applyEvent, applySnapshot, merged, state, update } from "./store.js";
+import { applyEvent, applySnapshot, lostLink, merged, state, update } from "./store.js";
 
 const FORM = 1;
 const SILENT_MS = 15000;
@@ -62,7 +62,7 @@ export async function follow() {
         await unlocked();
         continue;
       }
-      update({ link: "lost" });
+      lostLink();
     }
     await pause(wait);
     wait = Math.min(8000, wait * 2);
@@ -91,7 +91,7 @@ async function resumeUntilReset() {
       if (error instanceof Locked) throw error;
       if (failures > 3) throw error;
     }
-    update({ link: "lost" });
+    lostLink();
     await pause(Math.min(8000, 500 * 2 ** failures));
   }
 }

@@ -225,8 +225,7 @@ def _made(stage: Stage, token: str, port: int) -> tuple[StagedFeed, HealthServer
     if stage.size.decisions > len(latest.decisions):
         feed.book.put_older(decisions)
     fill_history(feed, stage)
-    if stage.size.models:
-        fill_windows(feed.windows, feed.history, loop.declared())
+    fill_windows(feed.windows, feed.history, loop.declared())
 
     async def publish(control: Control) -> None:
         stage.written.append(control)
@@ -315,7 +314,8 @@ def _model(stage: Stage, k: int, name: str) -> dict[str, Any]:
     row = {
         "mode": "act", "held": "", "target_why": "peak of 12.4 req/s in the last 30 min",
         "ttft_limit": 2000.0, "tpot_limit": 60.0, "percentile": 0.95, "utilization": 0.8,
-        "spot_share": 0.5, "min": 1, "max": 0, "proposal": 0, "word": "steady", "short": False,
+        "spot_share": 0.5, "spot_now": 0.75 if k == 1 else 0.5, "spot_over": k == 1,
+        "min": 1, "max": 0, "proposal": 0, "word": "steady", "short": False,
         "uncertain": "", "silent_s": 0,
         "guards": ["scale-in after 10 min of excess, at most 10% of capacity at a time"],
     }  # fmt: skip

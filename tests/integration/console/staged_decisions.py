@@ -59,7 +59,8 @@ def context_of(decision: Decision) -> dict[str, Any]:
         "prices": [{"pool": "us-east/l40s (spot)", "usd": 5.2, "declared": 0.76}]
         if decision.kind == "replan"
         else [],
-        "gap": 0.004, "plan_usd": 312.4, "planned_at": decision.at_ms - 4000,
+        "gap": 0.004, "plan_usd": 312.4, "kept_usd": 305.2, "measured": 12.7,
+        "planned_at": decision.at_ms - 4000,
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,14 +144,67 @@ def test_a_page_survives_a_lost_connection_and_a_take_over(browser: Browser) -> 
             at.step()
             expect(page.locator(".link-state")).to_contain_text("live", timeout=15_000)
             at.do(first.stop)
-            expect(page.locator(".alerts")).to_contain_text("connection", timeout=20_000)
+            expect(page.locator(".alerts")).to_contain_text("does not answer", timeout=20_000)
+            expect(page.locator(".alerts")).to_contain_text("of 2026-09-21 14:20:0")
+            expect(page.locator("main")).to_have_class("stale")
+            expect(page.locator(".link-state")).to_contain_text(re.compile("no answer for [3-9] s"))
             with served(port=port) as second:
                 second.stage.controller["id"] = second.stage.controller["leader"] = "ctl-2"
                 expect(page.locator("h1")).to_contain_text("ctl-2", timeout=25_000)
-                expect(page.locator(".alerts")).not_to_contain_text("connection")
+                expect(page.locator(".alerts")).not_to_contain_text("does not answer")
+                expect(page.locator("main")).not_to_have_class("stale")
                 expect(page.locator("#detail-h")).to_have_text("Model code")  # still selected
                 second.step(30)
                 expect(page.locator(".link-state")).to_contain_text("14:20:30")
+
+
+def test_a_controller_that_stops_leading_keeps_its_last_figures_visibly_stale(
+    browser: Browser,
+) -> None:
+    """Rows that no longer exist are gone after it leads again."""
+    with served() as at, opened(browser, at) as page:
+        stage = at.stage
+        cost = page.locator(".figures dd").first.inner_text()
+        figures = stage.models, stage.pools, stage.nodes, stage.proposals
+        stage.models, stage.pools, stage.nodes, stage.proposals = {}, {}, {}, {}
+        stage.controller |= {"leads": False, "leader": "ctl-1", "gap": None}
+        at.step(60)
+        alerts, main = page.locator(".alerts"), page.locator("main")
+        expect(alerts).to_contain_text("stopped leading; no controller leads")
+        expect(alerts).to_contain_text("last known state, of 2026-09-21 14:20:00 UTC")
+        expect(main).to_have_class("stale")
+        assert page.locator(".models tbody tr").count() == 3
+        assert page.locator(".figures dd").first.inner_text() == cost
+        stage.controller |= {"leader": "ctl-2"}
+        at.do(at.feed.hub.close)
+        at.step()
+        expect(alerts).to_contain_text("ctl-2 leads and has the figures")
+        stage.models, stage.pools, stage.nodes, _ = figures
+        del stage.models["mini"]
+        stage.size = replace(stage.size, models=("chat", "code"))
+        stage.controller |= {"leads": True, "leader": "ctl-1", "gap": 0.01}
+        at.step()
+        expect(main).not_to_have_class("stale")
+        expect(page.locator(".models tbody tr")).to_have_count(2)
+        expect(page.locator(".proposals")).to_have_count(0)
+
+
+def test_a_standby_without_figures_names_the_leader(browser: Browser) -> None:
+    with served() as at:
+        at.stage.models, at.stage.nodes, at.stage.proposals = {}, {}, {}
+        at.stage.controller |= {"leads": False, "leader": "ctl-2"}
+        with opened(browser, at) as page:
+            expect(page.locator(".alerts")).to_contain_text("stands by; ctl-2 leads")
+            expect(page.locator("main")).to_contain_text("has no figures of models")
+
+
+def test_a_model_over_its_spot_limit_says_so(browser: Browser) -> None:
+    with served() as at, opened(browser, at) as page:
+        row = page.locator(".models").get_by_role("row", name="code")
+        expect(row).to_contain_text("over its spot limit")
+        row.get_by_role("button", name="code").click()
+        facts = page.locator(".detail .facts")
+        expect(facts).to_contain_text("75% of planned capacity; ! over the limit of 50%")
 
 
 def test_a_decision_is_found_by_search_and_linked_to_its_model(browser: Browser) -> None:
@@ -171,6 +225,9 @@ def test_an_open_decision_says_what_was_not_chosen_and_its_cost(browser: Browser
         page.locator(".item-head", has_text="chat").first.click()
         facts = page.locator(".item.open .item-facts")
         expect(facts).to_contain_text("at most 0.4% above the cheapest plan")
+        expect(facts).to_contain_text("12.7 req/s measured")
+        expect(facts).to_contain_text("15.1 req/s planned for, against 17.6 req/s of capacity")
+        expect(facts).to_contain_text("then 305.20 USD/h, and until the nodes that it leaves")
         row = facts.get_by_role("row", name="2xL40S eu-west")
         expect(row).to_contain_text("+4.30")
         expect(facts.get_by_role("row", name="spot up to 75%")).to_contain_text("−1.20")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -72,3 +73,28 @@ def test_a_lost_node_counts_neither_for_its_model_nor_in_total() -> None:
         w.tick()
         now = fleet_status(w.state, Observation(statuses=dict(w.statuses)), w.cluster, w.now_ms)
         assert now.models[0].usd_per_h == now.usd_per_h > 0.0
+
+
+@pytest.mark.parametrize(("share", "is_over"), [(0.8, False), (0.5, True), (1.0, False)])
+def test_a_model_with_more_spot_than_it_allows_is_over_its_limit(
+    share: float, is_over: bool
+) -> None:
+    """30 req/s at 80% need 37.5 req/s: one instance of 10 req/s on demand, and three on spot."""
+    one = pool("one", nodes=1, per_node=1)
+    spot = pool("spot", nodes=8, per_node=1, market=Market.SPOT, usd=3.0)
+    catalogue = {"chat": tuple(found for p in (one, spot) for found in simple("chat", p))}
+    w = world(30.0, service(spot_share=1.0), pools=(one, spot), catalogue=catalogue).run(60)
+    combos = {found.id: found for found in catalogue["chat"]}
+    firm = next(g for g in w.state.groups if combos[g.combo_id].members[0].pool == spot.id)
+    cluster = replace(w.cluster, services=(service(spot_share=share),))
+    groups = tuple(
+        replace(group, combo_id=f"chat:a1@{one.id}") if group is firm else group
+        for group in w.state.groups
+    )
+    state = replace(w.state, groups=groups, combos=combos)
+    seen = Observation(statuses=dict(w.statuses))
+    (chat,) = fleet_status(state, seen, cluster, w.now_ms).models
+    assert len(groups) == 4 and chat.spot_share == pytest.approx(0.75)
+    assert chat.over_spot_limit is is_over
+    only = replace(cluster, pools=(spot,))
+    assert not fleet_status(w.state, seen, only, w.now_ms).models[0].over_spot_limit
