@@ -169,7 +169,7 @@ class ReasonCode(StrEnum):
     UNSERVED = "unserved", "Some demand cannot be served."
     FLOOR_UNMET = "floor_unmet", "Fewer instances can run than the floor requires."
     NOTHING_MORE = "nothing_more", "No further capacity is available."
-    OUTSIDE_SLO = "outside_slo", "The model is planned on GPUs that miss the SLO."
+    OUTSIDE_SLO = "outside_slo", "The planned GPUs of the model cannot meet its SLO."
 
     # Binding limits of a plan.
     POOL_FULL = "pool_full", "All nodes of a pool are in use."

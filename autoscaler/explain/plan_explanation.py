@@ -17,6 +17,7 @@ from autoscaler.explain.alternatives import (
 )
 from autoscaler.explain.explanation import Explanation, ModelReasons, Rejected
 from autoscaler.explain.measurement_advice import measuring
+from autoscaler.explain.plan_texts import promise
 from autoscaler.explain.reason_texts import text, texts
 from autoscaler.explain.rejected_gpus import impossible_pools
 from autoscaler.explain.spot_exposure import savings, spot_losses
@@ -24,6 +25,7 @@ from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.memory import adapter_bytes, usable_gb
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.component_cells import saturated_deployments
+from autoscaler.planning.constraint_check import broken_survival, survival_constraint
 from autoscaler.planning.instances import LONGEST_REQUEST, NO_SPLIT, evaluate_instance
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.plan_notes import unservable_reason
@@ -145,10 +147,26 @@ def _bound_by(
             found.append(_memory(service, node) if made.bound_by == "memory" else words)
     if model not in plan.shortfall_req_per_s:
         found.append(f"utilization {service.utilization:.0%}")
+    if _survival_binds(problem, plan, service):
+        found.append(promise(survival_constraint(service)))
     found += texts(about(plan.binding, model))
     if model in plan.shortfall_req_per_s:
         found += texts(b for b in plan.binding if _holds(b, problem, model))
     return tuple(dict.fromkeys(found))
+
+
+def _survival_binds(problem: PlanningProblem, plan: Plan, service: Service) -> bool:
+    """Whether the plan holds more than the demand needs only because `service` must survive a
+    loss."""
+    counts = [(target.combo, target.count) for target in plan.targets_of(service.model)]
+    needed = problem.needed_req_per_s(service.model)
+    for place, (combo, count) in enumerate(counts):
+        if not count or plan.capacity_req_per_s[service.model] - combo.req_per_s < needed:
+            continue
+        fewer = [*counts[:place], (combo, count - 1), *counts[place + 1 :]]
+        if any(broken_survival(problem, service, [one for one in fewer if one[1]])):
+            return True
+    return False
 
 
 def _memory(service: Service, node: NodeSlice) -> str:

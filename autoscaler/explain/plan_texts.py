@@ -100,10 +100,10 @@ def _budget(reason: Reason, _: Text) -> str:
 
 def _outside_slo(reason: Reason, _: Text) -> str:
     if not reason.quantities:
-        return "planned on GPUs that miss the SLO"
+        return "its planned GPUs cannot meet the SLO"
     ttft_ms, ttft_limit_ms, tpot_ms, tpot_limit_ms = reason.quantities
     return (
-        "planned on GPUs that miss the SLO at the present request lengths "
+        "its planned GPUs cannot meet the SLO at the present request lengths "
         f"(predicted TTFT {ttft_ms:.0f} ms of {ttft_limit_ms:g} ms, "
         f"TPOT {tpot_ms:.0f} ms of {tpot_limit_ms:g} ms)"
     )

@@ -36,16 +36,19 @@ def count(number: int, what: str) -> str:
 
 
 def over(demand_req_per_s: float, utilization: float, raw_req_per_s: float) -> str:
-    """The reason why capacity is added: "15.1 req/s is over 80% of 17.6"."""
-    return f"{rate(demand_req_per_s)} req/s is over {utilization:.0%} of {rate(raw_req_per_s)}"
+    """The reason why capacity is added: "demand of 15.1 req/s is over 80% of capacity 17.6". A
+    demand that continues to rise may be within that share: the text then says so."""
+    relation = "over" if demand_req_per_s > utilization * raw_req_per_s else "within"
+    share = f"{utilization:.0%} of capacity {rate(raw_req_per_s)}"
+    return f"demand of {rate(demand_req_per_s)} req/s is {relation} {share}"
 
 
 def under(demand_req_per_s: float, utilization: float, raw_req_per_s: float, for_s: float) -> str:
     """The reason why capacity is removed: "demand at most 3.1 req/s for 10 min; target is 80% of
-    17.6"."""
+    capacity 17.6"."""
     return (
         f"demand at most {rate(demand_req_per_s)} req/s for {lasting(for_s)}; "
-        f"target is {utilization:.0%} of {rate(raw_req_per_s)}"
+        f"target is {utilization:.0%} of capacity {rate(raw_req_per_s)}"
     )
 
 

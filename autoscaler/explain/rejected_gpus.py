@@ -11,6 +11,7 @@ from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.explain.explanation import Rejected
+from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.candidate_combos import usable_pools
 from autoscaler.planning.instances import LONGEST_REQUEST, NO_SPLIT, evaluate_instance
@@ -52,14 +53,19 @@ def impossible_pools(
             why = f"{why}, or no split: {split}" if split else why
         else:
             why = f"TPOT above {service.slo.tpot_ms:g} ms or TTFT above {service.slo.ttft_ms:g} ms"
-        found.setdefault(pool.name, Rejected(f"{pool.name} ({pool.gpu.name})", why))
+        where = f"{pool.region}/{pool.name}"
+        found.setdefault(where, Rejected(f"{where} ({short_gpu_name(pool.gpu.name)})", why))
     return tuple(found.values())
 
 
 def _without_deployments(graph: ComponentGraph, pools: Iterable[Pool]) -> tuple[Rejected, ...]:
     """The pools with a GPU for which no deployment of `graph` declares a rate."""
     rated = {gpu for option in graph.deployments for gpu in option.req_per_s}
-    names = {pool.name: pool.gpu.name for pool in pools if pool.gpu.name not in rated}
+    names = {
+        f"{pool.region}/{pool.name}": short_gpu_name(pool.gpu.name)
+        for pool in pools
+        if pool.gpu.name not in rated
+    }
     return tuple(
         Rejected(f"{name} ({gpu})", "no deployment declares a rate on it")
         for name, gpu in names.items()

@@ -26,7 +26,7 @@ def _wake(_reason: Reason) -> str:
 def _surge(reason: Reason) -> str:
     size, *capacity = reason.quantities
     if not capacity:  # no capacity given: the increase fits within the planned load
-        return f"{rate(size)} req/s"
+        return f"demand of {rate(size)} req/s"
     utilization, raw, instances = capacity
     if raw > 0.0:
         return over(size, utilization, raw)
@@ -35,7 +35,7 @@ def _surge(reason: Reason) -> str:
         if instances
         else "no instance is running"
     )
-    return f"{rate(size)} req/s, and {none}"
+    return f"demand of {rate(size)} req/s, and {none}"
 
 
 def _burst(reason: Reason) -> str:

@@ -283,7 +283,7 @@ def _suggestion(name: str, names: list[str], command: str) -> str:
     lowered = {n.lower(): n for n in names}
     near = get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
     if near:
-        return f"one of {len(names)} known names; did you mean {lowered[near[0]]}?"
+        return f"one of {len(names)} known names (did you mean {lowered[near[0]]}?)"
     some = get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.0)
     such = ", ".join(lowered[one] for one in some)
     return f"one of {len(names)} known names, such as {such} (shoal {command} lists them)"

@@ -42,7 +42,7 @@ def violated_constraints(problem: PlanningProblem, plan: Plan) -> tuple[Reason, 
             found.append(_broken(useful_floor_constraint(service), _planned(do)))
         if model not in plan.shortfall_req_per_s and counted:
             found += _off_spot(problem, service, counted)
-            found += _survival(problem, service, counted)
+            found += broken_survival(problem, service, counted)
     budget = problem.cluster.policy.budget_usd_per_h
     if 0.0 < budget < plan.cost_usd_per_h - _TOLERANCE:
         promise = Reason(ReasonCode.PROMISED_BUDGET, "*", quantities=(budget,))
@@ -90,7 +90,10 @@ def _off_spot(problem: PlanningProblem, service: Service, counted: Counted) -> I
         )
 
 
-def _survival(problem: PlanningProblem, service: Service, counted: Counted) -> Iterator[Reason]:
+def broken_survival(
+    problem: PlanningProblem, service: Service, counted: Counted
+) -> Iterator[Reason]:
+    """The loss that `service` must survive, if the counted combos do not survive it."""
     demand = problem.demands[service.model].req_per_s
     if service.survive == "none" or demand <= 0.0:
         return

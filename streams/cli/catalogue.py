@@ -22,6 +22,7 @@ from autoscaler.performance.mig_profiles import is_slice, whole_gpu
 from autoscaler.performance.packaged_profile import default_profile
 from streams.cli.json_output import show_json
 from streams.files.model_source import architecture, is_file
+from streams.plain_text import several
 from streams.terminal_console import SafeConsole
 
 _PIPE_WIDTH = 200
@@ -76,7 +77,7 @@ def _models(args: argparse.Namespace) -> int:
             _note(notes, row["source"]),
         )
     said = "" if shown is _COLUMNS else "; a wider terminal or --json shows more"
-    _print(console, table, notes, f"{len(rows)} models{said}")
+    _print(console, table, notes, f"{several(len(rows), 'model')}{said}")
     return 0
 
 
@@ -155,7 +156,8 @@ def _gpus(args: argparse.Namespace) -> int:
         _console(),
         table,
         notes,
-        f"{len(rows)} GPUs; kernels: measured, like another chip, or like its class",
+        f"{several(len(rows), 'GPU')}; kernels: measured on this GPU, or taken from a similar GPU "
+        "or from its class; from: the sources above",
     )
     return 0
 

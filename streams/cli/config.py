@@ -17,6 +17,7 @@ from streams.cli.vllm_models import served_models
 from streams.files import config_draft
 from streams.files.config_draft import Draft, DraftModel
 from streams.files.output_files import refuse_unwritable
+from streams.files.prometheus_section import url as server_url
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
 from streams.plain_text import several
@@ -52,6 +53,9 @@ def add_parser(subparsers: Any) -> None:
     init.add_argument("--models", metavar="NAME=SOURCE,...", help="Hugging Face names")
     init.add_argument("--vllm", action="append", default=[], metavar="URL",
                       help="a running server whose models to declare; may be repeated")  # fmt: skip
+    init.add_argument("--prometheus", default="", metavar="URL",
+                      help="with --vllm: the Prometheus that scrapes these servers; their demand "
+                      "and number are read there")  # fmt: skip
     init.add_argument("--slo", metavar="TTFT,TPOT", help=f"such as {_DEFAULT_LIMITS}")
     init.add_argument("--gpus", metavar="GPU:NODES@PRICE,...", help=config_draft.POOL_FORM)
     init.add_argument(
@@ -99,7 +103,7 @@ def _counts(config: Config) -> dict[str, Any]:
     return {
         "mode": str(config.mode),
         "models": len(cluster.services),
-        "pools": len(cluster.pools),
+        "pools": len({(pool.region, pool.name) for pool in cluster.pools}),
         "regions": len({pool.region for pool in cluster.pools}),
     }
 
@@ -124,24 +128,36 @@ def _init(args: argparse.Namespace) -> int:
     refuse_unwritable(path)
     if args.from_cluster and args.gpus:
         raise InvalidValue("--gpus", args.gpus, "no value with --from-cluster")
+    if args.prometheus and (not args.vllm or args.from_cluster):
+        raise InvalidValue(
+            "--prometheus", args.prometheus, "a value only with --vllm, and not with --from-cluster"
+        )
+    prometheus = server_url(args.prometheus) if args.prometheus else ""
     regions = regions_of_cluster(args.kubeconfig) if args.from_cluster else ""
     served = config_draft.merge_servers([served_models(url) for url in args.vllm])
     models = served or _answer(
-        "Models (Hugging Face names, or NAME=SOURCE, with commas)", args.models, "", _models
+        "--models",
+        "Models (Hugging Face names, or NAME=SOURCE, with commas)",
+        args.models,
+        "",
+        _models,
     )
     ttft, tpot = _answer(
-        "Limits of TTFT and TPOT", args.slo, _DEFAULT_LIMITS, config_draft.parse_limits
+        "--slo", "Limits of TTFT and TPOT", args.slo, _DEFAULT_LIMITS, config_draft.parse_limits
     )
     pools: tuple[config_draft.DraftPool, ...] = ()
     if not regions:
-        pools = _answer(f"GPUs ({config_draft.POOL_FORM})", args.gpus, "", _pools)
+        pools = _answer("--gpus", f"GPUs ({config_draft.POOL_FORM})", args.gpus, "", _pools)
     rate, prompt, answer = _answer(
+        "--workload",
         f"Requests of each model ({config_draft.WORKLOAD_FORM})",
         args.workload,
         _DEFAULT_WORKLOAD,
         config_draft.parse_workload,
     )
-    draft = Draft(models, pools, ttft, tpot, rate, prompt, answer, regions=regions)
+    draft = Draft(
+        models, pools, ttft, tpot, rate, prompt, answer, regions=regions, prometheus=prometheus
+    )
     path.write_text(config_draft.as_yaml(draft), encoding="utf-8")
     try:
         config = _usable(path)
@@ -152,14 +168,16 @@ def _init(args: argparse.Namespace) -> int:
     return 0
 
 
-def _answer(question: str, given: str | None, default: str, parse: Callable[[str], T]) -> T:
+def _answer(
+    option: str, question: str, given: str | None, default: str, parse: Callable[[str], T]
+) -> T:
     """The value of an option, or else of an answer on the terminal. UserError: there is neither."""
     if given is not None:
         return parse(given)
     if not sys.stdin.isatty():
         if default:
             return parse(default)
-        raise UserError(f"no terminal to ask on; give it as an option: {question}")
+        raise UserError(f"{option} is missing, and there is no terminal to ask on: {question}")
     while True:
         shown = f" [{default}]" if default else ""
         try:

@@ -54,7 +54,8 @@ def ask(url: str, path: str) -> dict[str, Any]:
     except (OSError, ValueError, HTTPException) as error:
         why = getattr(error, "reason", error)
         raise UserError(
-            f"--url {url}: no controller answers ({why}); is it running, with --http?"
+            f"--url {url}: no controller answers ({_cause(why)}); is it running, with --http? "
+            f"(another address: --url or {VARIABLE})"
         ) from None
     if code == 401:
         raise UserError(
@@ -67,6 +68,11 @@ def ask(url: str, path: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"--url {url}: not a Shoal controller")
     return {str(key): _shown(value) for key, value in found.items()}
+
+
+def _cause(why: object) -> str:
+    """A failure of a connection as words, without its number."""
+    return getattr(why, "strerror", None) or str(why)
 
 
 def _shown(value: Any) -> Any:

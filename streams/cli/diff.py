@@ -30,6 +30,7 @@ from streams.cli.run_part import bootstrap
 from streams.cli.running_fleet import read_running
 from streams.files.plan_inputs import load_demand, load_fleet
 from streams.files.shoal_yaml import load_config
+from streams.files.user_errors import UserError
 from streams.plain_text import quantity
 from streams.terminal import show_json_bytes
 from streams.text_layout import Line, columns, section, wrapped
@@ -48,7 +49,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--config", type=Path, required=True, help="the shoal.yaml")
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
-        "--fleet", type=Path, help="YAML or JSON of the current fleet, combo: count"
+        "--fleet",
+        type=Path,
+        help="YAML or JSON of the current fleet, combo: count; or what plan --json printed",
     )
     source.add_argument(
         "--broker",
@@ -83,6 +86,11 @@ def run(args: argparse.Namespace) -> int:
     if args.fleet:
         fleet = load_fleet(args.fleet, cluster)
     else:
+        if not args.broker and not config.kafka:
+            raise UserError(
+                f"{args.config}: names no kafka; name the running fleet with --fleet FILE or "
+                "--broker HOST:PORT"
+            )
         running = read_running(bootstrap(args, config), args.prefix, cluster)
         fleet, strangers = running.counts, running.strangers
         seen = {m: d for m, d in running.demand_req_per_s.items() if m in demands}

@@ -226,8 +226,9 @@ def _controller(found: Mapping[str, Any]) -> Iterator[Finding]:
     for topic, count in found.get("undeclared", {}).items():
         what = several(count, "record")
         said = f"{what} ignored, because their names are not declared"
+        note = "the writer belongs to another fleet, or a name is misspelt" if count else ""
         yield Finding(
-            True, topic, said, "the writer belongs to another fleet, or a name is misspelt"
+            True, topic, said if count else "every record names a declared model or pool", note
         )
     for kind, pools in found["supply_age_s"].items():
         for pool, age_s in pools.items():

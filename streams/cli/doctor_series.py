@@ -75,7 +75,7 @@ def _finding(
     replies = {(s, name): probe(ask, name) for s, ask in asks.items() for name in names}
     values = [reply.value for reply in replies.values() if reply.value is not None]
     words = "; ".join(
-        f"{server} has model_name {text_literal(name)}: {reply.words}"
+        f"Prometheus {server}, model_name {text_literal(name)}: {reply.words}"
         for (server, name), reply in replies.items()
     )
     failed = any(reply.value is None and not reply.empty for reply in replies.values())
@@ -155,7 +155,7 @@ def _custom_demand(config: Config, service: Service, asks: Mapping[str, Ask]) ->
             replies[server] = _Reply(rate, not answer, words if rate is None else _rate(rate))
         except Exception as error:
             replies[server] = _error(error)
-    words = "; ".join(f"{server}: {reply.words}" for server, reply in replies.items())
+    words = "; ".join(f"Prometheus {server}: {reply.words}" for server, reply in replies.items())
     values = [reply.value for reply in replies.values() if reply.value is not None]
     failed = any(reply.value is None and not reply.empty for reply in replies.values())
     said = f"{_rate(sum(values)) if values else 'unknown, not 0'} ({words}) for {query}"

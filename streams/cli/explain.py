@@ -186,9 +186,11 @@ def _sizing(found: Mapping[str, Any]) -> str:
     if found["present_req_per_s"] is not None:
         parts.append(f"{quantity(found['present_req_per_s'])} req/s now")
         headroom = found["headroom_req_per_s"]
-        if abs(headroom) >= _VISIBLE_REQ_PER_S:
-            parts.append(f"{'+' if headroom > 0.0 else '-'} {quantity(abs(headroom))}")
-        parts.append(f"= {target} target")
+        if headroom <= -_VISIBLE_REQ_PER_S:
+            parts[-1] += f", not proven to exceed the target of {target} req/s"
+        else:
+            parts += [f"+ {quantity(headroom)}"] if headroom >= _VISIBLE_REQ_PER_S else []
+            parts.append(f"= {target} target")
     else:
         parts.append(f"{target} req/s target")
     parts.append(f"/ {found['utilization']:g} utilization")
@@ -205,9 +207,15 @@ def _capacity(now: Mapping[str, Any]) -> str:
     )
     ready, wanted = quantity(now["ready_req_per_s"]), quantity(now["wanted_req_per_s"])
     return (
-        f"{now['ready']} of {now['wanted']} combos ready ({kinds or 'none'}); "
+        f"{now['ready']} of {now['wanted']} {_nouns(now)} ready ({kinds or 'none'}); "
         f"capacity {ready} of {wanted} req/s; {now['usd_per_h']:.2f} USD/h"
     )
+
+
+def _nouns(now: Mapping[str, Any]) -> str:
+    """The unit that is counted: instances, or groups if prefill and decode are apart."""
+    apart = any(role != "aggregated" for _, _, role, _ in now["desired"])
+    return "groups" if apart else "instances"
 
 
 def _latency(now: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from topics.checks import InvalidRecord
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("streams.cli.up", "run the whole loop on this machine, with simulated engines"),
-    "plan": ("streams.cli.plan", "what the fleet should be, what it costs and why"),
+    "plan": ("streams.cli.plan", "what the fleet should be, what it costs, and why"),
     "diff": ("streams.cli.diff", "what would change from the fleet that runs to the plan"),
     "apply": ("streams.cli.apply", "declare the models of a shoal.yaml to a running controller"),
     "config": ("streams.cli.config", "check a shoal.yaml, print its schema, or write a first one"),
@@ -33,28 +33,36 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("streams.cli.status", "who leads, how fresh the data is, how every model stands"),
     "explain": ("streams.cli.explain", "the last decision on a model: why, what would help"),
     "doctor": ("streams.cli.doctor", "what is missing, where, and how to mend it"),
-    "pause": ("streams.cli.controls", "change nothing of a model, or of any"),
+    "pause": ("streams.cli.controls", "stop all changes of a model, or of every model"),
     "resume": ("streams.cli.controls", "end a pause"),
-    "freeze": ("streams.cli.controls", "remove nothing of a model, or of any; additions go on"),
+    "freeze": ("streams.cli.controls", "stop removals of a model, or of every model"),
     "unfreeze": ("streams.cli.controls", "end a freeze"),
     "approve": ("streams.cli.controls", "carry out a proposal of mode approve"),
     "reject": ("streams.cli.controls", "drop a proposal of mode approve"),
-    "release": ("streams.cli.controls", "hand a model back; its instances go on"),
+    "release": ("streams.cli.controls", "leave a model to you; its instances keep running"),
     "adopt": ("streams.cli.controls", "take a released model over again"),
-    "keys": ("streams.cli.keys", "make, derive and rotate the keys of records"),
+    "keys": ("streams.cli.keys", "make, derive and rotate the keys that sign records"),
     "feed": ("streams.cli.feed", "publish node prices or availability from a file or URL"),
     "replay": ("streams.cli.replay", "run recorded decisions again, also under another policy"),
     "backtest": ("streams.cli.backtest", "what policies would cost on a recorded trace"),
-    "library": ("streams.cli.library", "build or show the library of serving templates"),
-    "profile": ("streams.cli.profile", "evaluate or calibrate the performance model"),
-    "windows": ("streams.cli.run_part", "a worker that merges telemetry, for large estates"),
-    "controller": ("streams.cli.run_part", "the control plane: windows, decisions, plans"),
+    "library": ("streams.cli.library", "build or show templates of instances over several nodes"),
+    "profile": ("streams.cli.profile", "measure your engines, or judge the performance model"),
+    "windows": ("streams.cli.run_part", "merge telemetry in a process of its own (large fleets)"),
+    "controller": ("streams.cli.run_part", "the control plane: reads telemetry, decides and plans"),
     "executor": ("streams.cli.run_executor", "the agent on a GPU node: starts and drains engines"),
     "gateway": ("streams.cli.run_part", "the OpenAI-compatible front of the engines"),
     "single": ("streams.cli.single", "broker, controller, gateway, executor as one process tree"),
     "kubernetes": ("streams.cli.kubernetes", "what a cluster has, serves and offers"),
     "completion": ("streams.cli.completion", "shell code that completes commands and options"),
 }
+
+
+_FIRST_STEPS = """first steps:
+  shoal up                              see it work on this machine
+  shoal config init                     write a shoal.yaml of your own
+  shoal plan --config shoal.yaml        plan it
+  shoal controller --config shoal.yaml  recommend changes of what you run
+"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -80,6 +88,8 @@ def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
         prog="shoal",
         description="Keeps a fleet of mixed GPUs at the lowest cost "
         "that meets every model's latency SLO.",
+        epilog=_FIRST_STEPS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"shoal {version('shoal')}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)

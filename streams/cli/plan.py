@@ -50,15 +50,21 @@ def add_parser(subparsers: Any) -> None:
         "--demand",
         type=Path,
         help="YAML or JSON, model: {req_per_s: 14, input_tokens: 1155, output_tokens: 211}; "
-        f"left out: every model at its declared workload, {DEFAULT_REQ_PER_S:g} req/s where it "
-        "names no rate",
+        f"left out: the declared workload of every model, {DEFAULT_REQ_PER_S:g} req/s if it "
+        "declares no rate",
     )
     parser.add_argument(
         "--fleet",
         type=Path,
-        help="YAML or JSON of the current fleet, combo: count; left out: nothing",
+        help="YAML or JSON of the current fleet, combo: count, or what plan --json printed; left "
+        "out: nothing runs",
     )
-    parser.add_argument("--strategy", default="shoal", choices=list(STRATEGIES))
+    parser.add_argument(
+        "--strategy",
+        default="shoal",
+        choices=list(STRATEGIES),
+        help="shoal, or a baseline of the papers to compare with (default shoal)",
+    )
     parser.add_argument(
         "--gap", type=float, default=1e-4, metavar="G", help="relative gap to stop at (0.0001)"
     )
@@ -66,7 +72,7 @@ def add_parser(subparsers: Any) -> None:
         "--time-limit", type=float, default=30.0, metavar="S", help="seconds for the plan (30)"
     )
     parser.add_argument("--no-explain", action="store_true", help="leave out the reasons")
-    parser.add_argument("--stats", action="store_true", help="print the steps of the search")
+    parser.add_argument("--stats", action="store_true", help="print each step of the solver")
     parser.add_argument("--json", action="store_true", help="the same facts under stable names")
     plan_budget.add_arguments(parser)
     plan_quality.add_arguments(parser)

@@ -78,7 +78,9 @@ def run_controller(args: argparse.Namespace) -> int:
     operated = operator_options_argv(args)
     broker = reachable(args, config) if args.broker or config.kafka else ""
     if not broker:
-        sys.stderr.write("shoal: no kafka is named: an embedded broker of its own, for a trial\n")
+        sys.stderr.write(
+            "shoal: no Kafka is declared, so an embedded broker is started, for a trial\n"
+        )
     become(
         "streams.controller", "--config", args.config, "--broker", broker,
         "--prefix", args.prefix, "--time-base", real_time().format(), "--controller-id", args.id,

@@ -14,6 +14,7 @@ from streams.plain_text import age_words
 from streams.text_layout import Line, columns, labelled, section, wrapped
 
 _MOST_ADAPTERS = 10
+_CENT = 0.005
 _COLUMNS = ("model", "ready", "req/s", "TTFT p95", "TPOT p95", "SLO", "USD/h")
 
 
@@ -48,7 +49,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[Line]:
         return
     yield from labelled("data", ["; ".join(_data(found))])
     if found["usd_per_h"] is not None:
-        yield from labelled("cost", [f"{found['usd_per_h']:.2f} USD/h"])
+        yield from labelled("cost", [_cost(found)])
     held = [f"{name.rsplit('/', 1)[0]}: {words}" for name, words in found["held"].items()]
     held += [
         f"{model}: the last declaration is refused, the one before holds: {why}"
@@ -62,6 +63,19 @@ def lines(found: Mapping[str, Any]) -> Iterator[Line]:
     yield from section("Over several nodes", (line for one in spanning for line in wrapped(one)))
     services = [service_line(service) for service in found.get("services", ())]
     yield from section("Routes", (line for one in services for line in wrapped(one)))
+
+
+def _cost(found: Mapping[str, Any]) -> str:
+    """The bill of the assigned nodes. The models' shares may exceed it by servers that Shoal did
+    not start."""
+    bill = found["usd_per_h"]
+    others = sum(model["usd_per_h"] for model in found["models"]) - bill
+    if others < _CENT or not any(model.get("unmanaged") for model in found["models"]):
+        return f"{bill:.2f} USD/h"
+    return (
+        f"{bill:.2f} USD/h for nodes that Shoal assigned, {others:.2f} USD/h for servers that it "
+        "did not start"
+    )
 
 
 def _models(models: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -24,7 +24,7 @@ import orjson
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.validation import InvalidValue, finite, whole
 from streams.broker.broker_reach import parse_address
-from streams.controller.controller_options import add_operator_options, operator_options_argv
+from streams.controller.controller_options import HTTP, add_operator_options, operator_options_argv
 from streams.files.components_section import refuse_components
 from streams.files.memory_check import refuse_misfits
 from streams.files.plan_inputs import with_workload
@@ -35,7 +35,7 @@ from streams.logs import add_log_level
 from streams.tools.backtest.supply_files import TraceTime, load_supply
 from streams.tools.replay.traces import COLUMNS_HELP, load_trace, parse_columns
 from streams.tools.up.child_processes import ChildFailed
-from streams.tools.up.host_resources import check_listen
+from streams.tools.up.host_resources import can_listen, check_listen
 from streams.tools.up.live_view import View
 from streams.tools.up.real_engines import prepare
 from streams.tools.up.run_options import Wishes
@@ -50,7 +50,7 @@ from streams.tools.up.session import Session
 from streams.tools.up.summary_view import show
 from streams.tools.up.trace_facts import replayed, traffic, with_first_minutes
 
-ANY_PORT = "127.0.0.1:0"
+_ANY_PORT = "127.0.0.1:0"
 _WORTH_S, _WORTH_INTERRUPTED_S = 20.0, 6.0
 
 
@@ -110,7 +110,8 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--port", default="0", help="of the gateway (default: any free one)")
     parser.add_argument("--seed", default="1", help="of the draw that spreads requests over models")
-    add_operator_options(parser, http=ANY_PORT)
+    add_operator_options(parser, http=f"{HTTP}, or any free port if that one is in use")
+    parser.set_defaults(http=None)
     add_log_level(parser)
     parser.set_defaults(run=run)
 
@@ -226,8 +227,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     port = _whole("--port", args.port, 65535)
     seed = _whole("--seed", args.seed, 2**31)
     broker = _broker("--broker", args.broker)
-    if args.http:
-        check_listen("--http", *parse_listen(args.http))
+    args.http = _http_address(args.http)
     if real:
         data = Path(str(resources.files("streams").joinpath("data")))
         settings = replace(settings, config=data / "vllm.yaml", trace=data / "vllm_trace.csv")
@@ -263,6 +263,16 @@ def _wishes(args: argparse.Namespace) -> Wishes:
         scenario=(settings.name, settings.about) if args.scenario or default == "day" else ("", ""),
         events=events,
     )
+
+
+def _http_address(given: str | None) -> str:
+    """The address for the console and for commands: `given`, or by default the one that commands
+    ask, or any free port if it is in use. UserError: `given` cannot be used."""
+    if given is None:
+        return HTTP if can_listen(*parse_listen(HTTP)) else _ANY_PORT
+    if given:
+        check_listen("--http", *parse_listen(given))
+    return given
 
 
 def _broker(where: str, text: str | None) -> str:

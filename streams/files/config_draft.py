@@ -49,7 +49,8 @@ class DraftPool:
 class Draft:
     """The answers. ttft, tpot: durations as written. workload: requests/s and mean tokens of prompt
     and answer, for every model. regions: text of the section `regions:`, in place of pools; "" =
-    made of pools.
+    made of pools. prometheus: address of the Prometheus that scrapes the models' servers; "" =
+    none.
     """
 
     models: tuple[DraftModel, ...]
@@ -59,8 +60,9 @@ class Draft:
     req_per_s: float
     input_tokens: int
     output_tokens: int
-    region: str = "here"
+    region: str = "region-1"
     regions: str = ""
+    prometheus: str = ""
 
 
 def parse_model(text: str) -> DraftModel:
@@ -116,8 +118,10 @@ def as_yaml(draft: Draft) -> str:
     """The text of the file."""
     lines = [
         "# yaml-language-server: $schema=./shoal.schema.json",
+        "# (for editors: shoal config schema > shoal.schema.json)",
         "# Shoal only recommends until this says `mode: act`.",
         "mode: recommend",
+        *([f"prometheus: {{main: {_quoted(draft.prometheus)}}}"] if draft.prometheus else []),
         "",
         *_region_lines(draft),
         "",
@@ -133,7 +137,19 @@ def as_yaml(draft: Draft) -> str:
         ]
         if model.max_len:
             lines.append(f"    max_len: {model.max_len}")
+        if draft.prometheus:
+            lines += ["    demand: vllm", *_unmanaged_lines(draft)]
     return "\n".join(lines) + "\n"
+
+
+def _unmanaged_lines(draft: Draft) -> list[str]:
+    """The hardware of the running servers: the first pool, for the user to correct."""
+    if not draft.pools:
+        return []
+    pool = draft.pools[0]
+    market = "owned" if pool.usd_per_h is None else "on-demand"
+    where = f"{draft.region}/{_short_name(pool.gpu).lower()}/{market}"
+    return [f"    unmanaged: {{pool: {where}, gpus: 1}}  # pool and GPUs of one running server"]
 
 
 def _region_lines(draft: Draft) -> list[str]:

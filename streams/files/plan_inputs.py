@@ -5,7 +5,8 @@ YAML or JSON (a subset of YAML), one mapping per file:
 demand: model -> {req_per_s: 14, input_tokens: 1155, output_tokens: 211}; without tokens, the
 declared workload of the service counts. Models that the file does not name are not planned.
 
-fleet: combo -> count, with the combo names of `shoal plan --json` and the `plans` topic:
+fleet: combo -> count, with the combo names of `shoal plan --json` and the `plans` topic. That JSON
+itself is a fleet too: the one that it proposes.
    mini:a1@us-east/l40s/spot: 4
    "chat:2p4@us-east/h100/owned+d4@us-east/h100/owned": 1
 """
@@ -17,14 +18,17 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
+import orjson
+
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.planning.combo_names import parse_combo_id
 from streams.files import units
 from streams.files.workload_section import longer_than
-from streams.files.yaml_tree import ConfigError, Section, read
+from streams.files.yaml_tree import ConfigError, Section, read, read_text
 
+_FLEET = "combos and their counts"
 _TOKENS = units.number(1.0, 1e7)
 _RATE = units.number(0.0, 1e9)
 _COUNT = units.count(0, 1_000_000)
@@ -65,7 +69,7 @@ def with_workload(cluster: Cluster, demands: Mapping[str, Demand]) -> Cluster:
 
 def load_fleet(path: Path, cluster: Cluster) -> dict[str, int]:
     """Count per combo id. ConfigError names file, line and key."""
-    root, _ = read(path, "combos and their counts")
+    root = _counts(path)
     fleet = {}
     left = {pool.id: pool.max_nodes * pool.per_node for pool in cluster.pools}
     for combo_id in root:
@@ -87,6 +91,25 @@ def load_fleet(path: Path, cluster: Cluster) -> dict[str, int]:
                 raise root.error(combo_id, f"more than the {most} nodes that {pool_id} may have")
         _check_both(root, combo_id, cluster, left)
     return fleet
+
+
+def _counts(path: Path) -> Section:
+    """The counts by combo in a file. The JSON of `shoal plan` stands for the fleet that it
+    proposes."""
+    root, raw = read(path, _FLEET)
+    if "strategy" not in root or not root.is_mapping("models"):
+        return root
+    try:
+        counts = {
+            one["combo"]: one["proposed"]
+            for model in orjson.loads(raw)["models"].values()
+            for one in model["combos"]
+            if one["proposed"]
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        problem = f"is neither {_FLEET} nor what shoal plan --json printed"
+        raise ConfigError(str(path), 0, "", problem) from None
+    return read_text(orjson.dumps(counts), str(path), _FLEET)
 
 
 def _check_both(root: Section, combo_id: str, cluster: Cluster, left: dict[str, int]) -> None:

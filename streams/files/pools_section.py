@@ -154,6 +154,10 @@ def _pool(region: str, name: str, pool: Section) -> list[Pool]:
                 raise pool.error(key.name, _OWNED_HAS_NONE)
         owned = Pool(region, name, gpu, per_node, nodes, Market.OWNED, 0.0, between_gb_s=between)
         return [owned]
+    if MAX.name not in pool and NODES.name in pool:
+        raise pool.error(
+            NODES.name, "a rented pool has max instead; an owned pool needs owned: true"
+        )
     most = MAX.take(pool)
     most_spot = pool.take(MAX_SPOT.name, units.count(0, most), most)
     provision_s = PROVISION_TIME.take_or(pool, 0.0)

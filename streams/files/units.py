@@ -233,7 +233,8 @@ def word(*allowed: str) -> Parser[str]:
 
     def parse(value: object) -> str:
         if value not in allowed:
-            near = get_close_matches(str(value), allowed, n=1, cutoff=0.5)
+            parts = [one for one in allowed if str(value).lower() in one.split("-")]
+            near = parts or get_close_matches(str(value), allowed, n=1, cutoff=0.5)
             nearest = f" (did you mean {near[0]}?)" if near else ""
             raise InvalidValue("", value, " or ".join(allowed) + nearest)
         return str(value)

@@ -164,7 +164,7 @@ class Section:
         """Refuse every key that was not taken, with the nearest valid name."""
         for key in self._values:
             if key not in self._asked:
-                near = get_close_matches(key, self._asked, n=1, cutoff=0.5)
+                near = get_close_matches(key, self._asked, n=1, cutoff=0.6)
                 hint = f"did you mean {near[0]}?" if near else "allowed: " + ", ".join(self._asked)
                 raise self.error(key, f"unknown key; {hint}")
 
@@ -193,6 +193,20 @@ def _unreadable(node: yaml.Node) -> str:
         return "an entry cannot be read as what it is tagged or looks like"
     text = node.value if len(node.value) <= _MOST else f"{node.value[: _MOST - 3]}..."
     return f"{text!r} cannot be read as {node.tag.rsplit(':', 1)[-1]}"
+
+
+def _syntax_error(error: yaml.MarkedYAMLError) -> str:
+    """The fault that the parser reports, with the place that it belongs to."""
+    said = error.problem or error.context or "unreadable"
+    begun, at = error.context_mark, error.problem_mark
+    if at is not None and at.buffer is not None and at.buffer[at.pointer : at.pointer + 1] == "\t":
+        return "a tab; indent with spaces"
+    if isinstance(error, yaml.parser.ParserError) and begun is not None:
+        if begun.buffer is not None and begun.buffer[begun.pointer : begun.pointer + 1] in "[{":
+            opened = begun.buffer[begun.pointer]
+            return f"the {opened} on line {begun.line + 1} is not closed before this ({said})"
+        return f"its indentation fits no line above ({said})"
+    return said
 
 
 def _loader() -> _Loader:
@@ -224,7 +238,7 @@ def read_text(raw: bytes, name: str, expected: str) -> Section:
         raise ConfigError(name, 0, "", "is not UTF-8 text, so it is no YAML") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        problem = f"is not YAML: {error.problem or error.context}"
+        problem = f"is not YAML: {_syntax_error(error)}"
         raise ConfigError(name, mark.line + 1 if mark else 0, "", problem) from None
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(name, 0, "", f"is not YAML: {first_line(error)}") from None

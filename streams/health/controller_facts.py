@@ -247,7 +247,8 @@ def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
             said.append(text(freeze))
     since_s = (now_ms - model.hysteresis.last_out_ms) / 1000.0
     if model.hysteresis.last_out_ms and since_s < service.cooldown_s:
-        said.append(f"scale-in in {service.cooldown_s - since_s:.0f} s (cooldown)")
+        left_s = service.cooldown_s - since_s
+        said.append(f"no scale-in for another {left_s:.0f} s, because capacity was just added")
     if not scale_in_within_limit(model.hysteresis.reversals, now_ms, policy.reversals_per_h):
         said.append("scale-in paused: scaled out and in too often in two hours")
     if model.estimate.no_data:

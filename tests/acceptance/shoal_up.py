@@ -176,6 +176,7 @@ def arguments(
     rows = "".join(f"{n * 1000},200,60\n" for n in range(trace_s))
     trace.write_text("timestamp_ms,input_tokens,output_tokens\n" + rows)
     files = ["--config", str(config_path), "--trace", str(trace)]
+    files += ["--http", "127.0.0.1:0"]  # parallel runs must not race for the default
     return ["up", *files, "--speed", "20", "--summary", str(folder / "summary.json"), *options]
 
 

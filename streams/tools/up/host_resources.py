@@ -47,6 +47,11 @@ def check_listen(option: str, host: str, port: int) -> None:
         )
 
 
+def can_listen(host: str, port: int) -> bool:
+    """Whether this process can listen on `host` and `port`."""
+    return not _refused(host, port)
+
+
 def _refused(host: str, port: int) -> str:
     """The reason why this process cannot listen on `host` and `port`; "" if it can."""
     try:

@@ -17,6 +17,8 @@ from streams.tools.up.observed_demand import DemandSeen
 
 TOGETHER = "all models together"
 """Name of the comparison in which all models are planned together."""
+ALONE = "each model alone"
+"""Name of the comparison in which each model has nodes of its own."""
 _FOLLOWS_MS = 240_000
 """Domain ms in which a decision counts as an answer to the last event."""
 _MOST_DECISIONS = 3
@@ -26,7 +28,7 @@ _WHY = {
     "sized for the peak": "capacity followed demand",
     "one GPU type": "each model runs on the GPU that serves it cheapest",
     "one rented GPU type": "each model runs on the GPU that serves it cheapest",
-    "each model alone": "models share nodes",
+    ALONE: "models share nodes",
 }
 _NO_CAUSE = "all models planned together would have cost as much"
 
@@ -35,7 +37,8 @@ _NO_CAUSE = "all models planned together would have cost as much"
 class Chapter:
     """An event of the scenario, and the decisions that followed it before the next event.
 
-    at_ms: domain time. what: what happened. then: the decisions as text, in order.
+    at_ms: domain time. what: what happened. then: the decisions as text
+    with their times, in order.
     """
 
     at_ms: int
@@ -53,21 +56,20 @@ def chapters(story: Iterable[Event]) -> list[Chapter]:
             else:
                 found.append((event.at_ms, [event.text], []))
         elif event.decision and found and event.at_ms - found[-1][0] < _FOLLOWS_MS:
-            found[-1][2].append(event.text)
+            found[-1][2].append(f"{clock(event.at_ms)} {event.text}")
     return [Chapter(at_ms, "; ".join(what), tuple(then)) for at_ms, what, then in found]
 
 
 def story_lines(story: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The summary's `story` as wrapped lines, at most three decisions for each event."""
+    """The summary's `story` as wrapped lines: each event, then at most three decisions."""
     lines: list[str] = []
     for one in story:
         lines += wrapped(f"{clock(1000.0 * one['at_s'])} {one['what']}")
         decisions = one["then"]
         for text in decisions[:_MOST_DECISIONS]:
-            lines += wrapped(text, " " * 9)
+            lines += wrapped(text, " " * 4)
         more = len(decisions) - _MOST_DECISIONS
-        lines += wrapped(f"and {several(more, 'more decision')}", " " * 9) if more > 0 else []
-        lines += [] if decisions else wrapped("no decision followed", " " * 9)
+        lines += wrapped(f"and {several(more, 'more decision')}", " " * 4) if more > 0 else []
     return lines
 
 
@@ -105,11 +107,22 @@ def _is_lesson(other: Mapping[str, Any], cost_usd: float) -> bool:
     return served and bool(other["usd"] <= cost_usd - _CENT)
 
 
+def _equals(other: Mapping[str, Any], together: Mapping[str, Any] | None) -> bool:
+    """Whether each model alone costs and serves as much as all together: no nodes were shared, so a
+    sentence of its own would say nothing."""
+    return (
+        other["what"] == ALONE
+        and together is not None
+        and abs(other["usd"] - together["usd"]) < _CENT
+        and abs(other["unserved"] - together["unserved"]) < _UNSERVED
+    )
+
+
 def _hindsight_line(together: Mapping[str, Any], cost_usd: float) -> str:
     return (
         f"all models together would have cost {together['usd']:.2f} USD with demand known in "
-        f"advance and nodes that start at once: start-ups, drains, reserves and lost nodes cost "
-        f"the other {cost_usd - together['usd']:.2f} USD"
+        "advance and nodes that start at once; the other "
+        f"{cost_usd - together['usd']:.2f} USD paid for start-ups, drains, reserves and lost nodes"
     )
 
 
@@ -122,7 +135,7 @@ def saving_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     together = next((one for one in summary["otherwise"] if one["what"] == TOGETHER), None)
     for other in summary["otherwise"]:
-        if other["what"] == TOGETHER:
+        if other["what"] == TOGETHER or _equals(other, together):
             continue
         what, why = other["what"], _WHY[other["what"]]
         if what == "sized for the peak" and share is not None:

@@ -41,7 +41,9 @@ def lines(summary: Mapping[str, Any]) -> Iterator[Line]:
     yield from section("Requests", _requests(summary))
     yield from section("Models", _models(summary["models"]))
     yield from section("Cost", _cost(summary))
-    yield from section("Events and the decisions that followed", story_lines(summary["story"]))
+    yield from section(
+        "Events, each with the decisions that followed", story_lines(summary["story"])
+    )
     yield from section("Decisions", _decisions(summary))
     yield from section("Routes", _ways(summary["ways"]))
     marks = (line for item in summary["thresholds"].items() for line in _thresholds(*item))

@@ -135,7 +135,8 @@ def test_old_and_new_pages_are_read_under_both_names(server: str, tmp_path: Path
     demand, servers = found["demand of chat"], found["servers of chat"]
     assert demand.ok and "no such series" not in demand.state, demand
     assert servers.state.startswith("3 vLLM servers ("), servers
-    assert f'"chat": 2 vLLM servers; main has model_name "{LLAMA}": 1 vLLM server' in servers.state
+    other = f'Prometheus main, model_name "{LLAMA}": 1 vLLM server'
+    assert f'"chat": 2 vLLM servers; {other}' in servers.state
 
 
 def test_a_wrong_name_is_unknown_and_the_right_one_is_proposed(server: str, tmp_path: Path) -> None:

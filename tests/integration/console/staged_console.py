@@ -298,7 +298,7 @@ def staged(size: Size) -> Stage:
     stage.proposals[held] = {
         "number": size.decisions, "model": held, "kind": "scale_in",
         "change": "-2 1xl4 eu-west on-demand", "base": [["1xl4 eu-west on-demand", 6]],
-        "reasons": ["demand at most 3.1 req/s for 12 min; target is 80% of 17.6 req/s"],
+        "reasons": ["demand at most 3.1 req/s for 12 min; target is 80% of capacity 17.6"],
         "at": NOW_MS - 300_000, "expires": NOW_MS + 1_500_000,
     }  # fmt: skip
     stage.controller = {

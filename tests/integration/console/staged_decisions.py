@@ -15,8 +15,8 @@ def staged_decisions(models: Sequence[str], pools: Sequence[str], count: int) ->
     """Decisions over the last hours. The newest one is a proposal."""
     kinds = ("scale_out", "scale_in", "replan", "scale_out", "hold", "infeasible")
     reasons = {
-        "scale_out": "15.1 req/s is over 80% of 17.6 req/s; serving in ~6 min",
-        "scale_in": "demand at most 3.1 req/s for 12 min; target is 80% of 17.6 req/s",
+        "scale_out": "demand of 15.1 req/s is over 80% of capacity 17.6; serving in ~6 min",
+        "scale_in": "demand at most 3.1 req/s for 12 min; target is 80% of capacity 17.6",
         "replan": "price of us-east/l40s/spot fell 22%; 2 on-demand nodes become spot",
         "hold": "scale-in paused: scaled out and in too often in two hours",
         "infeasible": "short by 1.4 req/s: l40s has no free nodes in us-east",

@@ -70,6 +70,32 @@ def test_running_servers_name_the_models_without_adapters(vllm: str, tmp_path: P
     assert (chat.model, chat.max_len_tokens) == ("chat", 8192)
 
 
+def test_a_prometheus_gives_the_demand_and_the_number_of_the_servers(
+    vllm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "shoal.yaml"
+    options = ["--vllm", vllm, "--gpus", GPUS, "--prometheus", "http://prom:9090"]
+    assert main(["config", "init", "--out", str(path), *options]) == 0
+    found = load_config(path)
+    (chat,) = found.cluster.services
+    assert (chat.demand_query, chat.unmanaged) == ("vllm", "chat:a1@region-1/l40s/on-demand")
+    assert [server.url for server in found.prometheus.values()] == ["http://prom:9090"]
+    assert "(1 model, 2 pools, 1 region, mode recommend)" in capsys.readouterr().out
+
+
+def test_both_markets_of_a_pool_count_as_one_pool(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "shoal.yaml"
+    path.write_text(
+        "regions: {us: {l4: {gpu: L4, max: 4, price: 1, spot_price: 0.4}}}\n"
+        "models: {m: {source: meta-llama/Llama-3.1-8B-Instruct, slo: {ttft: 2s, tpot: 100ms},"
+        " max_len: 4096}}\n"
+    )
+    assert main(["config", "check", str(path)]) == 0
+    assert "1 model, 1 pool, 1 region" in capsys.readouterr().out
+
+
 def test_servers_of_the_same_model_declare_it_once(vllm: str, tmp_path: Path) -> None:
     path = tmp_path / "shoal.yaml"
     servers = ["--vllm", vllm, "--vllm", vllm]
@@ -89,8 +115,9 @@ def test_the_shortest_length_of_the_servers_counts() -> None:
         (["--models", "", "--gpus", GPUS], "at least one"),
         (["--models", MODELS, "--gpus", GPUS, "--slo", "2,60"], "a duration with its unit"),
         (["--models", MODELS, "--gpus", GPUS, "--workload", "3"], "REQ_PER_S x INPUT+OUTPUT"),
-        (["--gpus", GPUS], "no terminal to ask on"),
+        (["--gpus", GPUS], "--models is missing, and there is no terminal to ask on"),
         (["--vllm", "http://127.0.0.1:9", "--gpus", GPUS], "no model list"),
+        (["--models", MODELS, "--prometheus", "http://prom"], "a value only with --vllm"),
     ],
 )
 def test_an_invalid_or_missing_answer_writes_nothing(

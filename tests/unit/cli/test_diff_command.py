@@ -57,6 +57,25 @@ def test_additions_and_removals_add_up_to_the_plan(
     assert "Unchanged\n  mini: " in out
 
 
+def test_the_json_of_a_plan_is_a_fleet(
+    files: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, fleet = files
+    assert main(["plan", "--config", config, "--no-explain", "--json"]) == 0
+    fleet.write_text(capsys.readouterr().out)
+    assert main(["diff", "--config", config, "--fleet", str(fleet)]) == 0
+    out = capsys.readouterr().out
+    assert "  - " not in out and "  + " not in out
+    fleet.write_text('{"strategy": "shoal", "models": {"mini": {"combos": [{"combo": 1}]}}}')
+    assert main(["diff", "--config", config, "--fleet", str(fleet)]) == 2
+    assert "what shoal plan --json printed" in capsys.readouterr().err
+
+
+def test_a_fleet_must_be_named(files: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "--config", files[0]]) == 2
+    assert "--fleet FILE or --broker HOST:PORT" in capsys.readouterr().err
+
+
 def test_unserved_demand_is_printed_and_gives_exit_code_3(
     files: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

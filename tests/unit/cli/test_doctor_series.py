@@ -56,8 +56,8 @@ def test_the_rate_of_each_name_is_shown_and_names_without_series_too(tmp_path: P
     assert found == Finding(
         True,
         "demand of mini",
-        '12 req/s (main has model_name "mini": no such series; '
-        f'main has model_name "{LLAMA}": 12 req/s)',
+        '12 req/s (Prometheus main, model_name "mini": no such series; '
+        f'Prometheus main, model_name "{LLAMA}": 12 req/s)',
     )
 
 
@@ -91,9 +91,11 @@ def test_few_samples_are_named(tmp_path: Path) -> None:
 
 def test_a_custom_query_is_shown_with_its_answer(tmp_path: Path) -> None:
     (good,) = findings(tmp_path, {"main": prometheus({})}, "demand: mine")
-    assert good == Finding(True, "demand of mini", "9.5 req/s (main: 9.5 req/s) for mine")
+    assert good == Finding(
+        True, "demand of mini", "9.5 req/s (Prometheus main: 9.5 req/s) for mine"
+    )
     (bad,) = findings(tmp_path, {"main": prometheus({})}, "demand: yours")
-    assert bad.state == "unknown, not 0 (main: empty) for yours"
+    assert bad.state == "unknown, not 0 (Prometheus main: empty) for yours"
     assert bad.remedy.startswith("mend models.mini.demand in ")
 
 

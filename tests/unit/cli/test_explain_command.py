@@ -47,6 +47,17 @@ def test_the_person_who_answered_and_the_reason_are_shown() -> None:
     assert any("answer" in line and "rejected by ann: not today" in line for line in told)
 
 
+def test_a_target_below_the_present_rate_is_no_subtraction() -> None:
+    sizing = {
+        "present_req_per_s": 1.34, "headroom_req_per_s": -0.23, "target_req_per_s": 1.11,
+        "code": "surge", "cause": "demand of 1.1 req/s", "utilization": 0.85,
+        "derate": 1.0, "needed_req_per_s": 1.11 / 0.85,
+    }  # fmt: skip
+    found = {"standing": NOW, "decisions": (), "present": None, "guards": [], "sizing": sizing}
+    text = " ".join(" ".join(map(str, lines(found, None))).split())
+    assert "1.34 req/s now, not proven to exceed the target of 1.11 req/s / 0.85" in text
+
+
 def test_the_sizing_is_a_sum_that_a_person_can_check() -> None:
     sizing = {
         "present_req_per_s": 2.2, "headroom_req_per_s": 0.3, "target_req_per_s": 2.5,

@@ -41,6 +41,18 @@ def test_a_refused_declaration_is_shown() -> None:
     assert "mini: the last declaration is refused" in text and "service mini:1: no" in text
 
 
+def test_servers_that_shoal_did_not_start_are_no_part_of_its_bill() -> None:
+    model = {
+        "model": "mini", "ready": 2, "wanted": 3, "demand_req_per_s": None, "attained": None,
+        "ttft_p95_ms": None, "ttft_limit_ms": 2000.0, "tpot_p95_ms": None, "tpot_limit_ms": 120.0,
+        "usd_per_h": 1.7, "word": "", "unmanaged": 2, "telemetry_age_s": None,
+    }  # fmt: skip
+    facts = {**FACTS, "leads": True, "usd_per_h": 0.0, "models": [model]}
+    text = " ".join(" ".join(map(str, lines(facts))).split())
+    others = "1.70 USD/h for servers that it did not start"
+    assert f"cost 0.00 USD/h for nodes that Shoal assigned, {others}" in text
+
+
 def test_adapters_are_shown_by_demand_and_only_the_busiest() -> None:
     rates = {f"a{n:02}": float(n) for n in range(14)}
     line = adapters_line({"model": "chat", "adapters_req_per_s": rates})

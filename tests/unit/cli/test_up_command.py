@@ -27,6 +27,15 @@ def test_an_address_in_use_is_refused_before_any_process_starts(
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(("is_free", "port"), [(True, 8702), (False, 0)])
+def test_commands_find_a_run_at_their_default_address_if_it_is_free(
+    is_free: bool, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up, "can_listen", lambda _host, _port: is_free)
+    assert up._http_address(None) == f"127.0.0.1:{port}"
+    assert up._http_address("") == ""
+
+
 def test_an_invalid_host_name_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["up", "--http", "a..b:0"]) == 2
     said = capsys.readouterr().err

@@ -66,7 +66,10 @@ def test_a_ramp_scales_out_with_a_reason_and_the_price_of_new_nodes() -> None:
     w = world(lambda _m, t: 5.0 if t < 100 else 30.0).run(400)
     assert w.ready("chat") == 4  # 30 / 0.8 = 37.5 requests/s of raw capacity
     out = [d for d in w.of_kind("scale_out") if d.at_ms >= T0 + 100_000]
-    assert "req/s is over 80% of 10.0;" in out[0].reason and "serving in ~60 s" in out[0].reason
+    assert (
+        "req/s is over 80% of capacity 10.0;" in out[0].reason
+        and "serving in ~60 s" in out[0].reason
+    )
     assert out[0].applied and 0 < out[0].at_ms - out[0].over_since_ms <= 3_000
     assert (
         sum(d.cost_delta_usd_per_h for d in w.decisions) == 8.0

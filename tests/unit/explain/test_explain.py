@@ -180,6 +180,19 @@ def test_the_gain_of_a_relief_is_at_most_the_shortfall() -> None:
         assert relief.serves_req_per_s == 0.0
 
 
+@pytest.mark.parametrize("survive", ["none", "one-node"])
+def test_a_loss_that_must_be_survived_limits_a_plan_that_holds_more_than_needed(
+    survive: str,
+) -> None:
+    small = small_cluster(NO_PENALTIES)
+    services = tuple(replace(s, survive=survive) for s in small.services)
+    problem = problem_of((0.5, 2.0, 10.0), replace(small, services=services))
+    made = ShoalStrategy().solve(problem)
+    reasons = explain(problem, made, PROFILE, ShoalStrategy()).of("mini")
+    assert reasons is not None
+    assert ("survive one-node" in reasons.bound_by) == (survive == "one-node")
+
+
 def test_the_best_alternative_is_not_cheaper_than_the_plan() -> None:
     problem = problem_of((3.0, 8.0, 60.0))
     made = ShoalStrategy().solve(problem)
@@ -202,7 +215,7 @@ def test_a_gpu_that_is_too_small_is_named_with_its_memory() -> None:
     problem = problem_of((3.0, 8.0, 60.0))
     spec: ModelSpec = problem.cluster.service("chat").architecture
     reasons = impossible_pools(problem, problem.cluster.service("chat"), PROFILE)
-    assert [reason.what for reason in reasons] == ["l4 (L4)"]
+    assert [reason.what for reason in reasons] == ["eu-west/l4 (L4)"]
     assert f"{spec.weight_bytes / 1e9:.0f} GB weights, 24 GB" in reasons[0].why
 
 

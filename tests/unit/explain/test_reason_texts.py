@@ -62,11 +62,11 @@ def test_every_code_has_a_sentence_in_exactly_one_family() -> None:
         ),
         (
             Reason(ReasonCode.SURGE, "chat", (), (15.1, 0.8, 17.6, 2)),
-            "15.1 req/s is over 80% of 17.6",
+            "demand of 15.1 req/s is over 80% of capacity 17.6",
         ),
         (
             Reason(ReasonCode.SURGE, "chat", (), (3.0, 0.8, 0.0, 0)),
-            "3.0 req/s, and no instance is running",
+            "demand of 3.0 req/s, and no instance is running",
         ),
         (
             Reason(ReasonCode.STILL_IN_FLIGHT, quantities=(1,)),
@@ -126,3 +126,8 @@ def test_a_reason_with_underlying_reasons_survives_the_wire_format() -> None:
     inner = Reason(ReasonCode.REPLANNED, "chat", ("n",), (1.5,), "words", (NO_ROOM,))
     deep = Reason(ReasonCode.LEFT_OUT, "chat", because=(inner,))
     assert read_value(Reason, orjson.loads(write_value(deep))) == deep
+
+
+def test_a_rise_within_the_planned_share_is_not_said_to_be_over_it() -> None:
+    why = Reason(ReasonCode.SURGE, "chat", quantities=(1.4, 0.85, 1.8, 4))
+    assert text(why) == "demand of 1.4 req/s is within 85% of capacity 1.8"

@@ -101,6 +101,8 @@ def test_the_default_mode_is_recommend(tmp_path: Path) -> None:
         ("gpu: L4,", "gpu: L5,", "did you mean L4?"),
         ("ttft: 2s", "ttft: -2s", "shoal.yaml:21: models.chat.slo.ttft: '-2s'"),
         ("tpot: 60ms", "tpot: 60", "a duration with its unit"),
+        ("  us-east:", " us-east:", "its indentation fits no line above"),
+        ("regions:", "regions: [a", "the [ on line"),
         ("min: 1", "mim: 1", "shoal.yaml:23: models.chat.mim: unknown key; did you mean min?"),
         ("max: 3", "mx: 3", "regions.us-east.l40s.mx: unknown key; did you mean max?"),
         ("regions:", "regoins:", "regoins: unknown key; did you mean regions?"),

@@ -44,8 +44,8 @@ def test_decisions_follow_the_last_event_before_them() -> None:
         decision(900.0, "much later"),
     ]
     assert chapters(story) == [
-        Chapter(60_000, "a price rises", ("replan",)),
-        Chapter(100_000, "a node is reclaimed; another one too", ("replace",)),
+        Chapter(60_000, "a price rises", ("+01:01 replan",)),
+        Chapter(100_000, "a node is reclaimed; another one too", ("+01:41 replace",)),
     ]
 
 
@@ -56,12 +56,11 @@ def test_the_story_names_the_rest_and_events_without_a_decision() -> None:
     ]
     assert story_lines(story) == [
         "  +01:00 a price rises",
-        "         no decision followed",
         "  +01:30 a pool fails",
-        "         a",
-        "         b",
-        "         c",
-        "         and 2 more decisions",
+        "    a",
+        "    b",
+        "    c",
+        "    and 2 more decisions",
     ]
     assert story_lines([]) == []
 
@@ -76,6 +75,13 @@ def summary(**more: Any) -> dict[str, Any]:
         "models": {"chat": {"slo_attainment": 1.0}, "code": {"slo_attainment": 0.964}},
         **more,
     }
+
+
+def test_each_model_alone_is_not_repeated_if_no_nodes_were_shared() -> None:
+    alone = {"what": "each model alone", "usd": 3.7, "unserved": 0.0}
+    together = {"what": "all models together", "usd": 3.7, "unserved": 0.0}
+    (line,) = saving_lines(summary(otherwise=[alone, together]))
+    assert line.startswith("all models together would have cost 3.70 USD")
 
 
 def test_savings_are_told_with_their_reason() -> None:
@@ -93,7 +99,7 @@ def test_savings_are_told_with_their_reason() -> None:
         "0.10 USD more than each model alone, which has demand known in advance and nodes that "
         "start at once",
         "all models together would have cost 3.70 USD with demand known in advance and nodes that "
-        "start at once: start-ups, drains, reserves and lost nodes cost the other 0.30 USD",
+        "start at once; the other 0.30 USD paid for start-ups, drains, reserves and lost nodes",
         "spot nodes cost 0.50 USD less than on-demand nodes of the same kind",
     ]
 
