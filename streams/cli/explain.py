@@ -187,7 +187,7 @@ def _sizing(found: Mapping[str, Any]) -> str:
         parts.append(f"{quantity(found['present_req_per_s'])} req/s now")
         headroom = found["headroom_req_per_s"]
         if headroom <= -_VISIBLE_REQ_PER_S:
-            parts[-1] += f", not proven to exceed the target of {target} req/s"
+            parts[-1] += f"; {target} target (more is not proven yet)"
         else:
             parts += [f"+ {quantity(headroom)}"] if headroom >= _VISIBLE_REQ_PER_S else []
             parts.append(f"= {target} target")

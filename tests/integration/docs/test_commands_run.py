@@ -70,6 +70,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working folder, with the files of the reader."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (tmp_path / "streams").mkdir()
+    (tmp_path / "streams/data").symlink_to(ROOT / "streams/data")
     (tmp_path / "shoal.yaml").write_text(FLEET)
     for name in ("requests", "monday", "tuesday", "wednesday", "lastweek"):
         (tmp_path / f"{name}.csv").write_text(REQUESTS)

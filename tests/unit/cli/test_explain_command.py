@@ -55,7 +55,7 @@ def test_a_target_below_the_present_rate_is_no_subtraction() -> None:
     }  # fmt: skip
     found = {"standing": NOW, "decisions": (), "present": None, "guards": [], "sizing": sizing}
     text = " ".join(" ".join(map(str, lines(found, None))).split())
-    assert "1.34 req/s now, not proven to exceed the target of 1.11 req/s / 0.85" in text
+    assert "1.34 req/s now; 1.11 target (more is not proven yet) / 0.85 utilization = 1.31" in text
 
 
 def test_the_sizing_is_a_sum_that_a_person_can_check() -> None:
