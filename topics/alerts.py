@@ -15,7 +15,7 @@ STATES = ("firing", "resolved")
 @dataclass(frozen=True, slots=True)
 class Alert:
     """One alert. name: free text of 1 to 200 printable characters. models: the affected models,
-    empty = all. A "resolved" alert is no evidence that a problem is over, because an exporter that
+    empty = all. A "resolved" alert does not prove that a problem is over, because an exporter that
     stops also resolves its alerts."""
 
     fingerprint: str

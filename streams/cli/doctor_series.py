@@ -81,7 +81,7 @@ def _finding(
     failed = any(reply.value is None and not reply.empty for reply in replies.values())
     if values:
         total = f"{_rate(sum(values))}" if what == "demand" else _count(sum(values))
-        mend = "see the reply that is no number" if failed else ""
+        mend = "correct the Prometheus whose reply is not a number" if failed else ""
         return Finding(not failed, title, f"{total} ({words})", mend)
     if failed:
         mend = "scrape its vLLM servers at least every 120 s, and see the log of Prometheus"
@@ -119,7 +119,7 @@ def _demand(ask: Ask, name: str) -> _Reply:
         answer = ask(arrivals_query(name))
         rate = rate_of(answer)
         if rate is None and answer:
-            return _Reply(None, False, "a value that is no rate")
+            return _Reply(None, False, "a value that is not a rate")
         samples = rate_of(ask(samples_query(name)))
     except Exception as error:
         return _error(error)
@@ -151,7 +151,7 @@ def _custom_demand(config: Config, service: Service, asks: Mapping[str, Ask]) ->
         try:
             answer = ask(query)
             rate = rate_of(answer)
-            words = "empty" if not answer else "a value that is no rate"
+            words = "empty" if not answer else "a value that is not a rate"
             replies[server] = _Reply(rate, not answer, words if rate is None else _rate(rate))
         except Exception as error:
             replies[server] = _error(error)

@@ -70,7 +70,7 @@ class Steadiness:
         if self.bound > 1.0 and 0.0 < self.completed + self.failed < _ROUNDS * self.bound:
             return (
                 f"{self.completed + self.failed:.0f} requests for {self.bound:.0f} at once: fewer "
-                f"than {_ROUNDS} rounds are no steady load"
+                f"than {_ROUNDS} rounds are not a steady load"
             )
         if self.under_way and self.under_way < _LEAST_UNDER_WAY * self.bound:
             return (

@@ -96,13 +96,13 @@ PRICE = Key(
 NODES = Key(
     "nodes",
     units.count(0, 100_000),
-    "`availability`: so many further nodes can be rented. `node_loss`: so many nodes are lost.",
+    "`availability`: this many further nodes can be rented. `node_loss`: this many nodes are lost.",
     otherwise="required by both",
 )
 KEEP = Key(
     "keep",
     units.count(0, 100_000),
-    "`reclaim`: at most so many nodes can be rented; the newest ones above it are reclaimed.",
+    "`reclaim`: at most this many nodes can be rented; the newest ones above it are reclaimed.",
     otherwise="0",
 )
 NOTICE = Key(
