@@ -82,13 +82,13 @@ def add_parser(subparsers: Any) -> None:
     option("--also", nargs="+", default=[], metavar="FILE", help="judge each of these files "
            "too, with the same knobs, --from, --to, --supply: figures are means")  # fmt: skip
     option("--no-curves", action="store_true", help="with --report: do not sweep the knobs")
-    option("--rate-scale", type=float, default=1.0, metavar="X", help="multiply the requests per second")
+    option("--rate-scale", type=float, default=1.0, metavar="X", help="multiply the rate")
     option("--scale", nargs="+", default=[], metavar="MODEL=X", help="of one model's requests per "
            "second, in addition to --rate-scale")  # fmt: skip
-    option("--from", dest="begin", metavar="T", help="leave out this first part of the trace, e.g. 10m")
+    option("--from", dest="begin", metavar="T", help="begin at this time of the trace, e.g. 10m")
     option("--to", dest="end", metavar="T", help="end at this time of the trace, e.g. 2h")
     option("--seed", type=int, default=1, help="the first seed (default 1)")
-    option("--seeds", type=int, default=1, metavar="N", help="run this many seeds and print intervals")
+    option("--seeds", type=int, default=1, metavar="N", help="number of seeds; prints intervals")
     option("--report", type=Path, metavar="FILE", help="an HTML page with charts")
     option("--json", type=Path, metavar="FILE", help="write all figures")
     option("--timeline", metavar="FILE", help="requests and nodes as JSON lines, of the first "

@@ -167,7 +167,7 @@ def _say(found: Measurement, name: str, points: Sequence[MeasuredPoint]) -> None
     print(
         f"prompts take {found.prefill:.2f} times the estimate, decode iterations {found.decode:.2f}"
         + ("" if found.first_token_ms is None else
-           f"; a first token {found.first_token_ms:.0f} ms more, for everything outside of iterations")
+           f"; a first token {found.first_token_ms:.0f} ms more, outside of iterations")
     )  # fmt: skip
 
 

@@ -108,8 +108,8 @@ def _is_lesson(other: Mapping[str, Any], cost_usd: float) -> bool:
 
 
 def _equals(other: Mapping[str, Any], together: Mapping[str, Any] | None) -> bool:
-    """Whether each model alone costs and serves as much as all together: no nodes were shared, so a
-    sentence of its own would say nothing."""
+    """Whether each model alone costs and serves as much as all together: no nodes were shared, so the
+    sentence about all together says enough."""
     return (
         other["what"] == ALONE
         and together is not None
@@ -135,7 +135,7 @@ def saving_lines(summary: Mapping[str, Any]) -> list[str]:
     lines = []
     together = next((one for one in summary["otherwise"] if one["what"] == TOGETHER), None)
     for other in summary["otherwise"]:
-        if other["what"] == TOGETHER or _equals(other, together):
+        if other["what"] == TOGETHER:
             continue
         what, why = other["what"], _WHY[other["what"]]
         if what == "sized for the peak" and share is not None:
@@ -152,7 +152,7 @@ def saving_lines(summary: Mapping[str, Any]) -> list[str]:
             saved = f"{difference:.2f} USD ({difference / other['usd']:.0%}) less than {name}"
             is_cause = together is None or together["usd"] <= other["usd"] - _CENT
             lines.append(f"{saved}: {why}" if is_cause else f"{saved}; {_NO_CAUSE}")
-        elif difference <= -_CENT:
+        elif difference <= -_CENT and not _equals(other, together):
             lines.append(
                 f"{-difference:.2f} USD more than {name}, which has demand known in advance and "
                 "nodes that start at once"
