@@ -101,6 +101,7 @@ class ReasonCode(StrEnum):
     NOT_COVERED = "not_covered", "The remaining capacity would not cover demand."
     FLEET_CHANGED = "fleet_changed", "The fleet changed while a plan was made."
     PROPOSAL_OUTDATED = "proposal_outdated", "The fleet changed since the proposal."
+    SWITCH_WAITS = "switch_waits", "A planned role switch cannot begin now."
     NO_ROOM = "no_room", "No free GPUs were found for planned instances."
     ADDITIONS_NOT_ENOUGH = "additions_not_enough", "Additions alone do not serve the model."
     NOTHING_LEFT = "nothing_left", "An approved change has no remaining steps."

@@ -14,7 +14,7 @@ from dataclasses import replace
 from autoscaler.apply.decision import decision_about
 from autoscaler.apply.fleet_changes import AppliedPlan, FleetChanges
 from autoscaler.apply.infeasible import ASK_AGAIN_MS
-from autoscaler.apply.model_change import AppliedChange, Change, apply_change
+from autoscaler.apply.model_change import AppliedChange, Change, apply_change, planned_change
 from autoscaler.apply.scale_in_guards import NOT_COVERED, scale_in_veto
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.reason import Reason
@@ -67,6 +67,7 @@ def propose(
         0,
         decision.kind,
         done.change,
+        done.named,
         tuple(sorted(base.items())),
         reasons,
         fleet.now_ms,
@@ -162,14 +163,16 @@ def _still_valid(
 ) -> tuple[Change, Reason | None]:
     """(the part of an approved proposal that is still possible, the reason why the rest is not);
     the reason is None if no part is left out."""
-    change = Counter(dict(proposal.change))
-    adds, removes = +change, -change
-    if not removes:
-        return Change(adds, removes), None
-    if Counter(group.combo_id for group in counting) != Counter(dict(proposal.base)):
-        return Change(Counter(), Counter()), Reason(ReasonCode.PROPOSAL_OUTDATED)
-    why = scale_in_veto(view, adds, removes, 0.0, fleet)
-    return (Change(Counter(), Counter()), why) if why is not None else (Change(adds, removes), None)
+    counting = tuple(counting)
+    change = planned_change(proposal.named)
+    if not change.removes:
+        return change, None
+    if Counter(group.combo_id for group in counting) != Counter(dict(proposal.base)) or not (
+        change.names_only(counting)
+    ):
+        return Change(), Reason(ReasonCode.PROPOSAL_OUTDATED)
+    why = scale_in_veto(view, change.adds, change.removes, 0.0, fleet)
+    return (Change(), why) if why is not None else (change, None)
 
 
 def _decided_controls(

@@ -1,14 +1,14 @@
 """Apply one model's change: start, switch and retire groups, and compute the cost.
 
-The change is given as counts of combos, by a planner answer or an approved proposal.
-`scale_in_guards` decides whether a removal may begin.
+A planner answer or an approved proposal names the change. `scale_in_guards` decides whether a
+removal may begin. A part that cannot begin now is left out, with a reason; nothing replaces it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autoscaler.apply.scale_in_guards import is_exchange, raw_req_per_s_of
 from autoscaler.domain.cluster import Service
@@ -16,12 +16,13 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.scale_in_evidence import slo_pressure
 from autoscaler.model.tick_fleet import TickFleet
+from autoscaler.planning.planner_messages import FleetChange
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, raw_req_per_s
-from autoscaler.rollout.diff import FreeCapacity, leaving, start
+from autoscaler.rollout.diff import FreeCapacity, start
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.reversal_limit import after_move
-from autoscaler.rollout.role_switch import SwitchRoom, in_place
-from autoscaler.rollout.serving_group import ServingGroup
+from autoscaler.rollout.role_switch import SwitchRoom, switch_groups
+from autoscaler.rollout.serving_group import ServingGroup, combo_id_of
 from autoscaler.rollout.waves import retire
 from autoscaler.state.model_state import Hysteresis, ModelState
 from autoscaler.state.model_view import RATE_EPSILON, ModelView
@@ -32,15 +33,36 @@ _MAKE_ROOM_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Combos of one model to add and to remove, and the reason why a part is left out. makes_room:
-    whether serving groups may leave before the additions start. urgent: whether the model is below
-    target, so that the change counts as an addition, however small the gain."""
+    """The change of one model's groups that begins now. starts: combo id -> count. switches: group
+    -> new combo. leaves: groups to remove. left_out: the reason why a part is left out.
+    makes_room: whether serving groups may leave before the additions start. urgent: whether the
+    model is below target, so that the change counts as an addition, however small the gain."""
 
-    adds: Counter[str]
-    removes: Counter[str]
+    starts: Counter[str] = field(default_factory=Counter)
+    switches: Mapping[str, str] = field(default_factory=dict)
+    leaves: tuple[str, ...] = ()
     left_out: Reason | None = None
     makes_room: bool = False
     urgent: bool = False
+
+    @property
+    def adds(self) -> Counter[str]:
+        """Combos that the model has more of afterwards: started, or the targets of switches."""
+        return self.starts + Counter(self.switches.values())
+
+    @property
+    def removes(self) -> Counter[str]:
+        """Combos that the model has fewer of afterwards: removed, or the sources of switches."""
+        return Counter(combo_id_of(name) for name in (*self.leaves, *self.switches))
+
+    def names_only(self, groups: Iterable[ServingGroup]) -> bool:
+        """Whether all groups that this change names are among `groups`."""
+        return {*self.leaves, *self.switches} <= {group.name for group in groups}
+
+
+def planned_change(change: FleetChange, **more: bool) -> Change:
+    """The whole of `change`, the planned change of one model."""
+    return Change(Counter(dict(change.starts)), dict(change.switches), change.leaves, **more)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +92,15 @@ class AppliedChange:
         return tuple(sorted((combo, n) for combo, n in found.items() if n))
 
     @property
+    def named(self) -> FleetChange:
+        """The same change by groups."""
+        starts = Counter(group.combo_id for group in self.started)
+        switches = ((g.switch.source, g.combo_id) for g in self.switched if g.switch)
+        was = {group.switch.source for group in self.switched if group.switch}
+        leaves = (group.name for group in self.going if group.name not in was)
+        return FleetChange(tuple(sorted(starts.items())), tuple(switches), tuple(leaves))
+
+    @property
     def kind(self) -> str:
         """The kind of the decision about this change."""
         return kind_of(bool(self.started or self.switched), bool(self.going))
@@ -85,24 +116,27 @@ def apply_change(
     fleet: TickFleet,
     short: float = 0.0,
 ) -> AppliedChange:
-    """Apply `change`. counting: the model's groups that count as capacity; groups: the groups of
-    all models, by name. short: demand that the plan leaves unserved; if it is above 0, removals
-    make room for other models."""
-    if not change.adds and not change.removes:
+    """Apply `change`. counting: the model's groups that count as capacity, among them all groups
+    that `change` names; groups: the groups of all models, by name. short: demand that the plan
+    leaves unserved; if it is above 0, removals make room for other models."""
+    if not (change.starts or change.switches or change.leaves):
         return AppliedChange(groups, site, state, (), (), (), Counter(), 0.0, change.left_out)
     counting = list(counting)
     prices = fleet.cluster.prices_usd_per_h()
     before_usd = billed_usd_per_h(groups.values(), fleet.sight, prices)
-    change, site, switched = apply_switch(change, service, counting, site, fleet)
+    switched = _switched(change, service, counting, site, fleet)
     was = {group.switch.source for group in switched if group.switch}
-    placed = start(change.adds, fleet.combos, service, site, fleet.now_ms)
+    waits = change.switches.keys() - was
+    site = replace(site, serial=site.serial + len(switched))
+    placed = start(change.starts, fleet.combos, service, site, fleet.now_ms)
     counting = [group for group in counting if group.name not in was]
-    change = _affordable(
-        change, placed.groups, placed.unplaced, counting, service, fleet, bool(switched)
-    )
+    if waits or placed.unplaced:
+        left_out = no_room(placed.unplaced) if placed.unplaced else switch_waits(waits)
+        leaves = _affordable(change, placed.groups, counting, service, fleet, bool(switched))
+        change = replace(change, leaves=leaves, left_out=left_out)
     kept = {name: group for name, group in groups.items() if name not in was}
-    leave = leaving(change.removes, counting, kept.values(), fleet.sight)
-    gone = {group.name for group in leave}
+    gone = frozenset(change.leaves)
+    leave = [group for group in counting if group.name in gone]
     kept |= {group.name: group for group in (*switched, *placed.groups)}
     staying = [group for group in kept.values() if group.name not in gone]
     delta_usd = billed_usd_per_h(staying, fleet.sight, prices) - before_usd
@@ -127,35 +161,25 @@ def apply_change(
     )  # fmt: skip
 
 
-def apply_switch(
+def _switched(
     change: Change,
     service: Service,
     counting: list[ServingGroup],
     site: FreeCapacity,
     fleet: TickFleet,
-) -> tuple[Change, FreeCapacity, tuple[ServingGroup, ...]]:
-    """Apply the part of `change` that needs no other GPUs, by switching groups to other combos in
-    place. Returns the rest of the change, the free capacity, and the switched groups. A group
-    serves less during its switch, so only as many groups switch as demand allows. For an overloaded
-    model that gains capacity, the disruption budget is the limit instead. The remaining groups are
-    replaced by new groups.
+) -> tuple[ServingGroup, ...]:
+    """The groups whose role switch begins. A group serves less during its switch, so only as many
+    groups switch as demand allows. For an overloaded model that gains capacity, the disruption
+    budget is the limit instead.
     """
-    policy = fleet.cluster.policy
-    if not change.adds or not change.removes or not policy.switches_roles:
-        return change, site, ()
+    if not change.switches:
+        return ()
     gains = raw_req_per_s_of(change.adds, fleet.combos) > raw_req_per_s_of(
         change.removes, fleet.combos
     )
     view = fleet.views[service.model]
     room = room_to_switch(view, service, counting, fleet.combos, fleet.sight, gains)
-    switched = in_place(
-        change.adds, change.removes, counting, fleet.combos, room, site.serial, fleet.now_ms
-    )
-    before = {group.name: group.combo_id for group in counting}
-    adds = change.adds - Counter(group.combo_id for group in switched)
-    removes = change.removes - Counter(before[g.switch.source] for g in switched if g.switch)
-    site = replace(site, serial=site.serial + len(switched))
-    return replace(change, adds=adds, removes=removes), site, switched
+    return switch_groups(change.switches, counting, fleet.combos, room, site.serial, fleet.now_ms)
 
 
 def room_to_switch(
@@ -218,22 +242,23 @@ def no_room(unplaced: Iterable[str]) -> Reason:
     return Reason(ReasonCode.NO_ROOM, names=tuple(sorted(unplaced)))
 
 
+def switch_waits(groups: Iterable[str]) -> Reason:
+    """The reason that names groups whose role switch cannot begin now."""
+    return Reason(ReasonCode.SWITCH_WAITS, names=tuple(sorted(groups)))
+
+
 def _affordable(
     change: Change,
     placed: Iterable[ServingGroup],
-    unplaced: Counter[str],
     counting: list[ServingGroup],
     service: Service,
     fleet: TickFleet,
     switches: bool,
-) -> Change:
-    """`change` after some additions found no room: it keeps only the removals that the capacity
-    allows. If the plan makes room, groups within the disruption budget, which role switches in
-    place use too, are removed first. Further removals wait until that room is used.
+) -> tuple[str, ...]:
+    """The groups of `change` that leave although some additions found no room: as many as the
+    capacity allows. If the plan makes room, groups within the disruption budget, which role
+    switches in place use too, are removed first. Further removals wait until that room is used.
     """
-    if not unplaced:
-        return change
-    left_out = no_room(unplaced)
     view = fleet.views[service.model]
     spare = raw_req_per_s(counting, fleet.combos) + raw_req_per_s(placed, fleet.combos)
     spare -= view.raw_for(view.state.target.req_per_s)
@@ -241,11 +266,11 @@ def _affordable(
     if change.makes_room and not switches:
         each = (raw_req_per_s([group], fleet.combos) for group in counting)
         budget = max(budget, service.max_leaving_req_per_s(each))
-    allowed: Counter[str] = Counter()
-    for combo_id, count in sorted(change.removes.items()):
-        rate = raw_req_per_s_of({combo_id: 1}, fleet.combos)
-        for _ in range(count):
-            if rate <= budget + RATE_EPSILON:
-                allowed[combo_id] += 1
-                budget -= rate
-    return Change(change.adds, allowed, left_out)
+    allowed: list[str] = []
+    groups = {group.name: group for group in counting}
+    for name in change.leaves:
+        rate = raw_req_per_s([groups[name]], fleet.combos)
+        if rate <= budget + RATE_EPSILON:
+            allowed.append(name)
+            budget -= rate
+    return tuple(allowed)

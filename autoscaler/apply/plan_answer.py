@@ -20,8 +20,8 @@ from autoscaler.apply.model_change import (
     AppliedChange,
     Change,
     apply_change,
-    apply_switch,
     no_room,
+    planned_change,
 )
 from autoscaler.apply.recommendation import recommend
 from autoscaler.apply.requested_answer import RequestedAnswer, requested_answer
@@ -30,7 +30,7 @@ from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, Urgency
-from autoscaler.rollout.diff import FreeCapacity, difference, start
+from autoscaler.rollout.diff import FreeCapacity, start
 from autoscaler.rollout.node_limits import within_plan, without_limit
 from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.state.controller_state import Pending
@@ -39,7 +39,7 @@ from autoscaler.state.model_view import RATE_EPSILON
 from autoscaler.state.replan_trigger import partly_applied
 from topics.reason_codes import ReasonCode
 
-_NO_CHANGE = Change(Counter(), Counter())
+_NO_CHANGE = Change()
 
 
 def apply_answer(
@@ -139,13 +139,9 @@ def _applied(
     inside = site
     is_served = fleet.views[service.model].covers and short <= RATE_EPSILON
     if asked.node_limits is not None and is_limited and not asked.makes_room and is_served:
-        stays = [
-            group
-            for group in changes.groups.values()
-            if group.model != service.model or not change.removes[group.combo_id]
-        ]
+        stays = [group for group in changes.groups.values() if group.name not in change.leaves]
         inside = within_plan(site, asked.node_limits, stays)
-        unplaced = _unplaced(change, service, counting, inside, fleet)
+        unplaced = start(change.starts, fleet.combos, service, inside, fleet.now_ms).unplaced
         if unplaced:
             changes.waits.append(service.model)
             change = replace(_NO_CHANGE, left_out=no_room(unplaced))
@@ -157,18 +153,6 @@ def _applied(
         moved = defragment(service, counting, changes.groups, site, state, fleet)
         return moved or done
     return done
-
-
-def _unplaced(
-    change: Change,
-    service: Service,
-    counting: list[ServingGroup],
-    site: FreeCapacity,
-    fleet: TickFleet,
-) -> Counter[str]:
-    """Combos of `change` that find no room on `site`, apart from role switches in place."""
-    rest, _, _ = apply_switch(change, service, counting, site, fleet)
-    return start(rest.adds, fleet.combos, service, site, fleet.now_ms).unplaced
 
 
 def _decide(
@@ -260,30 +244,35 @@ def _urgent_change(
     has_floor = len(counting) >= service.min_instances
     if view.covers and has_floor:
         return _NO_CHANGE
-    adds = asked.planned(model) - (have | base)
-    removes = asked.replaced.get(model, Counter())
-    moved_on = have != base or view.frozen is not None
-    if removes and moved_on and has_floor:
+    change = planned_change(asked.change(model), urgent=True)
+    change = replace(change, starts=change.starts - (have - base))
+    moved_on = have != base or view.frozen is not None or not change.names_only(counting)
+    if change.leaves and moved_on and has_floor:
         return _NO_CHANGE  # the fleet has changed, so the model is planned again
     short = asked.short_req_per_s(model)
-    if moved_on or scale_in_veto(view, adds, removes, short, fleet):
-        removes = Counter()
-    return Change(adds, removes if adds else Counter(), urgent=True)
+    if (
+        moved_on
+        or not change.starts
+        or scale_in_veto(view, change.adds, change.removes, short, fleet)
+    ):
+        change = replace(change, leaves=())
+    return change
 
 
 def _full_change(
     asked: RequestedAnswer, service: Service, counting: list[ServingGroup], fleet: TickFleet
 ) -> Change:
-    """Additions and removals, if the fleet is still the one of the request."""
+    """The planned change, if the fleet is still the one of the request."""
     model = service.model
-    view = fleet.views[model]
-    if Counter(group.combo_id for group in counting) != asked.asked.get(model, Counter()):
+    view, change = fleet.views[model], planned_change(asked.change(model))
+    have = Counter(group.combo_id for group in counting)
+    if have != asked.asked.get(model, Counter()) or not change.names_only(counting):
         return replace(_NO_CHANGE, left_out=Reason(ReasonCode.FLEET_CHANGED))
-    adds, removes = difference(counting, asked.planned(model))
-    if not removes:
-        return Change(adds, removes)
-    why = scale_in_veto(view, adds, removes, asked.short_req_per_s(model), fleet)
+    if not change.removes:
+        return change
+    short = asked.short_req_per_s(model)
+    why = scale_in_veto(view, change.adds, change.removes, short, fleet)
     if why is None:
-        return Change(adds, removes)
+        return change
     is_short = view.planned_req_per_s < view.state.target.req_per_s * (1 - RATE_EPSILON)
-    return Change(adds, Counter(), why) if is_short else _NO_CHANGE
+    return Change(change.starts, left_out=why) if is_short else _NO_CHANGE

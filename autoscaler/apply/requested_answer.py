@@ -8,16 +8,19 @@ from dataclasses import dataclass
 
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.planning.planner_messages import PlanAnswer, Urgency
+from autoscaler.planning.planner_messages import FleetChange, PlanAnswer, Urgency
 from autoscaler.rollout.node_limits import planned_nodes
+from autoscaler.rollout.serving_group import combo_id_of
 from autoscaler.rollout.traffic_split import TrafficSplit, planned_split
 from autoscaler.state.controller_state import Pending
+
+_NO_CHANGE = FleetChange()
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedAnswer:
     """A planner answer with the request that it answers. counts: planned combos; asked: combos at
-    the time of the request; replaced: combos that an urgent answer replaces; all by model. shares:
+    the time of the request; changes: named groups and combos to start; all by model. shares:
     traffic of each model as (kind, combo, part). shortfall_req_per_s, demand_req_per_s: unserved
     and requested demand. makes_room: whether serving groups may leave before additions start.
     node_limits: nodes per pool after the answer; None for no limit."""
@@ -26,7 +29,7 @@ class RequestedAnswer:
     pending: Pending
     counts: Mapping[str, Counter[str]]
     asked: Mapping[str, Counter[str]]
-    replaced: Mapping[str, Counter[str]]
+    changes: Mapping[str, FleetChange]
     shares: Mapping[str, list[tuple[str, str, float]]]
     shortfall_req_per_s: Mapping[str, float]
     demand_req_per_s: Mapping[str, float]
@@ -42,6 +45,10 @@ class RequestedAnswer:
     def planned(self, model: str) -> Counter[str]:
         """The planned combos of `model`."""
         return self.counts.get(model, Counter())
+
+    def change(self, model: str) -> FleetChange:
+        """The planned change of the groups of `model`."""
+        return self.changes.get(model, _NO_CHANGE)
 
     def short_req_per_s(self, model: str) -> float:
         """Demand of `model` that the plan leaves unserved."""
@@ -64,7 +71,7 @@ def requested_answer(answer: PlanAnswer, pending: Pending, fleet: TickFleet) -> 
         pending=pending,
         counts=_by_model(answer.counts),
         asked=_by_model(pending.request.fleet),
-        replaced=_by_model(answer.replaced),
+        changes=_changes(answer.change),
         shares=shares,
         shortfall_req_per_s=dict(answer.shortfall_req_per_s),
         demand_req_per_s={demand.model: demand.req_per_s for demand in demands},
@@ -92,3 +99,24 @@ def _by_model(named: Iterable[tuple[str, int]]) -> dict[str, Counter[str]]:
         model, _ = parse_combo_id(combo_id)
         counts.setdefault(model, Counter())[combo_id] += count
     return counts
+
+
+def _changes(change: FleetChange) -> dict[str, FleetChange]:
+    """`change` by model. The names of groups and combos begin with their model."""
+    starts: dict[str, list[tuple[str, int]]] = {}
+    switches: dict[str, list[tuple[str, str]]] = {}
+    leaves: dict[str, list[str]] = {}
+    for combo_id, count in change.starts:
+        starts.setdefault(parse_combo_id(combo_id)[0], []).append((combo_id, count))
+    for name, target in change.switches:
+        switches.setdefault(parse_combo_id(target)[0], []).append((name, target))
+    for name in change.leaves:
+        leaves.setdefault(parse_combo_id(combo_id_of(name))[0], []).append(name)
+    return {
+        model: FleetChange(
+            tuple(starts.get(model, ())),
+            tuple(switches.get(model, ())),
+            tuple(leaves.get(model, ())),
+        )
+        for model in {*starts, *switches, *leaves}
+    }

@@ -95,6 +95,10 @@ def _no_room(reason: Reason, _: Text) -> str:
     return f"no room yet for {', '.join(reason.names)}"
 
 
+def _switch_waits(reason: Reason, _: Text) -> str:
+    return f"{', '.join(reason.names)} cannot switch roles now"
+
+
 def _additions_not_enough(_reason: Reason, _: Text) -> str:
     return "additions alone do not serve all demand"
 
@@ -126,6 +130,7 @@ GUARD_TEXTS = {
     Code.NOT_COVERED: _not_covered,
     Code.FLEET_CHANGED: _fleet_changed,
     Code.PROPOSAL_OUTDATED: _proposal_outdated,
+    Code.SWITCH_WAITS: _switch_waits,
     Code.NO_ROOM: _no_room,
     Code.ADDITIONS_NOT_ENOUGH: _additions_not_enough,
     Code.NOTHING_LEFT: _nothing_left,

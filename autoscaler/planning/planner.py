@@ -22,6 +22,7 @@ from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combo_usage import req_per_s_of
 from autoscaler.planning.floor_eligibility import keeps_floor
 from autoscaler.planning.model_constraints import missing_off_spot
+from autoscaler.planning.named_change import full_change, urgent_change
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.planner_messages import (
     ChosenSplit,
@@ -371,6 +372,11 @@ def _to_answer(request: PlanRequest, resolved: _ResolvedRequest, made: Plan) -> 
             count = target.now
         if count and model in resolved.demands:
             counts[target.combo.id] = count
+    now = {i: n for i, n in request.fleet if parse_combo_id(i)[0] in resolved.demands}
+    if request.urgency is Urgency.URGENT:
+        change = urgent_change(request.groups, now, counts, replaced)
+    else:
+        change = full_change(request.groups, now, counts, made.switches)
     return PlanAnswer(
         number=request.number,
         urgency=request.urgency,
@@ -378,8 +384,7 @@ def _to_answer(request: PlanRequest, resolved: _ResolvedRequest, made: Plan) -> 
         scope=tuple(model for model in request.scope if model in resolved.demands)
         or tuple(resolved.demands),
         counts=tuple(sorted(counts.items())),
-        replaced=tuple(sorted(replaced.items())),
-        switches=made.switches,
+        change=change,
         strategy=made.strategy,
         cost_usd_per_h=made.cost_usd_per_h,
         now_usd_per_h=made.now_usd_per_h,

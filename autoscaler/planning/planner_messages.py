@@ -53,24 +53,49 @@ class ChosenSplit:
 
 
 @dataclass(frozen=True, slots=True)
+class RunningGroup:
+    """A group of the running fleet. name: its combo id, ":" and a serial number. is_ready: whether
+    all its instances serve. neighbours: number of other groups on its nodes. created_ms: time of
+    its first assignment. may_switch: whether it may switch roles now."""
+
+    name: str
+    combo_id: str
+    is_ready: bool = True
+    neighbours: int = 0
+    created_ms: int = 0
+    may_switch: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FleetChange:
+    """A change of the running groups. starts: combos to start, with their counts. switches: groups
+    that change their roles in place, each with its new combo. leaves: groups to remove. All other
+    groups stay."""
+
+    starts: tuple[tuple[str, int], ...] = ()
+    switches: tuple[tuple[str, str], ...] = ()
+    leaves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRequest:
     """A request for a plan.
 
     demands: per model, the requests/s to serve (the planner applies utilization). fleet: combo id
-    -> target count, including starting instances. rented_nodes: usable nodes that are paid for or
-    being launched, per rented pool; a missing pool has as many nodes as the fleet needs.
-    unusable_nodes: declared nodes of a pool that must not be used (lost, or backing off after
-    failed launches). obtainable: further nodes available, per rented pool; a missing pool offers
-    nodes up to its declared maximum. leaving_gpus: GPUs per pool, on usable nodes, of instances
-    that are being removed; the GPUs are in use until the removal ends. prices_usd_per_h: price per
-    node and hour, for pools whose price differs from the declared one. scope: models that may
-    change (empty: all models with a demand). floors: current minimum of instances, for models with
-    a scheduled floor. routes: services whose thresholds are planned too, if all their models are in
-    the scope of a full request. surge_only: new instances must start while all running instances
-    stay, because no instance can leave first. switchable: combos of `fleet` that may switch roles
-    now, with their counts (None: all may). scale_in_locked: models whose capacity may be replaced
-    but not reduced, because the evidence does not allow scale-in yet. Models and pools that are no
-    longer declared are ignored.
+    -> target count, including starting instances. groups: the running groups of managed models in
+    scope, by name. rented_nodes: usable nodes that are paid for or being launched, per rented pool;
+    a missing pool has as many nodes as the fleet needs. unusable_nodes: declared nodes of a pool
+    that must not be used (lost, or backing off after failed launches). obtainable: further nodes
+    available, per rented pool; a missing pool offers nodes up to its declared maximum.
+    leaving_gpus: GPUs per pool, on usable nodes, of instances that are being removed; the GPUs are
+    in use until the removal ends. prices_usd_per_h: price per node and hour, for pools whose price
+    differs from the declared one. scope: models that may change (empty: all models with a demand).
+    floors: current minimum of instances, for models with a scheduled floor. routes: services whose
+    thresholds are planned too, if all their models are in the scope of a full request. surge_only:
+    new instances must start while all running instances stay, because no instance can leave first.
+    switchable: combos of `fleet` that may switch roles now, with their counts (None: all may).
+    scale_in_locked: models whose capacity may be replaced but not reduced, because the evidence
+    does not allow scale-in yet. Models and pools that are no longer declared are ignored.
     """
 
     number: int
@@ -89,6 +114,7 @@ class PlanRequest:
     surge_only: bool = False
     scale_in_locked: tuple[str, ...] = ()
     switchable: tuple[tuple[str, int], ...] | None = None
+    groups: tuple[RunningGroup, ...] = ()
 
     def __post_init__(self) -> None:
         models = [demand.model for demand in self.demands]
@@ -128,18 +154,18 @@ class PlanAnswer:
     """The answer to request `number`.
 
     counts: combo id -> count, complete for every model in `scope` (a missing combo has count 0).
-    replaced: instances that are no longer needed once the additions serve (only in urgent answers,
-    which keep all running instances). switches: role switches of running combos, included in
-    `counts`. cost_usd_per_h: price of the nodes billed after all removals. now_usd_per_h: price of
-    the nodes billed now. objective_usd_per_h: cost and penalties; lower_bound_usd_per_h is its
-    lower bound. gap: 1 - bound / objective, -1 without proof. shortfall_req_per_s: unserved demand,
-    per model with a shortfall. binding: constraints that limit the plan. notes: unmet goals and
-    their causes. violations: constraints (survival, spot limits, floors, the budget) that the plan
-    violates. shares: combos of each workload type, as (model, type, combo, fraction), in budget
-    mode. combos: the current and planned combos of the models in scope, evaluated at the lengths of
-    their demands. splits: thresholds chosen with the plan. demands: the demands under these
-    thresholds, if they differ from the requested ones. needs_preemption: some instances should be
-    removed first, because the additions may find no room while all running instances stay.
+    change: the groups that switch and leave, and the combos that start. Groups that leave under an
+    urgent answer are still included in `counts`, because they leave once the additions serve.
+    cost_usd_per_h: price of the nodes billed after all removals. now_usd_per_h: price of the nodes
+    billed now. objective_usd_per_h: cost and penalties; lower_bound_usd_per_h is its lower bound.
+    gap: 1 - bound / objective, -1 without proof. shortfall_req_per_s: unserved demand, per model
+    with a shortfall. binding: constraints that limit the plan. notes: unmet goals and their causes.
+    violations: constraints (survival, spot limits, floors, the budget) that the plan violates.
+    shares: combos of each workload type, as (model, type, combo, fraction), in budget mode. combos:
+    the current and planned combos of the models in scope, evaluated at the lengths of their
+    demands. splits: thresholds chosen with the plan. demands: the demands under these thresholds,
+    if they differ from the requested ones. needs_preemption: some instances should be removed
+    first, because the additions may find no room while all running instances stay.
     """
 
     number: int
@@ -147,8 +173,7 @@ class PlanAnswer:
     outcome: Outcome
     scope: tuple[str, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
-    replaced: tuple[tuple[str, int], ...] = ()
-    switches: tuple[Switch, ...] = ()
+    change: FleetChange = FleetChange()
     strategy: str = "shoal"
     cost_usd_per_h: float = 0.0
     now_usd_per_h: float = 0.0

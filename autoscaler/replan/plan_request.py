@@ -6,7 +6,7 @@ At most one request per urgency is open. A request without an answer in time is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from autoscaler.apply.model_change import room_to_switch
@@ -16,11 +16,12 @@ from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.model.unmanaged_servers import is_uncounted, unmanaged_counts
-from autoscaler.planning.planner_messages import PlanRequest, RouteTraffic, Urgency
+from autoscaler.planning.planner_messages import PlanRequest, RouteTraffic, RunningGroup, Urgency
 from autoscaler.replan.launch_limits import obtainable_nodes, unusable_nodes
 from autoscaler.rollout.capacity_and_cost import by_model, nodes_of
 from autoscaler.rollout.node_limits import planned_nodes
 from autoscaler.rollout.role_switch import switchable
+from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.state.controller_state import Pending
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import SLIVER
@@ -85,7 +86,9 @@ def urgent_request(number: int, fleet: TickFleet, scope: tuple[str, ...]) -> Pen
     known = (fleet.models[model].target.why for model in scope)
     reasons = tuple(why for why in known if why is not None)
     request = replace(
-        _request(number, Urgency.URGENT, fleet, scope), scale_in_locked=_fixed(fleet, scope)
+        _request(number, Urgency.URGENT, fleet, scope),
+        scale_in_locked=_fixed(fleet, scope),
+        groups=_running_groups(fleet, scope),
     )
     return Pending(request, reasons)
 
@@ -107,6 +110,7 @@ def full_request(
         surge_only=_needs_surge_room(fleet, triggers),
         scale_in_locked=_keeps(fleet, scope),
         switchable=may_switch(fleet, scope),
+        groups=_running_groups(fleet, scope),
         routes=routes,
     )
     return Pending(request, reasons)
@@ -122,20 +126,44 @@ def _keeps(fleet: TickFleet, scope: tuple[str, ...]) -> tuple[str, ...]:
 
 def may_switch(fleet: TickFleet, scope: Collection[str]) -> tuple[tuple[str, int], ...]:
     """Combos of the models in `scope` that may take other roles now, and how many of each."""
-    if not scope or not fleet.cluster.policy.switches_roles:
-        return ()
-    running = by_model(group for group in fleet.groups if fleet.sight.counts(group))
     found: Counter[str] = Counter()
+    if fleet.cluster.policy.switches_roles:
+        found.update(group.combo_id for group in _switchable_groups(fleet, scope))
+        for model in scope:
+            view = fleet.views[model]
+            if not view.service.managed and view.frozen is None:
+                found.update(dict(view.state.advisory.recommended))
+    return tuple(sorted(found.items()))
+
+
+def _switchable_groups(fleet: TickFleet, scope: Collection[str]) -> Iterator[ServingGroup]:
+    """The groups of the managed models in `scope` that may take other roles now."""
+    running = by_model(group for group in fleet.groups if fleet.sight.counts(group))
     for model in scope:
         view, own = fleet.views[model], running.get(model, [])
-        if view.frozen is not None:
-            continue
-        if not view.service.managed:
-            found.update(dict(fleet.models[model].advisory.recommended))
-            continue
-        room = room_to_switch(view, view.service, own, fleet.combos, fleet.sight, True)
-        found += switchable(own, room)
-    return tuple(sorted(found.items()))
+        if view.service.managed and view.frozen is None:
+            room = room_to_switch(view, view.service, own, fleet.combos, fleet.sight, True)
+            yield from switchable(own, room)
+
+
+def _running_groups(fleet: TickFleet, scope: Collection[str]) -> tuple[RunningGroup, ...]:
+    """The groups of the managed models in `scope`, which the answer names."""
+    tenants = Counter(node for group in fleet.groups for node in {p.node for p in group.placed})
+    switchable_names = {group.name for group in _switchable_groups(fleet, scope)}
+    return tuple(
+        RunningGroup(
+            name=group.name,
+            combo_id=group.combo_id,
+            is_ready=fleet.sight.views[group.name].all_ready,
+            neighbours=sum(tenants[node] - 1 for node in {p.node for p in group.placed}),
+            created_ms=group.created_ms,
+            may_switch=group.name in switchable_names,
+        )
+        for group in fleet.groups
+        if group.model in scope
+        and fleet.views[group.model].service.managed
+        and fleet.sight.counts(group)
+    )
 
 
 def _fixed(fleet: TickFleet, scope: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,7 +1,4 @@
-"""Compares the counts of a plan with the present groups, which gives additions, removals, and
-additions without room. The caller decides whether a removal is allowed, and `rollout.waves` when it
-happens.
-"""
+"""Places new groups in free capacity, and cancels removals."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from autoscaler.domain.cluster import Cluster, Market, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.node_names import node_ids
 from autoscaler.rollout.bin_packing import Used, place
-from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import Life, Placed, ServingGroup
 from autoscaler.rollout.waves import reactivate
 
@@ -45,16 +41,6 @@ class Started:
     groups: tuple[ServingGroup, ...]
     site: FreeCapacity
     unplaced: Counter[str]
-
-
-def difference(
-    groups: Iterable[ServingGroup], wanted: Mapping[str, int]
-) -> tuple[Counter[str], Counter[str]]:
-    """The groups to add and to remove, by combo id, to get from the groups that count to
-    `wanted`."""
-    have = Counter(group.combo_id for group in groups)
-    want = Counter({combo_id: count for combo_id, count in wanted.items() if count > 0})
-    return want - have, have - want
 
 
 def revived(groups: Iterable[ServingGroup], now_ms: int) -> tuple[ServingGroup, ...]:
@@ -146,27 +132,3 @@ def _rent_usd_per_h(site: FreeCapacity, placed: Iterable[Placed]) -> float:
     """Price of the nodes rented for `placed`."""
     pools = {p.node: site.cluster.pool(p.pool) for p in placed if p.node not in site.used}
     return sum(p.price_usd_per_h for p in pools.values() if p.market is not Market.OWNED)
-
-
-def leaving(
-    removes: Mapping[str, int],
-    groups: Iterable[ServingGroup],
-    every: Iterable[ServingGroup],
-    sight: FleetSnapshot,
-) -> tuple[ServingGroup, ...]:
-    """The groups among `groups` to remove: first groups that do not serve yet, then groups whose
-    removal empties a node, then the youngest. every: groups of all models, because models share
-    nodes.
-    """
-    alive = list(groups)
-    tenants = Counter(node for group in every for node in {p.node for p in group.placed})
-
-    def rank(group: ServingGroup) -> tuple[bool, int, int, str]:
-        shared = sum(tenants[node] - 1 for node in {p.node for p in group.placed})
-        return sight.views[group.name].all_ready, shared, -group.created_ms, group.name
-
-    going: list[ServingGroup] = []
-    for combo_id, count in sorted(removes.items()):
-        kind = sorted((g for g in alive if g.combo_id == combo_id), key=rank)
-        going += kind[:count]
-    return tuple(going)

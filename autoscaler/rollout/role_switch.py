@@ -80,48 +80,42 @@ def _with_phases(placed: Sequence[Placed], combo: Combo) -> tuple[Placed, ...] |
     return tuple(kept[one.instance] for one in placed) if not +wanted else None
 
 
-def in_place(
-    adds: Mapping[str, int],
-    removes: Mapping[str, int],
+def switch_groups(
+    targets: Mapping[str, str],
     groups: Sequence[ServingGroup],
     combos: Mapping[str, Combo],
     room: SwitchRoom,
     serial: int,
     now_ms: int,
 ) -> tuple[ServingGroup, ...]:
-    """Groups that become combos of `adds` in place, instead of being replaced by new groups.
+    """The groups of `targets` (group -> new combo) after the begin of their switches.
 
-    Groups that are not completely ready, and groups for which `room` is too small, do not switch;
-    they are replaced.
+    Groups that are not completely ready, and groups for which `room` is too small, do not switch
+    now.
     """
-    wanted, going = Counter(adds), Counter(removes)
     found: list[ServingGroup] = []
     for group in sorted(groups, key=lambda g: (g.created_ms, g.name)):
-        if going[group.combo_id] <= 0 or not room.fits(group):
+        target = combos.get(targets.get(group.name, ""))
+        if target is None or not room.fits(group):
             continue
-        for combo_id in sorted(+wanted):
-            name = f"{combo_id}:{serial + len(found)}"
-            new = switched_to(group, combos[combo_id], name, now_ms)
-            if new is None:
-                continue
-            wanted[combo_id] -= 1
-            going[group.combo_id] -= 1
+        new = switched_to(group, target, f"{target.id}:{serial + len(found)}", now_ms)
+        if new is not None:
             room = room.without(group)
             found.append(new)
-            break
     return tuple(found)
 
 
-def switchable(groups: Sequence[ServingGroup], room: SwitchRoom) -> Counter[str]:
-    """Number of groups of each combo that may switch now, if no groups of other combos switch."""
-    found: Counter[str] = Counter()
+def switchable(groups: Sequence[ServingGroup], room: SwitchRoom) -> tuple[ServingGroup, ...]:
+    """The groups of each combo that may switch now, if no groups of other combos switch; the oldest
+    first."""
+    found: list[ServingGroup] = []
     left: dict[str, SwitchRoom] = {}
-    for group in groups:
+    for group in sorted(groups, key=lambda g: (g.created_ms, g.name)):
         own = left.get(group.combo_id, room)
         if len(group.placed) > 1 and _may(group) and own.fits(group):
             left[group.combo_id] = own.without(group)
-            found[group.combo_id] += 1
-    return found
+            found.append(group)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

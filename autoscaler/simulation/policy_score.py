@@ -124,7 +124,7 @@ def score(
         reaction_s=sum(spells) / len(spells) if spells else 0.0,
         reversals_per_h=float(most_reversals),
         starts=timeline.launches,
-        switches=sum(s.count for _, found in timeline.plan_answers for s in found.switches),
+        switches=sum(len(found.change.switches) for _, found in timeline.plan_answers),
         models=models,
         course=_course(rows, timeline, cluster, scenario),
     )

@@ -12,6 +12,7 @@ from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.burstiness import BurstinessSums
 from autoscaler.estimate.forecast.forecast_state import ForecastState
 from autoscaler.estimate.workload_mix import Mix
+from autoscaler.planning.planner_messages import FleetChange
 from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.rollout.traffic_split import TrafficSplit
 from topics.hourly_rates import PredictionDrift
@@ -21,14 +22,15 @@ from topics.reason_codes import ReasonCode
 @dataclass(frozen=True, slots=True)
 class PendingApproval:
     """A change that waits for a person's approval, in mode approve. number: number of its decision.
-    change: combos to add (+) and remove (-), relative to the fleet `base`. kind, reasons: kind and
-    reasons of the decision. rejected: a person rejected the change; it is not proposed again before
-    expires_ms.
+    change: combos to add (+) and remove (-), relative to the fleet `base`; named: the same change
+    by groups. kind, reasons: kind and reasons of the decision. rejected: a person rejected the
+    change; it is not proposed again before expires_ms.
     """
 
     number: int
     kind: str
     change: tuple[tuple[str, int], ...]
+    named: FleetChange
     base: tuple[tuple[str, int], ...]
     reasons: tuple[Reason, ...]
     at_ms: int

@@ -15,7 +15,7 @@ from autoscaler.domain.cluster import Cluster, Policy, Service
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
-from autoscaler.planning.planner_messages import PlanRequest, Urgency
+from autoscaler.planning.planner_messages import PlanRequest, RunningGroup, Urgency
 from tests.unit.decide.decide_catalogue import (
     BUCKET,
     DECODE,
@@ -228,9 +228,10 @@ def test_target_combos_share_the_instances_that_may_switch() -> None:
         request = PlanRequest(
             1, Urgency.FULL, 0, (Demand("chat", 26.0, BUCKET),), ((known[0].id, 3),),
             ((where.id, 12),), scope=("chat",), switchable=((known[0].id, may),),
+            groups=tuple(RunningGroup(f"{known[0].id}:{n}", known[0].id) for n in range(3)),
         )  # fmt: skip
         found = Planner({"chat": known}).answer(request, cluster)
-        assert sum(switch.count for switch in found.switches) == may
+        assert len(found.change.switches) == may
     with pytest.raises(InvalidValue, match=r"switchable of chat.*-1"):
         replace(request, switchable=((known[0].id, -1),))
 

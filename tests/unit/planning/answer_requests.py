@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.combo import Combo
@@ -10,7 +11,8 @@ from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.candidate_combos import evaluate_combo
 from autoscaler.planning.planner import answer_request
-from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, RunningGroup, Urgency
+from autoscaler.rollout.serving_group import combo_id_of
 from autoscaler.simulation.strategies.registry import STRATEGIES
 from tests.unit.planning.planning_clusters import CONVERSATION, pool, service
 
@@ -32,6 +34,20 @@ def mini(name: str, **more: object) -> Service:
     return service(name, LLAMA, Slo(4000.0, 150.0), **more)  # type: ignore[arg-type]
 
 
+def running_groups(fleet: Mapping[str, int]) -> tuple[RunningGroup, ...]:
+    """The groups of `fleet` (combo id -> count). All of them serve."""
+    return tuple(
+        RunningGroup(f"{combo_id}:{serial}", combo_id)
+        for combo_id, count in fleet.items()
+        for serial in range(count)
+    )
+
+
+def leaving(got: PlanAnswer) -> Counter[str]:
+    """The number of groups that leave, by combo id."""
+    return Counter(combo_id_of(name) for name in got.change.leaves)
+
+
 def ask(
     cluster: Cluster,
     urgency: Urgency,
@@ -48,6 +64,7 @@ def ask(
         demands=tuple(Demand(model, rate, lengths) for model, rate in demands.items()),
         fleet=tuple((fleet or {}).items()),
         scope=tuple(demands),
+        groups=running_groups(fleet or {}),
         **more,  # type: ignore[arg-type]
     )
     return answer_request(request, cluster, PROFILE, STRATEGIES[strategy])

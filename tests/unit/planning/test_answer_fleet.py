@@ -137,7 +137,7 @@ def test_a_fleet_that_still_covers_the_demand_is_not_changed(
     again = ask(cluster, FULL, later, fleet)
     if covers:
         assert again.counts == first.counts
-        assert again.switches == ()
+        assert again.change.switches == ()
 
 
 def test_a_saving_below_the_replacement_penalty_changes_nothing() -> None:

@@ -27,8 +27,10 @@ from tests.unit.planning.answer_requests import (
     ask,
     at,
     capacity,
+    leaving,
     mini,
     one_model,
+    running_groups,
 )
 from tests.unit.planning.planning_clusters import CONVERSATION
 
@@ -131,7 +133,7 @@ def test_an_urgent_answer_names_the_instances_that_its_additions_replace() -> No
     cluster = one_model((replace(L4, max_nodes=60), H100))
     wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
     got = ask(cluster, URGENT, {"m": wanted}, {SMALL: 20})
-    counts, replaced = dict(got.counts), dict(got.replaced)
+    counts, replaced = dict(got.counts), leaving(got)
     assert counts[LARGE] >= 1 and counts[SMALL] == 20
     left = {LARGE: counts[LARGE], SMALL: 20 - replaced[SMALL]}
     assert left[SMALL] < 20 and 0.8 * capacity(cluster, left.items()) >= wanted
@@ -142,14 +144,14 @@ def test_an_urgent_plan_only_adds_if_the_maximum_leaves_no_room_for_a_replacemen
     cluster = one_model((L4, H100), max_instances=3)
     each = capacity(cluster, {SMALL: 1}.items())
     got = ask(cluster, URGENT, {"m": 0.8 * each * 3.5}, {SMALL: 3})
-    assert got.replaced == () and dict(got.counts) == {SMALL: 3}
+    assert not got.change.leaves and dict(got.counts) == {SMALL: 3}
 
 
 def test_an_urgent_plan_only_adds_if_a_node_loss_must_be_survived() -> None:
     """The proof for a whole fleet that survives a node loss takes longer than a surge allows."""
     cluster = one_model((replace(L4, max_nodes=60), H100), survive="one-node")
     wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
-    assert ask(cluster, URGENT, {"m": wanted}, {SMALL: 20}).replaced == ()
+    assert ask(cluster, URGENT, {"m": wanted}, {SMALL: 20}).change.leaves == ()
 
 
 @dataclass
@@ -168,11 +170,14 @@ class _Stopped:
 def test_an_urgent_plan_does_not_wait_for_a_replacement_without_proof() -> None:
     cluster = one_model((replace(L4, max_nodes=60), H100))
     wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
-    request = PlanRequest(1, URGENT, 0, (Demand("m", wanted, CONVERSATION),), ((SMALL, 20),))
+    request = PlanRequest(
+        1, URGENT, 0, (Demand("m", wanted, CONVERSATION),), ((SMALL, 20),),
+        groups=running_groups({SMALL: 20}),
+    )  # fmt: skip
     stopped = _Stopped()
     options = replace(OPTIONS, time_limit_s=8.0, elapsed_s=lambda: 0.0)
     got = answer_request(request, cluster, PROFILE, stopped, options)
-    assert got.outcome is Outcome.PLANNED and got.replaced == ()
+    assert got.outcome is Outcome.PLANNED and not got.change.leaves
     whole, added = stopped.asked
     assert whole.options.time_limit_s <= 1.0 and whole.options.mip_nodes <= 50
     assert added.additions_only and added.options == options
@@ -186,7 +191,7 @@ def test_a_model_with_enough_capacity_is_not_replaced_for_another() -> None:
     wanted = 0.8 * 24.0 * capacity(cluster, {SMALL: 1}.items())
     got = ask(cluster, URGENT, {"m": wanted, "n": 0.001}, {SMALL: 20, other: 4})
     assert dict(got.counts)[other] == 4 and dict(got.counts)[LARGE] >= 1
-    left = {**dict(got.counts), SMALL: dict(got.counts)[SMALL] - dict(got.replaced)[SMALL]}
+    left = {**dict(got.counts), SMALL: dict(got.counts)[SMALL] - leaving(got)[SMALL]}
     nodes = math.ceil(left[LARGE] / 4) * H100.price_usd_per_h
     assert got.cost_usd_per_h == pytest.approx(
         nodes + (left[SMALL] + left[other]) * L4.price_usd_per_h

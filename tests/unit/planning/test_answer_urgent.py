@@ -44,7 +44,7 @@ def test_an_urgent_plan_keeps_the_fleet_and_adds_missing_capacity(strategy: str)
     assert counts["mini:a1@us-east/l40s/on-demand"] >= 1
     assert not any(combo_id.startswith("code:") for combo_id in counts)
     assert capacity(cluster, got.counts, "mini") * 0.8 >= 12.0 - 1e-6
-    assert got.switches == ()
+    assert got.change.switches == ()
 
 
 def test_an_urgent_plan_adds_nothing_to_a_sufficient_fleet() -> None:

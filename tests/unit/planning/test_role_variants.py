@@ -7,6 +7,7 @@ import pytest
 from autoscaler.domain.cluster import Cluster, Market, Policy
 from autoscaler.domain.workload import POISSON_ARRIVALS, Lengths, Slo
 from autoscaler.planning.candidate_combos import evaluate_combo
+from autoscaler.planning.planner_messages import FleetChange
 from autoscaler.planning.role_variants import best_roles
 from tests.unit.planning.answer_requests import FULL, PROFILE, ask
 from tests.unit.planning.planning_clusters import pool, service
@@ -41,11 +42,10 @@ def test_pairs_in_a_full_pool_switch_roles_if_the_best_ratio_needs_other_slices(
     pair of another size.
     """
     found = ask(CLUSTER, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS)
-    assert [(s.source, s.target, s.count) for s in found.switches] == [
-        (MOST_PREFILL, MOST_DECODE, 2)
-    ]
+    names = [f"{MOST_PREFILL}:{serial}" for serial in range(2)]
+    assert found.change == FleetChange((), tuple((name, MOST_DECODE) for name in names), ())
     dear = Cluster((ALL,), (CHAT,), Policy(role_switch=False))
-    assert not ask(dear, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS).switches
+    assert not ask(dear, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS).change.switches
 
 
 @pytest.mark.parametrize("may", [0, 1, 2, 3])
@@ -55,5 +55,5 @@ def test_the_plan_has_at_most_the_switches_that_are_possible_now(may: int) -> No
     """
     limit = ((MOST_PREFILL, may),) if may else ()
     found = ask(CLUSTER, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS, switchable=limit)
-    assert sum(switch.count for switch in found.switches) == min(may, 2)
+    assert len(found.change.switches) == min(may, 2)
     assert dict(found.counts).get(MOST_PREFILL, 0) == 2 - min(may, 2)

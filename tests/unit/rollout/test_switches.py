@@ -14,7 +14,7 @@ from autoscaler.rollout.drain_confirmation import CONFIRM_TIMEOUT_MS
 from autoscaler.rollout.role_switch import (
     SwitchRoom,
     advance,
-    in_place,
+    switch_groups,
     switchable,
     switched_to,
     view_at_once,
@@ -117,12 +117,12 @@ def test_only_surplus_groups_switch() -> None:
     """
     groups = [group("ppd", n) for n in (1, 2, 3)]
     combos = {c.id: c for c in (combo("ppd"), combo("pdd"))}
-    adds, removes = {combo("pdd").id: 3}, {combo("ppd").id: 3}
+    targets = {group.name: combo("pdd").id for group in groups}
 
     def switched(ready: list[ServingGroup], spare: float, floor: int) -> int:
         room = SwitchRoom({g.name: 10.0 for g in ready}, spare, floor)
-        found = len(in_place(adds, removes, groups, combos, room, 7, NOW))
-        assert switchable(groups, room)[combo("ppd").id] == found  # as in the planner's request
+        found = len(switch_groups(targets, groups, combos, room, 7, NOW))
+        assert len(switchable(groups, room)) == found  # as in the planner's request
         return found
 
     assert switched(groups, 12.0, 1) == 1
@@ -135,14 +135,14 @@ def test_only_surplus_groups_switch() -> None:
 def test_a_switching_or_rolled_back_group_is_not_chosen() -> None:
     groups = [group("ppd", 1), replace(group("ppd", 2), stays=True), switching("ppd", "pdd")]
     room = SwitchRoom({g.name: 10.0 for g in groups}, 99.0, 0)
-    assert switchable(groups, room) == {combo("ppd").id: 1}
+    assert switchable(groups, room) == (groups[0],)
 
 
 def test_component_cells_and_pipelines_do_not_switch() -> None:
     """The instances of a group may differ only in their role."""
     plain = group("ppd")
     room = SwitchRoom({plain.name: 10.0}, 99.0, 0)
-    assert switchable([plain], room) == {plain.combo_id: 1}
+    assert switchable([plain], room) == (plain,)
     first, *rest = plain.placed
     component = replace(first, instance=f"{first.instance}+vision")
     rank = replace(first, gang=GangRank("g", 0, (GangStage("L4", 1, 2), GangStage("L4", 1, 2))))
