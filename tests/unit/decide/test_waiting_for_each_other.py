@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.planning.named_change import full_change
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
 from tests.unit.decide.decide_catalogue import Planner, pool, service, simple
 from tests.unit.decide.decide_world import World, world
@@ -25,7 +26,8 @@ class Swapping(Planner):
         rest = [(name, n) for name, n in found.counts if name.startswith("c")]
         wanted = ((A_THERE.id, 1), (B_HERE.id, 1), *rest)
         known = {one.id: one for one in (*found.combos, A_THERE, B_HERE)}
-        return replace(found, counts=wanted, combos=tuple(known.values()))
+        change = full_change(request.groups, dict(request.fleet), dict(wanted), ())
+        return replace(found, counts=wanted, change=change, combos=tuple(known.values()))
 
 
 def swapped(mode: Mode, dead: bool) -> tuple[World, int]:
