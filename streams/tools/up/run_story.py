@@ -108,8 +108,8 @@ def _is_lesson(other: Mapping[str, Any], cost_usd: float) -> bool:
 
 
 def _equals(other: Mapping[str, Any], together: Mapping[str, Any] | None) -> bool:
-    """Whether each model alone costs and serves as much as all together: no nodes were shared, so the
-    sentence about all together says enough."""
+    """Whether each model alone costs and serves as much as all together: no nodes were shared, so
+    the sentence about all together says enough."""
     return (
         other["what"] == ALONE
         and together is not None
