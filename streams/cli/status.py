@@ -15,7 +15,7 @@ from streams.text_layout import Line, columns, labelled, section, wrapped
 
 _MOST_ADAPTERS = 10
 _CENT = 0.005
-_COLUMNS = ("model", "ready", "req/s", "TTFT p95", "TPOT p95", "SLO", "USD/h")
+_COLUMNS = ("model", "ready", "req/s", "TTFT p95", "TPOT p95", "SLO met", "USD/h")
 
 
 def add_parser(subparsers: Any) -> None:

@@ -1,8 +1,9 @@
 """The layout of the live view: the place of each item, and the order in which a small screen drops
 items.
 
-The result is lines of text of a given width and number. A narrow screen loses columns, never
-figures. A low screen loses blank lines, old events and models without a problem.
+The result is lines of text of a given width and number: sections with headings, one fact a line. A
+narrow screen loses columns, never figures. A low screen loses headings and blank lines, old events
+and models without a problem.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from autoscaler.domain.cluster import Market
+from streams.plain_text import several
 from streams.tools.up.event_log import Event, clock
 from streams.tools.up.placement_text import where_text
 from streams.tools.up.quality_view import ServiceRow, service_parts
@@ -25,6 +27,9 @@ _LEAST_MODEL, _LEAST_WHERE = 8, 24
 _LATE_MS = 50.0
 _EVENTS_SHOWN = 8
 _EVENT_LINES = 2
+_STATE_LINES = 3
+_LEAST_EVENT_LINES = 4
+_LABEL = 12
 _INDENT = 7
 _BAD, _GOOD, _WARN, _QUIET = "bold red", "green", "yellow", "dim"
 
@@ -76,30 +81,87 @@ def screen(
     picture: Picture, now_ms: int, facts: Facts, width: int, height: int | None = None
 ) -> list[Text]:
     """The view as lines of at most `width` cells, and at most `height` lines if it is given."""
-    rows = picture.rows(now_ms)
-    state = _cut(Text(facts.state, style="bold"), width)
-    head = [state, *flow(facts_parts(picture, now_ms, facts), width)]
-    alerts = [_cut(Text(line, style=_BAD), width) for line in facts.alerts]
-    unmet = [_cut(Text(line, style=_WARN), width) for line in unmet_lines(picture, now_ms)]
-    title = [_cut(Text(line, style="bold cyan"), width) for line in facts.title]
-    services = [line for row in picture.services(now_ms) for line in flow(_service(row), width)]
+    made = _parts(picture, now_ms, facts, width)
+    whole = _sections(made, picture.rows(now_ms), width, height)
+    return whole or _compact(made, picture.rows(now_ms), width, height or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The lines of the view by content. run: figures of the run, one a line. flowed: the same
+    figures next to each other."""
+
+    title: list[Text]
+    state: list[Text]
+    clock: str
+    run: list[Text]
+    flowed: list[Text]
+    alerts: list[Text]
+    services: list[Text]
+    unmet: list[Text]
+    events: list[Text]
+
+
+def _parts(picture: Picture, now_ms: int, facts: Facts, width: int) -> _Parts:
+    return _Parts(
+        title=[_cut(Text(line, style="bold cyan"), width) for line in facts.title],
+        state=[_cut(Text(line, style="bold"), width) for line in _state_lines(facts.state, width)],
+        clock=clock(now_ms - facts.began_ms),
+        run=[_cut(line, width) for line in _run_lines(picture, facts)],
+        flowed=flow(facts_parts(picture, now_ms, facts), width),
+        alerts=[_cut(Text(line, style=_BAD), width) for line in facts.alerts],
+        services=[line for row in picture.services(now_ms) for line in flow(_service(row), width)],
+        unmet=[_cut(Text(line, style=_WARN), width) for line in unmet_lines(picture, now_ms)],
+        events=story(picture.story[-_EVENTS_SHOWN:], facts.began_ms, width),
+    )
+
+
+def _sections(made: _Parts, rows: Sequence[ModelRow], width: int, height: int | None) -> list[Text]:
+    """The view in sections with headings, one fact a line; [] if the screen is too low for it."""
+    lines = [*made.title, *made.state]
+    for title, body in (
+        (f"Run at {made.clock}", made.run),
+        ("Models", table(rows, width)),
+        ("Routes", made.services),
+        ("Problems", [*made.alerts, *made.unmet]),
+    ):
+        lines += _section(title, body)
     if height is None:
-        events = story(picture.story[-_EVENTS_SHOWN:], facts.began_ms, width)
-        middle = [*alerts, Text(""), *table(rows, width), *services, *unmet, Text("")]
-        return [*title, *head, *middle, *events]
+        return [*lines, *_section("Events", made.events)]
+    left = height - len(lines) - 2
+    if left < min(_LEAST_EVENT_LINES, len(made.events)):
+        return []
+    return [*lines, *_section("Events", _last(made.events, left))]
+
+
+def _section(title: str, body: Sequence[Text]) -> list[Text]:
+    return [Text(""), Text(title, style="bold underline"), *body] if body else []
+
+
+def _compact(made: _Parts, rows: Sequence[ModelRow], width: int, height: int) -> list[Text]:
+    """The view of a low screen: no headings, figures next to each other, the worst models only."""
+    head = [*made.state, *made.flowed]
     room = height - len(head) - 2
     shown = max(1, min(len(rows), room - 1 if len(rows) > room else room))
     lines = table(rows, width, shown)
     left = height - len(head) - len(lines)
-    extra = [*alerts, *services, *unmet][: max(0, left)]
-    alerts, rest = extra[: len(alerts)], extra[len(alerts) :]
+    extra = [*made.alerts, *made.services, *made.unmet][: max(0, left)]
+    alerts, rest = extra[: len(made.alerts)], extra[len(made.alerts) :]
     left -= len(extra)
     blanks = left >= 2 + 4
     left -= 2 * blanks
-    title = title[: max(0, min(len(title), left - 4))]
-    events = _last(story(picture.story[-_EVENTS_SHOWN:], facts.began_ms, width), left - len(title))
+    title = made.title[: max(0, min(len(made.title), left - 4))]
+    events = _last(made.events, left - len(title))
     blank = [Text("")] if blanks else []
     return [*title, *head, *alerts, *blank, *lines, *rest, *blank, *events][:height]
+
+
+def _state_lines(state: str, width: int) -> list[str]:
+    """The state of the run in at most three lines; an address is not broken."""
+    return textwrap.wrap(
+        state, width, max_lines=_STATE_LINES, placeholder="…",
+        break_long_words=False, break_on_hyphens=False,
+    ) or [""]  # fmt: skip
 
 
 def facts_parts(picture: Picture, now_ms: int, facts: Facts) -> list[Cell]:
@@ -118,6 +180,20 @@ def facts_parts(picture: Picture, now_ms: int, facts: Facts) -> list[Cell]:
         (f"{facts.usd:.2f} USD so far", ""),
         *late,
     ]
+
+
+def _run_lines(picture: Picture, facts: Facts) -> list[Text]:
+    """The requests and the cost of the run, one fact a line, with aligned labels."""
+    usd_per_h = picture.usd_per_h()
+    spot, rented = usd_per_h[Market.SPOT], usd_per_h[Market.ON_DEMAND]
+    lines = [("requests", f"{facts.served} of {facts.sent} served", "")]
+    if facts.failed:
+        lines.append(("! failed", several(facts.failed, "request"), _BAD))
+    if facts.late_p99_ms is not None and facts.late_p99_ms > _LATE_MS:
+        lines.append(("! sent late", f"{facts.late_p99_ms:.0f} ms (p99)", _WARN))
+    cost = f"{spot + rented:.2f} USD/h ({rented:.2f} on-demand, {spot:.2f} spot)"
+    lines += [("cost", cost, ""), ("spent", f"{facts.usd:.2f} USD", "")]
+    return [Text(f"  {name.ljust(_LABEL)}{text}", style=style) for name, text, style in lines]
 
 
 def _service(row: ServiceRow) -> list[Cell]:

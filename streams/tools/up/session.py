@@ -12,7 +12,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from streams.tools.up.run_state import Picture
 from streams.tools.up.run_summary import Ended, summarize
 from streams.tools.up.scenario_player import ScenarioPlayer
 from streams.tools.up.scenario_script import ScenarioScript
+from streams.tools.up.start_words import first_fleet_words, starting_words
 from streams.tools.up.status_view import Shown
 from streams.tools.up.topic_follower import follow
 from topics.keys import CLUSTER_KEY, Keys, Principal, credential
@@ -200,17 +201,28 @@ class Session:
 
     async def _serve(self, run: process_list.Run, bootstrap: str) -> None:
         """Start controller, executors and gateway side by side."""
-        self._shown.state = "starting the controller, the executors and the gateway"
         run = replace(run, windows=self._windows)
         children = [process_list.gateway(run, bootstrap), process_list.controller(run, bootstrap)]
         children += process_list.executors(run, bootstrap)
         children += [process_list.windows(run, bootstrap)] if run.windows else []
         for child in children:
             await self._children.start(child)
-        for child in children:
-            hello = await self._children.wait_ready(child, _START_TIMEOUT_S)
-            if hello.get("http"):
-                self._show_console(str(hello["http"]))
+        telling = asyncio.create_task(self._tell_start(children))
+        try:
+            for child in children:
+                hello = await self._children.wait_ready(child, _START_TIMEOUT_S)
+                if hello.get("http"):
+                    self._show_console(str(hello["http"]))
+        finally:
+            await _cancelled(telling)
+
+    async def _tell_start(self, children: Sequence[Child]) -> None:
+        """Show the parts that are not ready, until cancelled."""
+        began_s = time.monotonic()
+        while True:
+            waits = [child.name for child in children if not child.ready.is_set()]
+            self._shown.state = starting_words(waits, time.monotonic() - began_s)
+            await asyncio.sleep(0.2)
 
     def _show_console(self, url: str) -> None:
         """Show the console's address, with the token for commands if this run made one."""
@@ -246,8 +258,7 @@ class Session:
             progress = self.picture.progress(awaited)
             unmet = self.picture.unmet(self._shown.now_ms())
             done = f"{progress.ready} of {several(progress.wanted, 'instance')} ready"
-            so_far = f": {done}" if progress.wanted else ""
-            self._shown.state = f"waiting for the first fleet{so_far}"
+            self._shown.state = first_fleet_words(progress, limit_s)
             now = time.monotonic()
             if not unplanned and awaited <= progress.settled | (unmet.keys() & progress.nothing):
                 # The records of one decision arrive over several topics, so check twice.

@@ -85,6 +85,36 @@ def test_twelve_rows_show_clock_cost_models_and_the_last_decision(
         assert words in text
 
 
+def test_a_long_state_takes_up_to_three_lines_and_keeps_its_addresses(picture: Picture) -> None:
+    url = "http://127.0.0.1:35253"
+    state = f"console {url} | API http://127.0.0.1:28239/v1 | ready in 16 s | Ctrl-C stops all"
+    facts = Facts((), state, (), BEGAN_MS, 1, 1, 0, 1.0, None)
+    lines = shown(picture, 60, 24, facts)
+    assert url in lines[0] and lines[1].endswith("Ctrl-C stops all")
+
+
+def test_a_screen_of_24_rows_has_sections_with_one_fact_a_line(picture: Picture) -> None:
+    fill(picture)
+    picture.add(Decision(2, 1, "mini", "infeasible", NOW_MS, False, "pool full",
+                         demand_req_per_s=2.0, capacity_req_per_s=1.0))  # fmt: skip
+    facts = Facts(
+        ("shoal: title",), "API", ("! lost: executor",), BEGAN_MS, 100, 90, 10, 1.5, 700.0
+    )
+    lines = shown(picture, 80, 24, facts)
+    headings = [line for line, above in zip(lines[1:], lines, strict=False) if not above]
+    assert headings == ["Run at +12:20", "Models", "Problems", "Events"]
+    at = lines.index("Run at +12:20")
+    assert lines[at + 1 : at + 6] == [
+        "  requests    90 of 100 served",
+        "  ! failed    10 requests",
+        "  ! sent late 700 ms (p99)",
+        "  cost        9.36 USD/h (6.80 on-demand, 2.56 spot)",
+        "  spent       1.50 USD",
+    ]
+    at = lines.index("Problems")
+    assert lines[at + 1 : at + 3] == ["! lost: executor", "! mini falls short: pool full"]
+
+
 def test_a_missed_slo_has_a_colour_and_a_sign(picture: Picture) -> None:
     """The sign is also shown without colours. A latency above its limit is marked too."""
     picture.add(telemetry(ttft_ms={bucket_of(1300.0): 4}))
