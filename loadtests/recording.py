@@ -126,7 +126,9 @@ def document(found: list[tuple[str, dict[int, str]]]) -> str:
         "",
         "What `make run` shows, as text, made by `make recording` (the environment was there). "
         "Times are real seconds; the clock of the screen runs ten times as fast. A terminal of "
-        "another size shows the same with fewer columns and lines; colours are not recorded.",
+        "another size shows the same with fewer columns and lines; colours are not recorded. "
+        f"At the end the machine had a load of {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; "
+        "on quiet cores more requests meet their SLO.",
     ]
     for moment, pictures in found:
         parts += ["", f"## {moment}"]
