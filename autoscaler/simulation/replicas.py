@@ -58,6 +58,22 @@ class ReplicaCapacity:
     concurrency: float
 
 
+class CheckTimes:
+    """Times of a periodic check: the first tick at or after each multiple of `period_s` seconds.
+    Ticks need not fall on the multiples."""
+
+    def __init__(self, period_s: int) -> None:
+        self._period_s = period_s
+        self._next_s = 0
+
+    def is_due(self, now_s: int) -> bool:
+        """Whether the check takes place at this tick. now_s: seconds since the start."""
+        if now_s < self._next_s:
+            return False
+        self._next_s = (now_s // self._period_s + 1) * self._period_s
+        return True
+
+
 class Scaler(Protocol):
     """The rule of one model. Called once per second."""
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
 from autoscaler.simulation.policies.replica_setup import replica_trial
-from autoscaler.simulation.replicas import ReplicaCapacity, Signals
+from autoscaler.simulation.replicas import CheckTimes, ReplicaCapacity, Signals
 
 _LOOP_S, _STABLE_S = 15, 300
 _TOLERANCE = 0.1
@@ -28,11 +28,13 @@ class _Hpa:
         self._target = target
         self._on_queue = on_queue
         self._desired = first
+        self._checks = CheckTimes(_LOOP_S)
         self._history: deque[int] = deque([first], maxlen=_STABLE_S // _LOOP_S)
 
     def desired_replicas(self, signals: Signals) -> int:
         """The desired number of replicas, recomputed every 15 s."""
-        if signals.now_s % _LOOP_S or signals.req_per_s is None or not signals.ready:
+        is_due = self._checks.is_due(signals.now_s)
+        if not is_due or signals.req_per_s is None or not signals.ready:
             return self._desired
         total = signals.waiting if self._on_queue else signals.in_flight - signals.waiting
         current = max(1, signals.desired)

@@ -13,7 +13,7 @@ from collections import deque
 
 from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
 from autoscaler.simulation.policies.replica_setup import replica_trial
-from autoscaler.simulation.replicas import ReplicaCapacity, Signals
+from autoscaler.simulation.replicas import CheckTimes, ReplicaCapacity, Signals
 
 _TICK_S, _STABLE_S, _PANIC_S = 2, 60, 6
 _PANIC_THRESHOLD = 2.0
@@ -27,6 +27,7 @@ class Knative:
         self._target = max(0.01, knob * replica.concurrency)
         self._in_flight: deque[tuple[int, int]] = deque()  # (second, requests)
         self._desired = first
+        self._checks = CheckTimes(_TICK_S)
         self._panic_s: int | None = None
         self._panic_most = 0
 
@@ -36,7 +37,8 @@ class Knative:
         seen.append((signals.now_s, signals.in_flight))
         while seen[0][0] <= signals.now_s - _STABLE_S:
             seen.popleft()
-        if signals.now_s % _TICK_S or (signals.req_per_s is None and not signals.in_flight):
+        is_due = self._checks.is_due(signals.now_s)
+        if not is_due or (signals.req_per_s is None and not signals.in_flight):
             return self._desired
         if not signals.ready:
             return self._desired  # the first replicas are starting

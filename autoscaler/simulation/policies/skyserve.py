@@ -12,7 +12,7 @@ import math
 
 from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
 from autoscaler.simulation.policies.replica_setup import replica_trial
-from autoscaler.simulation.replicas import ReplicaCapacity, Signals
+from autoscaler.simulation.replicas import CheckTimes, ReplicaCapacity, Signals
 
 _CHECK_PERIOD_S, _UP_S, _DOWN_S = 20, 300, 1200
 
@@ -23,11 +23,12 @@ class SkyServe:
     def __init__(self, replica: ReplicaCapacity, knob: float, first: int) -> None:
         self._target = knob * replica.req_per_s
         self._desired = first
+        self._checks = CheckTimes(_CHECK_PERIOD_S)
         self._up = self._down = 0
 
     def desired_replicas(self, signals: Signals) -> int:
         """The last adopted target."""
-        if signals.now_s % _CHECK_PERIOD_S or signals.req_per_s is None:
+        if not self._checks.is_due(signals.now_s) or signals.req_per_s is None:
             return self._desired
         target = max(1, math.ceil(signals.req_per_s / self._target - 1e-9))
         self._up = self._up + 1 if target > self._desired else 0

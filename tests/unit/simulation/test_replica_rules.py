@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from autoscaler.simulation.policies.hpa import on_queue, on_utilization
 from autoscaler.simulation.policies.knative import Knative
 from autoscaler.simulation.policies.skyserve import SkyServe
@@ -92,3 +94,20 @@ def test_skyserve_forgets_a_rise_that_did_not_last() -> None:
     rule = SkyServe(REPLICA, 0.5, 1)
     found = play(rule, 2000, lambda s: (3.5 if s % 280 < 260 else 0.9, 0, 0))
     assert set(found) == {1}
+
+
+@pytest.mark.parametrize(
+    ("rule", "period_s", "replicas"),
+    [
+        (SkyServe(REPLICA, 0.8, 1), 20, 5),  # ceil(8 / 1.6)
+        (on_utilization(REPLICA, 0.7, 1), 15, 4),  # 28 / 7
+        (Knative(REPLICA, 0.7, 1), 2, 4),
+    ],
+)
+def test_a_rule_scales_if_no_tick_falls_on_a_multiple_of_its_period(
+    rule: Scaler, period_s: int, replicas: int
+) -> None:
+    count = rule.desired_replicas(Signals(0, 0, 0, None, 0, 0))
+    for now_s in range(period_s - 1, 1000, period_s):
+        count = rule.desired_replicas(Signals(now_s, count, count, 8.0, 28, 0))
+    assert count == replicas
