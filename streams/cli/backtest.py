@@ -83,8 +83,8 @@ def add_parser(subparsers: Any) -> None:
            "too, with the same knobs, --from, --to, --supply: figures are means")  # fmt: skip
     option("--no-curves", action="store_true", help="with --report: do not sweep the knobs")
     option("--rate-scale", type=float, default=1.0, metavar="X", help="multiply the rate")
-    option("--scale", nargs="+", default=[], metavar="MODEL=X", help="of one model's requests per "
-           "second, in addition to --rate-scale")  # fmt: skip
+    option("--scale", nargs="+", default=[], metavar="MODEL=X", help="multiply the rate of one "
+           "model, in addition to --rate-scale")  # fmt: skip
     option("--from", dest="begin", metavar="T", help="begin at this time of the trace, e.g. 10m")
     option("--to", dest="end", metavar="T", help="end at this time of the trace, e.g. 2h")
     option("--seed", type=int, default=1, help="the first seed (default 1)")
@@ -96,7 +96,7 @@ def add_parser(subparsers: Any) -> None:
     option("--serve", nargs="?", const=ANY_PORT, metavar="HOST:PORT", help="show the runs of the "
            "first seed in the console with a time slider (default %(const)s)")  # fmt: skip
     option("--jobs", type=int, metavar="N", help="processes (default: all cores)")
-    option("--backend", choices=BACKENDS, default="local", help="where the runs go")
+    option("--backend", choices=BACKENDS, default="local", help="where the runs are computed")
     parser.set_defaults(run=run)
 
 

@@ -37,22 +37,22 @@ def add_parser(subparsers: Any) -> None:
     """Add `models` and `gpus` to the command line."""
     models = subparsers.add_parser(
         "models",
-        help="which models are known, and where each fact is from",
+        help="list the known models, with the source of each fact",
         description="Lists the packaged models; with names or config.json files, which entry "
         "stands for each of them.",
     )
     models.add_argument("names", nargs="*", metavar="NAME", help="a model, or a config.json")
-    models.add_argument("--json", action="store_true", help="the same facts under stable names")
+    models.add_argument("--json", action="store_true", help="print JSON")
     models.set_defaults(run=_models)
     gpus = subparsers.add_parser(
         "gpus",
-        help="which GPUs are known, and where each fact is from",
+        help="list the known GPUs, with the source of each fact",
         description="Lists the packaged GPUs; with names, which entry stands for each of them: "
         "what drivers and device plugins print, instance types of AWS, GCP, Azure, OCI, Lambda and "
         "CoreWeave, and MIG slices (H100/1g.10gb).",
     )
     gpus.add_argument("names", nargs="*", metavar="NAME", help="a GPU, or an instance type")
-    gpus.add_argument("--json", action="store_true", help="the same facts under stable names")
+    gpus.add_argument("--json", action="store_true", help="print JSON")
     gpus.set_defaults(run=_gpus)
 
 
@@ -156,8 +156,8 @@ def _gpus(args: argparse.Namespace) -> int:
         _console(),
         table,
         notes,
-        f"{several(len(rows), 'GPU')}; kernels: measured on this GPU, or taken from a similar GPU "
-        "or from its class; from: the sources above",
+        f"{several(len(rows), 'GPU')}; column kernels: times measured on this GPU, or taken from a "
+        "similar GPU or from its class; column from: number of the source above",
     )
     return 0
 

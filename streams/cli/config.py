@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
     commands = parser.add_subparsers(dest="config_command", metavar="COMMAND", required=True)
     check = commands.add_parser("check", help="read files and report the first fault of each")
     check.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    check.add_argument("--json", action="store_true", help="the same facts under stable names")
+    check.add_argument("--json", action="store_true", help="print JSON")
     check.set_defaults(run=_check)
     schema = commands.add_parser("schema", help="print the JSON Schema, for editors")
     schema.set_defaults(run=_schema)

@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
     """Add `diff` to the command line."""
     parser = subparsers.add_parser(
         "diff",
-        help="what would change from the fleet that runs to the plan",
+        help="compare the running fleet with the plan",
         description="Plans for a demand and shows what that would change in the fleet that runs: "
         "a minus for what would go, a plus for what would come. Nothing is changed. "
         "Exit code 3: the plan leaves demand unserved.",
@@ -58,7 +58,9 @@ def add_parser(subparsers: Any) -> None:
         metavar="HOST:PORT",
         help="read the current fleet from here (default: kafka in the file)",
     )
-    parser.add_argument("--prefix", default=PREFIX, help=f"of topic names (default {PREFIX})")
+    parser.add_argument(
+        "--prefix", default=PREFIX, help=f"prefix of topic names (default {PREFIX})"
+    )
     parser.add_argument(
         "--demand",
         type=Path,
@@ -69,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--time-limit", type=float, default=30.0, metavar="S", help="seconds for the plan (30)"
     )
-    parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 

@@ -43,13 +43,13 @@ def add_parser(subparsers: Any) -> None:
     """Add `doctor` to the command line."""
     parser = subparsers.add_parser(
         "doctor",
-        help="what is missing, where, and how to mend it",
+        help="find faults, and say how to correct each",
         description="Looks at a shoal.yaml (--config) and a running controller and names what is "
-        "missing, where, and how to mend it. Nothing is changed.",
+        "missing, where, and how to correct it. Nothing is changed.",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="the shoal.yaml")
     add_url(parser)
-    parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
@@ -142,8 +142,8 @@ def _data(config: Config) -> Iterator[Finding]:
                 False,
                 f"prometheus {name}",
                 f"{url} does not answer ({without_login(first_line(error))})",
-                f"mend prometheus.{name} in {config.path}, or start it; until then demand by PromQL"
-                " is unknown",
+                f"correct prometheus.{name} in {config.path}, or start it; until then, demand by"
+                " PromQL is unknown",
             )
     try:
         prometheus_queries(config)
@@ -161,7 +161,7 @@ def _broker(config: Config) -> Finding:
         address = parse_address(config.kafka)
     except InvalidValue as error:
         said = f"{error.value!r} is not allowed; allowed: {error.allowed}"
-        return Finding(False, "kafka", said, f"mend kafka in {config.path}")
+        return Finding(False, "kafka", said, f"correct kafka in {config.path}")
     try:
         asyncio.run(greet(address, 3.0))
     except (BrokerUnreachable, ValueError) as error:

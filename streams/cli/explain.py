@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="leave out what is found by planning again"
     )
-    parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 

@@ -42,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="of a price list: the shoal.yaml whose pools have its instance types (default: pools "
+        help="for a price list: the shoal.yaml whose pools have its instance types (default: pools "
         "are called as the cloud does, us-east-1/g6.xlarge/spot)",
     )
     parser.add_argument("--follow", action="store_true", help="read it again and again")

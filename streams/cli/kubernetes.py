@@ -33,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
     """Add `kubernetes` to the command line."""
     parser = subparsers.add_parser(
         "kubernetes",
-        help="what a cluster has, serves and offers",
+        help="show the GPU nodes, servers and prices of a cluster",
         description="Reads nodes and pods, and writes nothing. "
         + "; ".join(f"{name}: {what}" for name, what in _REPORTS.items())
         + ".",
@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("report", choices=tuple(_REPORTS))
     parser.add_argument("--config", metavar="FILE", help="the shoal.yaml (not needed for pools)")
     parser.add_argument("--kubeconfig", default="", metavar="FILE", help="default: as kubectl")
-    parser.add_argument("--namespace", default="", metavar="NAME", help="of the engines")
+    parser.add_argument("--namespace", default="", metavar="NAME", help="namespace of the engines")
     parser.add_argument(
         "--serve", default="", metavar="HOST:PORT",
         help="answer /availability and /prices there, for `shoal feed --follow`, and /serving, for "

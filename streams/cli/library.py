@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
     build = actions.add_parser("build", help="build what is missing and say what there is")
     show = actions.add_parser("show", help="list the best templates of each library")
     for action in (build, show):
-        what = action.add_argument_group("which libraries (a file, or one model)")
+        what = action.add_argument_group("models of a file, or one model")
         what.add_argument("--config", type=Path, help="all services of this shoal.yaml")
         what.add_argument("--model", help='for example "Qwen/Qwen3-32B"')
         what.add_argument("--phase", choices=[p.value for p in Phase], help="default: all")
@@ -54,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
         action.add_argument(
             "--engine",
             choices=list(ENGINES),
-            help="what may be run: one node (vllm), uneven pipelines, or Coral's full library "
+            help="possible instances: one node (vllm), uneven pipelines, or Coral's full library "
             "(left out: what the engines of the file declare; with --model, one node)",
         )
         action.add_argument("--cache", type=Path, metavar="DIR", help=f"default: {cache_folder()}")

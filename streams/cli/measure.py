@@ -52,7 +52,7 @@ def add_parsers(commands: Any) -> None:
         description="Sends a few dozen requests of two lengths at rising concurrency to an "
         "OpenAI-compatible server and calibrates that model on that GPU.",
     )
-    measuring.add_argument("--url", required=True, help="of the engine, without /v1")
+    measuring.add_argument("--url", required=True, help="address of the engine, without /v1")
     measuring.add_argument("--served-model", help="the name it serves the model under")
     key = measuring.add_mutually_exclusive_group()
     key.add_argument(
@@ -71,10 +71,12 @@ def add_parsers(commands: Any) -> None:
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--gpu", required=True, help="what the engine ran on")
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="of them, together (1)")
+    parser.add_argument("--gpu", required=True, help="GPU type of the engine")
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="number of its GPUs (1)")
     parser.add_argument("--model", help="name or config.json, where the result does not tell it")
-    parser.add_argument("--quantization", default="", help="of the weights, as the engine had it")
+    parser.add_argument(
+        "--quantization", default="", help="quantization of the weights in the engine"
+    )
     parser.add_argument(
         "--into", type=Path, default=_INTO, metavar="FILE", help=f"where to keep it ({_INTO})"
     )

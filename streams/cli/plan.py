@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
     """Add `plan` to the command line."""
     parser = subparsers.add_parser(
         "plan",
-        help="what the fleet should be, what it costs and why",
+        help="plan the fleet, with its cost and the reasons",
         description="Plans the whole fleet for a demand and says what binds and what would help. "
         "Nothing is changed. Exit code 3: demand is left unserved.",
     )
@@ -73,7 +73,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--no-explain", action="store_true", help="leave out the reasons")
     parser.add_argument("--stats", action="store_true", help="print each step of the solver")
-    parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     plan_budget.add_arguments(parser)
     plan_quality.add_arguments(parser)
     parser.set_defaults(run=run)

@@ -49,12 +49,14 @@ def add_parser(subparsers: Any) -> None:
         help="the decision log, a folder or one of its files (default %(default)s)",
     )
     parser.add_argument("--since", metavar="TIME", help="10:32 or 2026-01-31T10:32, UTC")
-    parser.add_argument("--until", metavar="TIME", help="as --since; default: all there is")
-    parser.add_argument("--controller", metavar="ID", help="where several wrote to the folder")
+    parser.add_argument("--until", metavar="TIME", help="as --since (default: the end of the log)")
+    parser.add_argument(
+        "--controller", metavar="ID", help="which controller, if several wrote to the folder"
+    )
     parser.add_argument(
         "--policy", type=Path, metavar="FILE", help="the shoal.yaml to compare with what was in use"
     )
-    parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--serve", nargs="?", const=ANY_PORT, metavar="HOST:PORT",
         help="show the span in the console with a time slider, until Ctrl-C (default %(const)s)",

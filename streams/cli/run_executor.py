@@ -44,7 +44,7 @@ def add_parser(subparsers: Any) -> None:
     for option, kind, what in (
         ("--advertise", "HOST", reached),
         ("--bind", "HOST", "address that engines listen on (default: the advertised one)"),
-        ("--state-dir", "DIR", "what it remembers (default: below ~/.local/state/shoal)"),
+        ("--state-dir", "DIR", "folder of its state (default: below ~/.local/state/shoal)"),
     ):
         executor.add_argument(option, metavar=kind, help=what)
     executor.add_argument(
@@ -64,7 +64,7 @@ def add_parser(subparsers: Any) -> None:
         help="folder or repository that a model is loaded from (default: its source)",
     )  # fmt: skip
     executor.add_argument(
-        "--metrics-port", type=int, default=0, help="of its own /metrics on loopback (0: any)"
+        "--metrics-port", type=int, default=0, help="port of its own /metrics on loopback (0: any)"
     )
     executor.add_argument(
         "--engine-env",

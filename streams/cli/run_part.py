@@ -146,7 +146,7 @@ def add_parser(subparsers: Any) -> None:
     add_common(gateway)
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on")
     gateway.add_argument("--port", type=int, default=8700, help="port to listen on")
-    gateway.add_argument("--state-dir", help="where it keeps its last routes")
+    gateway.add_argument("--state-dir", help="folder for its last routes")
     gateway.add_argument(
         "--workers",
         type=int,

@@ -22,11 +22,11 @@ def add_parser(subparsers: Any) -> None:
     """Add `status` to the command line."""
     parser = subparsers.add_parser(
         "status",
-        help="who leads, how fresh the data is, how every model stands",
+        help="show who leads, the age of the data, and every model",
         description="Asks a running controller how things stand. A standby answers for itself.",
     )
     add_url(parser)
-    parser.add_argument("--json", action="store_true", help="the same facts under stable names")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 

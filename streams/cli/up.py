@@ -85,8 +85,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--trace",
         metavar="FILE",
-        help="of any form in docs/reference/formats.md (default: the scenario's; with --engine "
-        "vllm a short burst)",
+        help="trace in a form of docs/reference/formats.md (default: the scenario's; with "
+        "--engine vllm a short burst)",
     )
     parser.add_argument("--columns", metavar="FIELD=COLUMN,...", help=COLUMNS_HELP)
     parser.add_argument(
@@ -108,8 +108,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--broker", metavar="kafka://HOST:PORT", help="a real Kafka (default: the embedded broker)"
     )
-    parser.add_argument("--port", default="0", help="of the gateway (default: any free one)")
-    parser.add_argument("--seed", default="1", help="of the draw that spreads requests over models")
+    parser.add_argument("--port", default="0", help="port of the gateway (default: any free one)")
+    parser.add_argument(
+        "--seed", default="1", help="seed of the draw that spreads requests over models"
+    )
     add_operator_options(parser, http=f"{HTTP}, or any free port if that one is in use")
     parser.set_defaults(http=None)
     add_log_level(parser)

@@ -13,7 +13,7 @@ from streams.tools.replay.traces import COLUMNS_HELP, load_trace, parse_columns
 
 def add_parser(subparsers: Any) -> None:
     """Add `workload` to the command line."""
-    parser = subparsers.add_parser("workload", help="what a recorded trace asks for")
+    parser = subparsers.add_parser("workload", help="describe the requests of a recorded trace")
     inner = parser.add_subparsers(dest="workload", metavar="WHAT", required=True)
     types = inner.add_parser(
         "types",

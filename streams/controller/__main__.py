@@ -85,18 +85,18 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--broker", default="", metavar="HOST:PORT", help="default: embedded")
     parser.add_argument("--time-base", metavar="SPEED,ORIGIN_MS,ORIGIN_MONO_NS")
     parser.add_argument("--controller-id", default="controller-1")
-    parser.add_argument("--prefix", default=PREFIX, help="of topic names")
+    parser.add_argument("--prefix", default=PREFIX, help="prefix of topic names")
     parser.add_argument(
         "--default-mode",
         default=str(Mode.RECOMMEND),
         choices=[str(mode) for mode in Mode],
-        help="what holds where the file names no mode",
+        help="mode if the file names none",
     )
     parser.add_argument(
         "--default-capacity",
         default=CAUTIOUS,
         choices=CAPACITY,
-        help="what holds where the file names no capacity",
+        help="capacity if the file names none",
     )
     parser.add_argument(
         "--demand",

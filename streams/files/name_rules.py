@@ -13,5 +13,5 @@ def check_name(section: Section, name: str) -> None:
     """Refuse the name of `section` unless it is valid in a topic key and in a path."""
     if not _NAME.match(name):
         raise section.error(
-            name, "a name is 1 to 63 letters, digits or . _ -, beginning with one of the first two"
+            name, "a name is 1 to 63 letters, digits or . _ -, and begins with a letter or digit"
         )

@@ -52,7 +52,8 @@ MEASUREMENTS = Key(
 SERVING_PODS = Key(
     "serving_pods",
     url,
-    "`/serving` of `shoal kubernetes serving --serve`: counts the servers of `unmanaged` there.",
+    "Address of `/serving` of `shoal kubernetes serving --serve`, which counts the servers of "
+    "`unmanaged`.",
     otherwise="counted through Prometheus",
 )
 SHOAL_YAML = Group(

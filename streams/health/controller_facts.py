@@ -260,8 +260,8 @@ def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
     if not said:
         minutes = excess_duration_s(service, policy, model.hysteresis.reversals, now_ms) / 60.0
         said.append(
-            f"scale-in after {minutes:g} min of excess, at most "
-            f"{service.max_disruption:.0%} of capacity that is replaced at a time"
+            f"scale-in after {minutes:g} min of excess; at most "
+            f"{service.max_disruption:.0%} of the capacity is replaced at the same time"
         )
     return said
 

@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run until a signal. Returns 2 if the broker is unreachable or unusable."""
     parser = argparse.ArgumentParser(prog="python -m streams.windows", description=__doc__)
     parser.add_argument("--broker", required=True, metavar="kafka://HOST:PORT")
-    parser.add_argument("--prefix", default=PREFIX, help="of topic names")
+    parser.add_argument("--prefix", default=PREFIX, help="prefix of topic names")
     add_log_level(parser)
     given = parser.parse_args(argv)
     log_to_stderr(given.log_level)

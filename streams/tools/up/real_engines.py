@@ -54,5 +54,7 @@ def _ask(module: str, *options: str) -> str:
     argv = [sys.executable, "-m", module, *options]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise UserError("--engine vllm: there is no vLLM to run; what is missing stands above")
+        raise UserError(
+            "--engine vllm: vLLM cannot run here; the lines above name the missing parts"
+        )
     return done.stdout.strip()

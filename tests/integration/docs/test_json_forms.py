@@ -57,6 +57,11 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "shoal models": ("streams/cli/catalogue.py",),
     "shoal gpus": ("streams/cli/catalogue.py",),
     "shoal library": ("streams/cli/library.py",),
+    "shoal library show --file": ("autoscaler/templates/library_codec.py",),
+    "shoal profile evaluate": (
+        "streams/cli/profile.py", "autoscaler/performance/estimate_errors.py",
+        "autoscaler/performance/intervals.py",
+    ),
 }  # fmt: skip
 """The files that make the JSON of each section."""
 RUNS: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -103,6 +108,35 @@ def test_each_key_of_a_diff_is_documented(
     fleet.write_text("mini:a1@us-east/l40s/on-demand: 2\n")
     arguments = ["diff", "--config", str(EXAMPLES / "four-models.yaml"), "--fleet", str(fleet)]
     assert undocumented("shoal diff", _printed([*arguments, "--json"], capfd)) == []
+
+
+def test_each_key_of_an_evaluation_is_documented(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    header = (
+        "model,hardware,prompt_size,batch_size,token_size,prompt_time,token_time,tensor_parallel"
+    )
+    rows = [
+        f"llama2-70b,{gpu},{n},4,128,{n // 2},60,4"
+        for gpu in ("a100-80gb", "h100-80gb")
+        for n in range(512, 1024, 32)
+    ]
+    skipped = "unknown-model,a100-80gb,512,4,128,300,60,4"
+    points = tmp_path / "points.csv"
+    points.write_text("\n".join([header, *rows, skipped]) + "\n")
+    printed = _printed(["profile", "evaluate", "--points", str(points), "--json"], capfd)
+    assert printed["intervals"] and printed["skipped"]
+    assert undocumented("shoal profile evaluate", printed) == []
+
+
+def test_each_key_of_a_library_file_is_documented(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    build = ["--model", "Qwen/Qwen3-8B", "--gpus", "L4", "--phase", "decode"]
+    assert main(["library", "build", *build, "--cache", str(tmp_path)]) == 0
+    (made,) = tmp_path.iterdir()
+    printed = _printed(["library", "show", "--file", str(made), "--json"], capfd)
+    assert undocumented("shoal library show --file", printed) == []
 
 
 def test_an_undocumented_key_is_found() -> None:
@@ -159,5 +193,5 @@ def test_each_command_with_json_has_a_section() -> None:
         for path in (ROOT / "streams" / "cli").glob("*.py")
         if '"--json"' in path.read_text(encoding="utf-8")
     }
-    described = {title.split()[1] for title in FORMS} | {"catalogue", "profile"}
+    described = {title.split()[1] for title in FORMS} | {"catalogue"}
     assert commands - described == set()
