@@ -10,6 +10,7 @@ from typing import Any
 from streams import text_layout
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
+from streams.cli.time_arguments import clock_words
 from streams.plain_text import age_words
 from streams.text_layout import Line, columns, labelled, section, wrapped
 
@@ -57,6 +58,11 @@ def lines(found: Mapping[str, Any]) -> Iterator[Line]:
     ]
     yield from section("Held", (line for one in held for line in wrapped(one)))
     yield from section("Models", _models(found["models"]))
+    failed = [
+        f"{one['model']} at {clock_words(one['at_ms'])}: {one['reason']}"
+        for one in found.get("failed_starts", ())  # older controllers do not report them
+    ]
+    yield from section("Failed starts", (line for one in failed for line in wrapped(one)))
     adapters = [adapters_line(one) for one in found["models"] if one.get("adapters_req_per_s")]
     yield from section("LoRA adapters", (line for one in adapters for line in wrapped(one)))
     spanning = [gang_line(gang) for gang in found.get("gangs", ())]

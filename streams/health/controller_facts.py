@@ -35,6 +35,7 @@ from streams.health.exposure import OpenPoint
 from streams.health.multi_node_status import gang_facts
 from streams.health.quality_status import service_facts
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 from topics.signing import Refusal
 
 _KEPT = 500
@@ -180,12 +181,22 @@ class Facts:
                 for at_ms, request, reasons in self.plans
             ],
             "models": [dataclasses.asdict(model) for model in now.models] if now else [],
+            "failed_starts": self.failed_starts(now) if now else [],
             "gangs": gang_facts(done.after.groups, done.observation.statuses) if done else [],
             "services": [service_facts(route, done) for route in done.cluster.routes]
             if done
             else [],
         }
         return found
+
+    def failed_starts(self, now: FleetStatus) -> list[dict[str, Any]]:
+        """The last failed start of each model that has fewer ready combos than it needs."""
+        last = {one.model: one for one in self.decisions if ReasonCode.BACKING_OFF in one.codes}
+        return [
+            {"model": one.model, "at_ms": last[one.model].at_ms, "reason": last[one.model].reason}
+            for one in now.models
+            if one.model in last and (one.short or one.ready < one.wanted)
+        ]
 
     def explain(self, model: str) -> dict[str, Any] | None:
         """The content of `shoal explain` for `model`. None if the model is not declared, or on a

@@ -54,7 +54,7 @@ async def made(tmp_path: Path) -> AsyncIterator[Made]:
         held.alerts.append(alert)
 
     identity = Identity("ctl-1", "b:1", "shoal.", True)
-    facts = Facts(identity, loop, lambda: (held.leads, held.token, "ctl-1"))
+    facts = held.facts = Facts(identity, loop, lambda: (held.leads, held.token, "ctl-1"))
     webhook = Webhook(publish, BearerToken(token), lambda: held.cluster, lambda: held.now_s)
     held.metrics = Metrics(facts, lambda: 0, lambda: webhook.counts, lambda: {"telemetry": 7})
     loop.watchers = (facts.tick, held.metrics.tick)

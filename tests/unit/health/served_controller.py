@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -15,6 +15,7 @@ from autoscaler.performance import catalog
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from streams.controller.tick_loop import Loop
 from streams.health.alert_webhook import Webhook
+from streams.health.controller_facts import Facts
 from streams.health.controller_metrics import Metrics
 from streams.health.tokens import BearerToken
 from streams.solver.solver_client import plan_here
@@ -79,6 +80,7 @@ class Made:
     now_s: float = 0.0
     leads: bool = True
     token: int = 3
+    facts: Facts = field(init=False)
 
     def run(self, first: int, last: int) -> None:
         for second in range(first, last + 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -13,10 +14,12 @@ from streams.files.user_errors import UserError
 from streams.health.listen_address import parse_listen
 from streams.health.status_server import HealthServer
 from tests.unit.health.served_controller import (
+    NOW_MS,
     SILENT,
     Made,
     get,
 )
+from topics.decisions import Decision
 
 
 async def test_a_leader_without_decisions_is_not_healthy(made: Made) -> None:
@@ -53,6 +56,27 @@ async def test_status_and_explain_show_the_plan_in_mode_recommend(made: Made) ->
     assert any(line.split()[:2] == ["why", "declared"] for line in text)
     assert found["sizing"]["code"] == "declared" and any("sizing" in line for line in text)
     assert (await get(made, "/v1/explain/none"))[0] == 404
+
+
+async def test_status_names_the_last_failed_start_while_a_model_lacks_capacity(made: Made) -> None:
+    """Without it, a workload whose pods do not fit the plan shows only "starting"."""
+    made.run(1, 1)
+    facts = made.facts
+    first = Decision(1, 3, "tiny", "hold", NOW_MS, True, "no", codes=("backing_off",))
+    facts.decisions.append(first)
+    facts.decisions.append(replace(first, number=2, at_ms=NOW_MS + 5000, reason="1 GPU allowed"))
+    facts.decisions.append(replace(first, number=3, reason="something else", codes=("declared",)))
+    made.run(2, 5)
+    found = json.loads((await get(made, "/v1/status"))[1])
+    said = {"model": "tiny", "at_ms": NOW_MS + 5000, "reason": "1 GPU allowed"}
+    assert found["models"][0]["ready"] < found["models"][0]["wanted"]
+    assert found["failed_starts"] == [said]
+    shown = " ".join(" ".join(map(str, status.lines(found))).split())
+    assert "Failed starts tiny at " in shown and ": 1 GPU allowed" in shown
+    standing = facts.standing()
+    assert standing is not None
+    served = replace(standing.models[0], ready=standing.models[0].wanted, short=False)
+    assert not facts.failed_starts(replace(standing, models=(served,)))
 
 
 @pytest.mark.parametrize("address", ["", "8702", "host:", ":80", "host:99999", "host:x", "[]:80"])
