@@ -13,10 +13,10 @@ from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.model_spec import ModelSpec
-from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.validation import InvalidValue, finite, one_of, whole
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
+from autoscaler.modes.quality.quality_route import QualityRoute
 from topics.lora_adapters import Adapter
 
 

@@ -11,12 +11,13 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Market
-from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
+from autoscaler.modes.quality.answer_quality import Split
+from autoscaler.modes.quality.quality_route import QualityRoute
+from autoscaler.modes.quality.route_choice import choose_split, with_split
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.answer_quality import Split
 from autoscaler.planning.candidate_combos import evaluate_combo, usable_pools
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combo_usage import req_per_s_of
@@ -41,7 +42,6 @@ from autoscaler.planning.planning_problem import (
     make_problem,
 )
 from autoscaler.planning.rollout_feasibility import RollablePlan, best_rollable_plan
-from autoscaler.planning.route_choice import choose_split, with_split
 from topics.reason_codes import ReasonCode
 
 OPTIONS = PlanOptions(gap=0.005, hysteresis=0.025, allow_slo_miss=True)

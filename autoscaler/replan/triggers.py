@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from autoscaler.domain.reason import Reason
+from autoscaler.modes.quality import scores_changed
 from autoscaler.replan import (
     alert_fired,
     availability_changed,
@@ -22,7 +23,6 @@ from autoscaler.replan import (
     nodes_changed,
     period_elapsed,
     price_changed,
-    scores_changed,
     service_changed,
     slo_missed,
     switchable_roles_changed,

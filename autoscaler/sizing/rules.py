@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S, since_first_arrival
+from autoscaler.modes.quality import routed_traffic
 from autoscaler.sizing import (
     burst_headroom,
     capacity_derating,
@@ -19,7 +20,6 @@ from autoscaler.sizing import (
     queue_growth,
     rate_increase,
     restart_hold,
-    routed_traffic,
     scale_from_zero,
     scale_in,
 )

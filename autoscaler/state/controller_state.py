@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.quality_route import Cuts, ScoreMix
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.modes.quality.quality_route import Cuts, ScoreMix
 from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, Urgency
 from autoscaler.rollout.backoff import Backoff
 from autoscaler.rollout.serving_group import ServingGroup

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.reason import Reason
 from autoscaler.model.tick_fleet import TickInputs
 from autoscaler.model.update import evaluated_combos
+from autoscaler.modes.quality.thresholds import routed_traffic
 from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.backoff import swept
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot, snapshot
@@ -17,7 +18,6 @@ from autoscaler.rollout.unassigned_instances import unassigned_instances
 from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.decision_record import notice
 from autoscaler.state.operator_controls import ActiveControls
-from autoscaler.tick.quality_thresholds import routed_traffic
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 from topics.topic_table import STATUS

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.model.prediction_drift import basis, start_times_s
+from autoscaler.modes.quality.thresholds import split_routes
 from autoscaler.planning.time_limits import drain_timeout_s
 from autoscaler.rollout.assignments import (
     changed_assignments,
@@ -32,7 +33,6 @@ from autoscaler.state.effects import (
 )
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
-from autoscaler.tick.quality_thresholds import split_routes
 from topics.decisions import Decision, PlannedCombo, PlanRecord
 from topics.hourly_rates import HOUR_MS, MINUTES, RateHour
 from topics.routing import Routes

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.reason import Reason
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.model.unmanaged_servers import is_uncounted
+from autoscaler.modes.quality.thresholds import route_requests
 from autoscaler.planning.planner_messages import Outcome, Urgency
 from autoscaler.replan.plan_request import (
     full_request,
@@ -28,7 +29,6 @@ from autoscaler.state.controller_state import FullPlans, Pending
 from autoscaler.state.decision_record import NOTICE_INTERVAL_MS, notice
 from autoscaler.tick.apply_plans import AppliedPlans
 from autoscaler.tick.observe import ObservedTick
-from autoscaler.tick.quality_thresholds import route_requests
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 

@@ -17,6 +17,7 @@ from autoscaler.domain.workload import Phase
 from autoscaler.estimate.forecast.forecast_state import ForecastState
 from autoscaler.estimate.forecast.history import restore_history
 from autoscaler.model.prediction_drift import basis
+from autoscaler.modes.quality.thresholds import from_routes
 from autoscaler.planning.combo_names import combo_id, parse_combo_id
 from autoscaler.rollout.reversal_limit import Reversals, after_move
 from autoscaler.rollout.serving_group import (
@@ -30,7 +31,6 @@ from autoscaler.rollout.serving_group import (
 from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.state.controller_state import ControllerState, FullPlans
 from autoscaler.state.model_state import Capacity, DemandEstimate, Hysteresis, ModelState, Target
-from autoscaler.tick.quality_thresholds import from_routes
 from topics.checks import MAX_RESTORED_COUNT
 from topics.decisions import Decision
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status

@@ -30,18 +30,18 @@ from pathlib import Path
 import numpy as np
 
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
-from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand, Lengths, Slo
-from autoscaler.performance import catalog
-from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.performance.profile import Profile
-from autoscaler.planning.answer_quality import (
+from autoscaler.modes.quality.answer_quality import (
     PricedSplit,
     Split,
     pareto_front,
     price_splits,
     splits,
 )
+from autoscaler.modes.quality.quality_route import QualityRoute
+from autoscaler.performance import catalog
+from autoscaler.performance.packaged_profile import default_profile
+from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.simulation.strategies.registry import strategy

@@ -16,8 +16,8 @@ import time
 
 import optuna
 
+from autoscaler.modes.quality.answer_quality import pareto_front, price_splits, splits
 from autoscaler.performance.packaged_profile import default_profile
-from autoscaler.planning.answer_quality import pareto_front, price_splits, splits
 from loadtests.experiments.boute import MODELS, PRICES, Prices, cluster_of, route
 
 _LATENCY_S = 8.0

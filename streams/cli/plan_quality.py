@@ -1,7 +1,7 @@
 """`shoal plan` for a service of several models: each model's share of requests, and the fleet.
 
-`autoscaler.planning.answer_quality` makes the splits of requests among models. The planner makes a
-fleet for each split.
+`autoscaler.modes.quality.answer_quality` makes the splits of requests among models. The planner
+makes a fleet for each split.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ import orjson
 from rich.progress import track
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.plan_explanation import explain
 from autoscaler.explain.quantity_texts import shares, thresholds
 from autoscaler.explain.reason_texts import text, text_with_subject
-from autoscaler.performance.profile import Profile
-from autoscaler.performance.profile_sources import cluster_profile
-from autoscaler.planning.answer_quality import (
+from autoscaler.modes.quality.answer_quality import (
     PricedSplit,
     Split,
     cheapest_split,
@@ -33,9 +30,12 @@ from autoscaler.planning.answer_quality import (
     price_splits,
     splits,
 )
+from autoscaler.modes.quality.quality_route import QualityRoute
+from autoscaler.modes.quality.route_choice import binding_reason
+from autoscaler.performance.profile import Profile
+from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
-from autoscaler.planning.route_choice import binding_reason
 from autoscaler.simulation.strategies.registry import strategy
 from streams.cli import plan_json, plan_view
 from streams.cli.json_output import show_json

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoscaler.domain.cluster import Mode
-from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.estimate.change_point import current_rate
 from autoscaler.explain.reason_texts import text, texts
 from autoscaler.model.prediction_drift import drift_veto
+from autoscaler.modes.quality.quality_route import QualityRoute
 from autoscaler.planning.planner_messages import PlanRequest
 from autoscaler.rollout.reversal_limit import scale_in_within_limit
 from autoscaler.sizing.scale_in import excess_duration_s

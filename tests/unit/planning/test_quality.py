@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoscaler.domain.quality_route import QualityRoute, ScoreMix
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.planning.answer_quality import (
+from autoscaler.modes.quality.answer_quality import (
     Split,
     cheapest_split,
     pareto_front,
     price_splits,
     splits,
 )
+from autoscaler.modes.quality.quality_route import QualityRoute, ScoreMix
+from autoscaler.modes.quality.route_choice import choose_split
 from autoscaler.planning.planner_messages import RouteTraffic
-from autoscaler.planning.route_choice import choose_split
 from topics.reason_codes import ReasonCode
 
 

@@ -1,8 +1,8 @@
 """Services that route to several models: their rates, threshold changes and the time when
 thresholds take effect.
 
-Thresholds are chosen with the plan (`planning.route_choice`). They take effect when the fleet is
-ready, so that a model has its capacity before it gets more requests.
+Thresholds are chosen with the plan (`modes.quality.route_choice`). They take effect when the fleet
+is ready, so that a model has its capacity before it gets more requests.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Mode, Policy, Service
-from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S, since_first_arrival
 from autoscaler.estimate.change_point import RateEstimate, current_rate
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
-from autoscaler.estimate.score_drift import current_score_mix, has_drifted
+from autoscaler.modes.quality.quality_route import QualityRoute
+from autoscaler.modes.quality.score_drift import current_score_mix, has_drifted
 from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, RouteTraffic
 from autoscaler.replan.rate_limit import thresholds_may_move
 from autoscaler.state.controller_state import SplitState
