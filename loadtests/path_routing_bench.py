@@ -34,7 +34,7 @@ from typing import Any
 
 import uvloop
 
-from autoscaler.serving.component_paths import ComponentPath
+from autoscaler.modes.components.component_paths import ComponentPath
 from executors.engines.metrics_text import parse_load
 from executors.gateway.__main__ import main as gateway
 from executors.gateway.admission import Slot

@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.validation import InvalidValue, finite, one_of, whole
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
+from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.modes.quality.quality_route import QualityRoute
 from topics.lora_adapters import Adapter
 

@@ -21,10 +21,10 @@ from autoscaler.explain.plan_texts import promise
 from autoscaler.explain.reason_texts import text, texts
 from autoscaler.explain.rejected_gpus import impossible_pools
 from autoscaler.explain.spot_exposure import savings, spot_losses
+from autoscaler.modes.components.component_cells import saturated_deployments
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.memory import adapter_bytes, usable_gb
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.component_cells import saturated_deployments
 from autoscaler.planning.constraint_check import broken_survival, survival_constraint
 from autoscaler.planning.instances import LONGEST_REQUEST, NO_SPLIT, evaluate_instance
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy

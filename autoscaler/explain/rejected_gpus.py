@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autoscaler.domain.cluster import Pool, Service
-from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.explain.explanation import Rejected
 from autoscaler.performance.catalog import short_gpu_name
+from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.candidate_combos import usable_pools
 from autoscaler.planning.instances import LONGEST_REQUEST, NO_SPLIT, evaluate_instance

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
-from autoscaler.domain.components import RequestType
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, WorkloadType
 from autoscaler.estimate.burstiness import arrival_cv, update_burstiness
@@ -23,6 +22,7 @@ from autoscaler.estimate.workload_mix import Mix, declared_mix, estimate_kind_mi
 from autoscaler.model.prediction_drift import start_times_s, update_drift
 from autoscaler.model.tick_fleet import TickInputs
 from autoscaler.model.unmanaged_servers import adopt_unmanaged
+from autoscaler.modes.components.component_graph import RequestType
 from autoscaler.planning.planner_messages import Outcome
 from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot

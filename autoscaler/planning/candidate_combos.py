@@ -17,9 +17,9 @@ from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import POISSON_ARRIVALS, Arrivals, Lengths, Phase
+from autoscaler.modes.components.component_cells import candidate_cells, evaluate_cell
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import format_combo_id, parse_instances
-from autoscaler.planning.component_cells import candidate_cells, evaluate_cell
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd, phase_tokens_per_usd
 from autoscaler.planning.instance_options import (
     InstanceOption,

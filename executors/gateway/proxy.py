@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from autoscaler.serving.component_paths import ComponentPath
+from autoscaler.modes.components.component_paths import ComponentPath
 from autoscaler.serving.wait_queue import Refusal
 from executors.gateway.admission import Admission, Slot
 from executors.gateway.engine_ejections import EngineEjections

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoscaler.domain.validation import InvalidValue, finite
-from autoscaler.planning.component_cells import Cell
+from autoscaler.modes.components.component_cells import Cell
 
 _ROUNDING = 1e-9
 

@@ -11,8 +11,8 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from autoscaler.domain.components import ComponentGraph
-from autoscaler.serving.component_paths import ComponentPaths
+from autoscaler.modes.components.component_graph import ComponentGraph
+from autoscaler.modes.components.component_paths import ComponentPaths
 from topics.records import Endpoint, RouteGroup
 
 Seconds = Callable[[str, tuple[str, ...]], float]

@@ -19,11 +19,11 @@ import math
 from pathlib import Path
 
 from autoscaler.domain.cluster import Market, Pool
-from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
 from autoscaler.domain.validation import InvalidValue
+from autoscaler.modes.components.component_cells import Cell, efficient_cells
+from autoscaler.modes.components.component_graph import ComponentGraph, Deployment, RequestType
+from autoscaler.modes.components.component_program import component_problem, most_for_budget
 from autoscaler.performance import catalog
-from autoscaler.planning.component_cells import Cell, efficient_cells
-from autoscaler.planning.component_graph import component_problem, most_for_budget
 from loadtests.experiments.cell_mixtures import fewest_gpus, greedy_mixture
 
 GPU = catalog.gpu("A100")

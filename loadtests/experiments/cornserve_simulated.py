@@ -24,8 +24,12 @@ import numpy as np
 import orjson
 
 from autoscaler.domain.cluster import Market, Pool
-from autoscaler.domain.components import ComponentGraph
-from autoscaler.planning.component_graph import ComponentPlan, component_problem, most_for_budget
+from autoscaler.modes.components.component_graph import ComponentGraph
+from autoscaler.modes.components.component_program import (
+    ComponentPlan,
+    component_problem,
+    most_for_budget,
+)
 from loadtests.experiments.component_queues import (
     Carried,
     GraphRequest,

@@ -1,6 +1,6 @@
 """`shoal plan` for models of several components, on a terminal and as JSON.
 
-`autoscaler.planning.component_graph` makes the plan.
+`autoscaler.modes.components.component_program` makes the plan.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from autoscaler.domain.cluster import Pool
-from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.validation import finite
-from autoscaler.planning.component_graph import (
+from autoscaler.modes.components.component_graph import ComponentGraph
+from autoscaler.modes.components.component_program import (
     ComponentPlan,
     PlacedDeployment,
     cheapest_for_rate,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoscaler.domain.cluster import Cluster, Mode, Service
-from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.measurement import Measurement
+from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.planning.time_limits import window_violation
 from streams.files import units
 from streams.files.adapters_section import refuse_shared_names

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.planning.component_cells import Cell, efficient_cells
+from autoscaler.modes.components.component_cells import Cell, efficient_cells
 from loadtests.experiments.cell_mixtures import fewest_gpus, greedy_mixture
 
 

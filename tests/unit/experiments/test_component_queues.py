@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
+from autoscaler.modes.components.component_graph import ComponentGraph, Deployment, RequestType
 from loadtests.experiments.component_queues import (
     GraphRequest,
     carry,

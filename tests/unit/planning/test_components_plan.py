@@ -7,14 +7,14 @@ import pulp
 import pytest
 
 from autoscaler.domain.cluster import Market, Pool
-from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.performance import catalog
-from autoscaler.planning.component_graph import (
+from autoscaler.modes.components.component_graph import ComponentGraph, Deployment, RequestType
+from autoscaler.modes.components.component_program import (
     cheapest_for_rate,
     component_problem,
     most_for_budget,
 )
+from autoscaler.performance import catalog
 
 A100, L40S = catalog.gpu("A100"), catalog.gpu("L40S")
 

@@ -14,9 +14,9 @@ import pulp
 import pytest
 
 from autoscaler.domain.cluster import Market, Pool
-from autoscaler.domain.components import ComponentGraph, Deployment, RequestType
+from autoscaler.modes.components.component_graph import ComponentGraph, Deployment, RequestType
+from autoscaler.modes.components.component_program import component_problem, most_for_budget
 from autoscaler.performance import catalog
-from autoscaler.planning.component_graph import component_problem, most_for_budget
 
 GPU = catalog.gpu("A100")
 EDGE_GB = 1.0  # Data that every visit except the first transfers

@@ -16,12 +16,12 @@ import numpy as np
 
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.combo import CellHop, CellPath, Combo, ComboMember
-from autoscaler.domain.components import ComponentGraph
 from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.domain.workload import Phase
+from autoscaler.modes.components.component_graph import ComponentGraph
+from autoscaler.modes.components.component_program import ComponentProblem, component_problem
 from autoscaler.optimizer.activity_lp import Mix, Unfound, most_work
 from autoscaler.planning.combo_names import Member, format_combo_id, parse_instances
-from autoscaler.planning.component_graph import ComponentProblem, component_problem
 from autoscaler.planning.instance_options import gpu_usd_per_h
 
 SIZES = (1, 2, 4, 8, 16)
