@@ -21,8 +21,8 @@ from deploy.written_files import write_or_check  # noqa: E402  the path comes fi
 PAGE = ROOT / "docs" / "explanation" / "one-tick.md"
 BEGIN, END = "<!-- rooms: begin -->", "<!-- rooms: end -->"
 PACKAGE = "autoscaler"
-LEFT_OUT = frozenset({"simulation"})
-"""Rooms that no tick passes through."""
+LEFT_OUT = frozenset({"modes", "simulation"})
+"""Rooms that no tick of the main path passes through."""
 
 
 def imports(package: Path) -> dict[str, set[str]]:

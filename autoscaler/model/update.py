@@ -18,11 +18,11 @@ from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
 from autoscaler.estimate.request_lengths import estimate_lengths
 from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.estimate.windows import NoData
-from autoscaler.estimate.workload_mix import Mix, declared_mix, estimate_kind_mix, estimate_mix
 from autoscaler.model.prediction_drift import start_times_s, update_drift
 from autoscaler.model.tick_fleet import TickInputs
 from autoscaler.model.unmanaged_servers import adopt_unmanaged
 from autoscaler.modes.components.component_graph import RequestType
+from autoscaler.modes.workload_mix import Mix, declared_mix, estimate_kind_mix, estimate_mix
 from autoscaler.planning.planner_messages import Outcome
 from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot

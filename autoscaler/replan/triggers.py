@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from autoscaler.domain.reason import Reason
+from autoscaler.modes import mix_changed
 from autoscaler.modes.quality import scores_changed
 from autoscaler.replan import (
     alert_fired,
@@ -19,7 +20,6 @@ from autoscaler.replan import (
     fragmentation,
     launch_failed,
     lengths_changed,
-    mix_changed,
     nodes_changed,
     period_elapsed,
     price_changed,

@@ -11,10 +11,10 @@ from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.burstiness import BurstinessSums
 from autoscaler.estimate.forecast.forecast_state import ForecastState
-from autoscaler.estimate.workload_mix import Mix
 from autoscaler.planning.planner_messages import FleetChange
+from autoscaler.modes.budget.traffic_split import TrafficSplit
+from autoscaler.modes.workload_mix import Mix
 from autoscaler.rollout.reversal_limit import Reversals
-from autoscaler.rollout.traffic_split import TrafficSplit
 from topics.hourly_rates import PredictionDrift
 from topics.reason_codes import ReasonCode
 

@@ -28,12 +28,12 @@ import numpy as np
 
 from autoscaler.domain.cluster import Cluster, Market, Objective, Policy, Pool, Service
 from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
+from autoscaler.modes.budget.budget_program import budget_arrays
 from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, most_work, work_of
 from autoscaler.optimizer.array_types import Ints
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.budget_program import budget_arrays
 from autoscaler.planning.planning_problem import make_problem
 from loadtests.experiments.mixes import even_fractions, makespan_by_bisection, restricted
 

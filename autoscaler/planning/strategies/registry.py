@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from autoscaler.domain.cluster import Policy
+from autoscaler.modes.budget.budget_strategy import BudgetStrategy
 from autoscaler.planning.plan import Strategy
-from autoscaler.planning.strategies.budget import BudgetStrategy
 from autoscaler.planning.strategies.shoal import ShoalStrategy
 
 DEMAND_STRATEGY: Strategy = ShoalStrategy()

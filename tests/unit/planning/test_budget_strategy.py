@@ -211,7 +211,7 @@ def test_no_model_falls_below_its_minimum_because_time_ran_out(
     def late(problem: MixProblem, *rest: float) -> Mix | Unfound:
         return Unfound.LIMIT if problem.copies_min.any() else most_work(problem, *rest)
 
-    monkeypatch.setattr("autoscaler.planning.strategies.budget.most_work", late)
+    monkeypatch.setattr("autoscaler.modes.budget.budget_strategy.most_work", late)
     services = service("m", min_instances=1), service("n", min_instances=6)
     where = cluster(6.0, *services)
     rates = {"m": 1.0, "n": 1.0}
@@ -231,7 +231,7 @@ def test_searches_share_the_remaining_time(monkeypatch: pytest.MonkeyPatch) -> N
         asked.append(seconds)
         return Unfound.IMPOSSIBLE
 
-    monkeypatch.setattr("autoscaler.planning.strategies.budget.most_work", impossible)
+    monkeypatch.setattr("autoscaler.modes.budget.budget_strategy.most_work", impossible)
     six = cluster(1.9, *(service(f"m{i}", min_instances=0) for i in range(6)))
     demands = {s.model: Demand(s.model, 1.0, s.lengths) for s in six.services}
     options = PlanOptions(time_limit_s=10.0, elapsed_s=lambda: 1.5 * sum(asked))

@@ -1,11 +1,11 @@
 """Budget strategy: the most work for the budget, starting from the running fleet.
 
 It finds the best plan and its binding constraints, and keeps the running fleet if that is good
-enough. The problem gives the demand by workload type (`planning.workload_types`). A type that no
-combo serves within the SLO is dropped and reported. If not all floors can be met, the models with
-the highest priority and demand keep their floors. If the budget does not suffice for one instance
-of every model, the least important models get nothing. If the time limit ends the search before a
-plan is found, the running fleet stays.
+enough. The problem gives the demand by workload type (`modes.budget.workload_types`). A type that
+no combo serves within the SLO is dropped and reported. If not all floors can be met, the models
+with the highest priority and demand keep their floors. If the budget does not suffice for one
+instance of every model, the least important models get nothing. If the time limit ends the search
+before a plan is found, the running fleet stays.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.domain.reason import Reason
-from autoscaler.optimizer.activity_lp import Mix, Unfound, most_work, work_of
-from autoscaler.planning.budget_program import (
+from autoscaler.modes.budget.budget_program import (
     BudgetArrays,
     binding_limits,
     budget_arrays,
@@ -29,6 +28,7 @@ from autoscaler.planning.budget_program import (
     without_floors,
     without_models,
 )
+from autoscaler.optimizer.activity_lp import Mix, Unfound, most_work, work_of
 from autoscaler.planning.decode_solution import decode_plan, failed_plan
 from autoscaler.planning.plan import BudgetWork, Plan, PlanStatus
 from autoscaler.planning.plan_notes import with_notes
