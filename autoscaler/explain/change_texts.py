@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoscaler.domain.reason import Reason
-from autoscaler.explain.quantity_texts import duration, money, rate, shares, thresholds
+from autoscaler.explain.quantity_texts import duration, money, rate
 from topics.reason_codes import ReasonCode as Code
 
 Text = Callable[[Reason], str]
@@ -55,30 +55,6 @@ def _plan_gap(reason: Reason, _: Text) -> str:
     return f"plan within {reason.quantities[0]:.1%} of the best"
 
 
-def _divided_anew(reason: Reason, text: Text) -> str:
-    return "; ".join(["traffic split updated", *map(text, reason.because)])
-
-
-def _thresholds_chosen(reason: Reason, text: Text) -> str:
-    models = len(reason.names)
-    fractions, rest = reason.quantities[:models], reason.quantities[models:]
-    *marks, quality, at_least = rest
-    bound = "; ".join(map(text, reason.because))
-    return (
-        f"{shares(reason.names, fractions)} (thresholds {thresholds(marks)}); "
-        f"quality {quality:.4g}, at least {at_least:g} is required; bound by {bound}"
-    )
-
-
-def _thresholds_in_force(reason: Reason, text: Text) -> str:
-    began = f"thresholds {thresholds(reason.quantities)} in force"
-    return "; ".join([began, *map(text, reason.because)])
-
-
-def _not_ready(_reason: Reason, _: Text) -> str:
-    return "the fleet for the new thresholds is not ready"
-
-
 def _unserved(reason: Reason, text: Text) -> str:
     short, sought = map(rate, reason.quantities)
     bound = "; ".join(dict.fromkeys(map(text, reason.because)))
@@ -105,10 +81,6 @@ CHANGE_TEXTS = {
     Code.SERVING_IN: _serving_in,
     Code.ROLE_SWITCHES: _role_switches,
     Code.PLAN_GAP: _plan_gap,
-    Code.DIVIDED_ANEW: _divided_anew,
-    Code.THRESHOLDS_CHOSEN: _thresholds_chosen,
-    Code.THRESHOLDS_IN_FORCE: _thresholds_in_force,
-    Code.FLEET_NOT_READY: _not_ready,
     Code.UNSERVED: _unserved,
     Code.FLOOR_UNMET: _floor_unmet,
     Code.NOTHING_MORE: _nothing_more,

@@ -90,10 +90,6 @@ def _spot_limit(reason: Reason, _: Text) -> str:
     return f"spot <= {reason.quantities[0]:.0%}"
 
 
-def _spot_share(_reason: Reason, _: Text) -> str:
-    return "share on spot"
-
-
 def _budget(reason: Reason, _: Text) -> str:
     return f"budget {reason.quantities[0]:.2f} USD/h"
 
@@ -178,26 +174,9 @@ def _rough_bound(_reason: Reason, _: Text) -> str:
     )
 
 
-def _type_not_served(reason: Reason, _: Text) -> str:
-    return f"no GPU serves {reason.names[0]} within the SLO"
-
-
-def _budget_too_small(_reason: Reason, _: Text) -> str:
-    return "the budget and the available nodes do not suffice for an instance"
-
-
 def _budget_stuck(reason: Reason, _: Text) -> str:
     models = "" if reason.subject else f"{', '.join(reason.names)}: "
     return f"{models}no rolling path: the better plan needs all running instances to stop first"
-
-
-def _no_budget_objective(_reason: Reason, _: Text) -> str:
-    return "policy.objective is cost, so plans do not maximise work within a budget"
-
-
-def _budget_without_plan(reason: Reason, _: Text) -> str:
-    usd = reason.quantities[0]
-    return f"{usd:.2f} USD/h and the available nodes allow no instance that meets its SLO"
 
 
 def _not_in_time(_reason: Reason, _: Text) -> str:
@@ -244,23 +223,6 @@ def _no_plan(reason: Reason, _: Text) -> str:
     return reason.quoted or "no plan was found"
 
 
-def _quality_pools(_reason: Reason, _: Text) -> str:
-    return "the pools: not all of the load can be served"
-
-
-def _quality_out_of_reach(reason: Reason, _: Text) -> str:
-    return f"no split of these requests reaches quality {reason.quantities[0]:g}"
-
-
-def _quality_costs_nothing(_reason: Reason, _: Text) -> str:
-    return "the models' limits and the pools: less quality would save nothing"
-
-
-def _quality_costs(reason: Reason, _: Text) -> str:
-    at_least, less, saved = reason.quantities
-    return f"quality >= {at_least:g}; {less:.4g} would save {saved:.2f} USD/h"
-
-
 PLAN_TEXTS = {
     Code.PROMISED_FLOOR: _broken,
     Code.PROMISED_USEFUL_FLOOR: _broken,
@@ -280,7 +242,6 @@ PLAN_TEXTS = {
     Code.POOL_WITHOUT_NODES: _without_nodes,
     Code.CEILING: _ceiling,
     Code.SPOT_LIMIT: _spot_limit,
-    Code.SPOT_SHARE: _spot_share,
     Code.BUDGET: _budget,
     Code.OUTSIDE_SLO: _outside_slo,
     Code.SLO_OUT_OF_REACH: _slo_out_of_reach,
@@ -291,11 +252,7 @@ PLAN_TEXTS = {
     Code.NOTHING_SERVES_IT: _nothing_serves_it,
     Code.ONE_AFTER_ANOTHER: _one_after_another,
     Code.ROUGH_BOUND: _rough_bound,
-    Code.TYPE_NOT_SERVED: _type_not_served,
-    Code.BUDGET_TOO_SMALL: _budget_too_small,
     Code.BUDGET_STUCK: _budget_stuck,
-    Code.NO_BUDGET_OBJECTIVE: _no_budget_objective,
-    Code.BUDGET_WITHOUT_PLAN: _budget_without_plan,
     Code.NOT_IN_TIME: _not_in_time,
     Code.SOLVER_FAILED: _solver_failed,
     Code.SOLVER_REFUTED: _solver_refuted,
@@ -307,8 +264,4 @@ PLAN_TEXTS = {
     Code.SUPERSEDED: _superseded,
     Code.REQUEST_REFUSED: _request_refused,
     Code.NO_PLAN: _no_plan,
-    Code.QUALITY_POOLS: _quality_pools,
-    Code.QUALITY_OUT_OF_REACH: _quality_out_of_reach,
-    Code.QUALITY_COSTS_NOTHING: _quality_costs_nothing,
-    Code.QUALITY_COSTS: _quality_costs,
 }

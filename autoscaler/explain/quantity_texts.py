@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-
 
 def rate(req_per_s: float) -> str:
     """A rate with about three digits and without its unit, e.g. "15.1", "0.42", "120"."""
@@ -50,15 +47,3 @@ def under(demand_req_per_s: float, utilization: float, raw_req_per_s: float, for
         f"demand at most {rate(demand_req_per_s)} req/s for {lasting(for_s)}; "
         f"target is {utilization:.0%} of capacity {rate(raw_req_per_s)}"
     )
-
-
-def shares(models: Iterable[str], fractions: Iterable[float]) -> str:
-    """The models with their shares of the requests: "mini 62.5%, chat 37.5%"."""
-    return ", ".join(f"{m} {part:.1%}" for m, part in zip(models, fractions, strict=True))
-
-
-def thresholds(marks: Iterable[float]) -> str:
-    """Thresholds as text: "0.42, 0.61". "none" stands for a threshold below all scores, "all" for
-    one above all scores."""
-    ends = {-math.inf: "none", math.inf: "all"}
-    return ", ".join(ends.get(mark, f"{mark:.4g}") for mark in marks)

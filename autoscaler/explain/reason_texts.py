@@ -11,6 +11,8 @@ from autoscaler.explain.guard_texts import GUARD_TEXTS
 from autoscaler.explain.plan_texts import PLAN_TEXTS
 from autoscaler.explain.target_texts import TARGET_TEXTS
 from autoscaler.explain.trigger_texts import TRIGGER_TEXTS
+from autoscaler.modes.budget.budget_texts import BUDGET_TEXTS
+from autoscaler.modes.quality.quality_texts import QUALITY_TEXTS
 from topics.reason_codes import ReasonCode
 
 _MOST = 2000  # maximal length of a reason in a decision record, in characters
@@ -24,6 +26,8 @@ FAMILIES: Mapping[str, Family] = {
     "Reasons to delay a change": GUARD_TEXTS,
     "Operator actions and events": EVENT_TEXTS,
     "Limits, violations and failures of a plan": PLAN_TEXTS,
+    "Budget mode and mixes of request types": BUDGET_TEXTS,
+    "Services that route to several models": QUALITY_TEXTS,
 }
 """The sentences of each family of codes, under its title."""
 

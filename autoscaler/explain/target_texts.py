@@ -51,10 +51,6 @@ def _backlog(reason: Reason) -> str:
     )
 
 
-def _routed(reason: Reason) -> str:
-    return f"{rate(reason.quantities[0])} req/s routed by {reason.names[0]}"
-
-
 def _forecast(reason: Reason) -> str:
     expected, in_s, error, last_error = reason.quantities
     return (
@@ -106,7 +102,6 @@ TARGET_TEXTS = {
         Code.SURGE: _surge,
         Code.BURST: _burst,
         Code.BACKLOG: _backlog,
-        Code.ROUTED: _routed,
         Code.FORECAST: _forecast,
         Code.RISING: _rising,
         Code.LOWER_DEMAND: _lower_demand,

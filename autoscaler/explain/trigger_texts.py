@@ -74,17 +74,6 @@ def _slo_missed(reason: Reason, _: Text) -> str:
     return f"only {share:.0%} of {requests:.0f} {reason.subject} requests met the SLO"
 
 
-def _type_mix(reason: Reason, _: Text) -> str:
-    share, was = reason.quantities
-    name = f"{reason.subject}/{reason.names[0]}"
-    return f"{name} is {share:.0%} of the requests (planned for {was:.0%})"
-
-
-def _model_mix(reason: Reason, _: Text) -> str:
-    share, was = reason.quantities
-    return f"{reason.subject} is {share:.0%} of all requests (planned for {was:.0%})"
-
-
 def _lengths(reason: Reason, _: Text) -> str:
     prompt, answer, old_prompt, old_answer = reason.quantities
     return (
@@ -110,14 +99,6 @@ def _scattered(reason: Reason, _: Text) -> str:
     return f"{reason.subject}: spread over {nodes:.0f} nodes; {fewest:.0f} would be enough"
 
 
-def _no_thresholds(reason: Reason, _: Text) -> str:
-    return f"{reason.subject} has no thresholds yet"
-
-
-def _scores(reason: Reason, _: Text) -> str:
-    return f"the scores of {reason.subject}'s requests have changed"
-
-
 def _more(_reason: Reason, _: Text) -> str:
     return "further reasons"
 
@@ -138,14 +119,10 @@ TRIGGER_TEXTS = {
     Code.ALERT: _alert,
     Code.ENGINES_SEEN: _engines,
     Code.SLO_MISSED: _slo_missed,
-    Code.TYPE_MIX: _type_mix,
-    Code.MODEL_MIX: _model_mix,
     Code.LENGTHS: _lengths,
     Code.ROLES: _roles,
     Code.EXCESS: _excess,
     Code.LEFT_OUT: _left_out,
     Code.SCATTERED: _scattered,
-    Code.NO_THRESHOLDS: _no_thresholds,
-    Code.SCORES: _scores,
     Code.MORE: _more,
 }
