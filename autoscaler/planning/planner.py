@@ -14,9 +14,7 @@ from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
-from autoscaler.modes.quality.answer_quality import Split
-from autoscaler.modes.quality.quality_route import QualityRoute
-from autoscaler.modes.quality.route_choice import choose_split, with_split
+from autoscaler.modes.quality.planned_thresholds import plan_thresholds
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.candidate_combos import evaluate_combo, usable_pools
 from autoscaler.planning.combo_names import parse_combo_id
@@ -26,11 +24,9 @@ from autoscaler.planning.model_constraints import missing_off_spot
 from autoscaler.planning.named_change import full_change, urgent_change
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.planner_messages import (
-    ChosenSplit,
     Outcome,
     PlanAnswer,
     PlanRequest,
-    RouteTraffic,
     Urgency,
     no_plan_answer,
 )
@@ -66,16 +62,18 @@ def answer_request(
     """
     try:
         resolved = _resolve(request, cluster, profile)
-        made, splits = None, []
-        routes = _routes_to_plan(request, resolved)
-        for left, (route, ask) in zip(range(len(routes), 0, -1), routes, strict=True):
-            own = options.within(1.0 / (left + bool(request.scale_in_locked)))
-            chosen, (resolved, made) = _plan_route(
-                route, ask, request, resolved, profile, strategy, own
-            )
-            splits.append(chosen)
+
+        def solve(
+            ask: PlanRequest, demands: dict[str, Demand], limits: PlanOptions
+        ) -> RollablePlan:
+            return _solve(ask, replace(resolved, demands=demands), profile, strategy, limits)
+
+        thresholds = plan_thresholds(
+            request, resolved.cluster.routes, resolved.demands, solve, options
+        )
+        made = thresholds.made
         if made is None or request.scale_in_locked:
-            whole = _solve(request, resolved, profile, strategy, options)
+            whole = solve(request, thresholds.demands, options)
             # The choice of thresholds may have used all of the time.
             made = whole if made is None or whole.plan.status is not PlanStatus.FAILED else made
     except InvalidValue as error:
@@ -83,12 +81,8 @@ def answer_request(
     if made.plan.status is PlanStatus.FAILED:
         notes = made.plan.notes
         return no_plan_answer(request, notes[-1] if notes else Reason(ReasonCode.NO_PLAN))
-    found = replace(
-        _to_answer(request, resolved, made.plan), needs_preemption=made.needs_preemption
-    )
-    if not splits:
-        return found
-    return replace(found, splits=tuple(splits), demands=tuple(resolved.demands.values()))
+    answer = _to_answer(request, resolved, made.plan)
+    return thresholds.added_to(replace(answer, needs_preemption=made.needs_preemption))
 
 
 def explained_plan(
@@ -162,44 +156,6 @@ def _lasting_plan(
         sum(max(t.count, t.now) for t in made.targets_of(m)) <= most[m] for m in problem.demands
     )
     return made if beside else None
-
-
-def _routes_to_plan(
-    request: PlanRequest, resolved: _ResolvedRequest
-) -> list[tuple[QualityRoute, RouteTraffic]]:
-    """The services whose thresholds are planned with this request, each with its traffic."""
-    asks = {ask.name: ask for ask in request.routes if request.urgency is Urgency.FULL}
-    return [
-        (route, asks[route.name])
-        for route in resolved.cluster.routes
-        if route.name in asks and all(model in resolved.demands for model in route.models)
-    ]
-
-
-def _plan_route(
-    route: QualityRoute,
-    ask: RouteTraffic,
-    request: PlanRequest,
-    resolved: _ResolvedRequest,
-    profile: Profile,
-    strategy: Strategy,
-    options: PlanOptions,
-) -> tuple[ChosenSplit, tuple[_ResolvedRequest, RollablePlan]]:
-    """The thresholds of `route` and the plan for them, chosen together.
-
-    Every split gets an equal part of the time; with less time, later splits would seem more
-    expensive than they are. The prices of splits ignore the scale-in lock: under it, the present
-    capacity is paid for in any case, and better answers would seem free.
-    """
-    request = replace(request, scale_in_locked=())
-
-    def price(split: Split, left: int) -> tuple[tuple[_ResolvedRequest, RollablePlan], float, bool]:
-        moved = replace(resolved, demands=with_split(route, split, ask, resolved.demands))
-        made = _solve(request, moved, profile, strategy, options.within(1.0 / left))
-        short = made.plan.status is PlanStatus.FAILED or bool(made.plan.shortfall_req_per_s)
-        return (moved, made), made.plan.objective_usd_per_h, short
-
-    return choose_split(route, ask, price)
 
 
 @dataclass(frozen=True, slots=True)
