@@ -21,7 +21,7 @@ from autoscaler.explain.plan_texts import promise
 from autoscaler.explain.reason_texts import text, texts
 from autoscaler.explain.rejected_gpus import impossible_pools
 from autoscaler.explain.spot_exposure import savings, spot_losses
-from autoscaler.modes.components.component_cells import saturated_deployments
+from autoscaler.modes.components.component_texts import pools_without_deployments, saturation
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.memory import adapter_bytes, usable_gb
 from autoscaler.performance.profile import Profile
@@ -103,7 +103,10 @@ def _of_model(
         other = best_alternative(problem, plan, model, strategy)
         if other is not None:
             rejected.append(other)
-    rejected += impossible_pools(problem, service, profile)
+    if service.graph is None:
+        rejected += impossible_pools(problem, service, profile)
+    else:
+        rejected += pools_without_deployments(problem, service, service.graph)
     return ModelReasons(
         model=model,
         demand_req_per_s=problem.demands[model].req_per_s,
@@ -129,8 +132,7 @@ def _bound_by(
     found: list[str] = []
     for target in plan.targets_of(model):
         if target.count and service.graph is not None:
-            full = saturated_deployments(target.combo, service.graph, problem.cluster.pools)
-            found += [f"saturated: {', '.join(full)}"] if full else []
+            found += saturation(target.combo, service.graph, problem.cluster.pools)
             continue
         for member in target.combo.members if target.count else ():
             if member.stage or member.count * member.req_per_s > target.combo.req_per_s * (

@@ -4,14 +4,11 @@ more expensive are in `alternatives`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from autoscaler.domain.cluster import Pool, Service
+from autoscaler.domain.cluster import Service
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.explain.explanation import Rejected
 from autoscaler.performance.catalog import short_gpu_name
-from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.candidate_combos import usable_pools
 from autoscaler.planning.instances import LONGEST_REQUEST, NO_SPLIT, evaluate_instance
@@ -25,8 +22,6 @@ def impossible_pools(
     """Pools that `service` may use but that have no slice that can serve it, each with the
     reason."""
     found: dict[str, Rejected] = {}
-    if service.graph is not None:
-        return _without_deployments(service.graph, usable_pools(problem.cluster, service))
     for pool in usable_pools(problem.cluster, service):
         sizes = [size for size in SLICE_SIZES if size <= pool.per_node]
         demand = problem.demands[service.model]
@@ -56,17 +51,3 @@ def impossible_pools(
         where = f"{pool.region}/{pool.name}"
         found.setdefault(where, Rejected(f"{where} ({short_gpu_name(pool.gpu.name)})", why))
     return tuple(found.values())
-
-
-def _without_deployments(graph: ComponentGraph, pools: Iterable[Pool]) -> tuple[Rejected, ...]:
-    """The pools with a GPU for which no deployment of `graph` declares a rate."""
-    rated = {gpu for option in graph.deployments for gpu in option.req_per_s}
-    names = {
-        f"{pool.region}/{pool.name}": short_gpu_name(pool.gpu.name)
-        for pool in pools
-        if pool.gpu.name not in rated
-    }
-    return tuple(
-        Rejected(f"{name} ({gpu})", "no deployment declares a rate on it")
-        for name, gpu in names.items()
-    )

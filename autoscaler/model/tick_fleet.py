@@ -14,6 +14,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
+from autoscaler.modes.quality.quality_state import RoutedTraffic
 from autoscaler.rollout.backoff import Backoff
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
@@ -21,7 +22,7 @@ from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.supply import Supply
 from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.model_state import ModelState
-from autoscaler.state.model_view import ModelView, RoutedTraffic
+from autoscaler.state.model_view import ModelView
 
 
 @dataclass(frozen=True, slots=True)

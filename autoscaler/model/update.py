@@ -5,13 +5,13 @@ The target is set in `autoscaler.sizing`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
-from autoscaler.domain.workload import Demand, WorkloadType
+from autoscaler.domain.workload import Demand
 from autoscaler.estimate.burstiness import arrival_cv, update_burstiness
 from autoscaler.estimate.forecast.forecast_state import update_forecast
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
@@ -21,8 +21,7 @@ from autoscaler.estimate.windows import NoData
 from autoscaler.model.prediction_drift import start_times_s, update_drift
 from autoscaler.model.tick_fleet import TickInputs
 from autoscaler.model.unmanaged_servers import adopt_unmanaged
-from autoscaler.modes.components.component_graph import RequestType
-from autoscaler.modes.workload_mix import Mix, declared_mix, estimate_kind_mix, estimate_mix
+from autoscaler.modes.planned_mix import with_planned_mix
 from autoscaler.planning.planner_messages import Outcome
 from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
@@ -81,37 +80,11 @@ def update_models(
         clumps = update_burstiness(state.estimate.burstiness, demand)
         if clumps is not state.estimate.burstiness:
             state = replace(state, estimate=replace(state.estimate, burstiness=clumps))
-        state = _with_mix(_with_lengths(state, service, inputs), service, inputs)
+        state = _with_lengths(state, service, inputs)
+        policy, due = inputs.cluster.policy, _is_due(service, inputs)
+        state = with_planned_mix(state, service, policy, demand, due)
         found[service.model] = _with_forecast(state, service, inputs, starts)
     return found
-
-
-def _with_mix(state: ModelState, service: Service, inputs: TickInputs) -> ModelState:
-    """`state` with updated shares of the workload types, if plans use shares. Updated every ten
-    seconds."""
-    kinds: Sequence[WorkloadType | RequestType] = ()
-    if service.graph is not None:
-        kinds = service.graph.types
-    elif inputs.cluster.policy.spends_budget:
-        kinds = service.types
-    if not kinds:
-        return _planned_mix(state, ())
-    if [name for name, _ in state.estimate.mix] != [kind.name for kind in kinds]:
-        return _planned_mix(state, declared_mix(kinds))
-    if not _is_due(service, inputs):
-        return state
-    demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
-    significance = inputs.cluster.policy.significance
-    if service.graph is not None:
-        return _planned_mix(state, estimate_kind_mix(state.estimate.mix, demand, significance))
-    mix = estimate_mix(state.estimate.mix, service.types, demand, significance)
-    return _planned_mix(state, mix)
-
-
-def _planned_mix(state: ModelState, mix: Mix) -> ModelState:
-    if mix == state.estimate.mix:
-        return state
-    return replace(state, estimate=replace(state.estimate, mix=mix))
 
 
 def _with_lengths(state: ModelState, service: Service, inputs: TickInputs) -> ModelState:

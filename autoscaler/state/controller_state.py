@@ -14,8 +14,8 @@ from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.modes.quality.quality_route import Cuts, ScoreMix
-from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, Urgency
+from autoscaler.modes.quality.quality_state import SplitState
+from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
 from autoscaler.rollout.backoff import Backoff
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.supply import Supply
@@ -62,27 +62,6 @@ class Pending:
 
     request: PlanRequest
     reasons: tuple[Reason, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SplitState:
-    """Thresholds of a service that routes to several models.
-
-    cuts: in effect at gateways, () = none yet. chosen: last planned thresholds, for the score
-    distribution `mix`; they take effect when their fleet is ready. changed_ms: time of the last
-    change. planned: rate in requests/s of each of the service's models in that plan.
-    """
-
-    cuts: Cuts = ()
-    chosen: ChosenSplit | None = None
-    mix: ScoreMix | None = None
-    changed_ms: int = 0
-    planned: tuple[tuple[str, float], ...] = ()
-
-    @property
-    def target_cuts(self) -> Cuts:
-        """The planned thresholds."""
-        return self.chosen.cuts if self.chosen is not None else self.cuts
 
 
 @dataclass(frozen=True, slots=True)

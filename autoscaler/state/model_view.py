@@ -8,24 +8,13 @@ from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.modes.quality.quality_state import RoutedTraffic
 from autoscaler.state.model_state import ModelState
 
 FOLLOW_MS = 90_000
 SLIVER = 0.025
 RATE_EPSILON = 1e-6  # requests/s; smaller differences are rounding errors
 IDLE_RATE = 1e-3  # requests/s; the target of an almost idle model
-
-
-@dataclass(frozen=True, slots=True)
-class RoutedTraffic:
-    """Requests to a model through a service that routes to several models. by: name of the service.
-    least_req_per_s: lower bound of the present rate. planned_req_per_s: rate that the model must be
-    able to serve before the service's thresholds change; 0 if they do not change.
-    """
-
-    by: str
-    least_req_per_s: float
-    planned_req_per_s: float
 
 
 @dataclass(frozen=True, slots=True)

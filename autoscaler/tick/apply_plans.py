@@ -9,13 +9,14 @@ from autoscaler.apply.approvals import resolve_approvals
 from autoscaler.apply.fleet_changes import AppliedPlan
 from autoscaler.apply.plan_answer import apply_answer
 from autoscaler.model.tick_fleet import TickFleet
+from autoscaler.modes.quality.quality_state import SplitState
 from autoscaler.modes.quality.thresholds import adopt_answer, advance_splits
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, Urgency
 from autoscaler.replan.launch_limits import obtainable_nodes, unusable_nodes
 from autoscaler.replan.plan_request import within_deadline
 from autoscaler.rollout.bin_packing import used_gpus
 from autoscaler.rollout.diff import FreeCapacity, spare_usd_per_h
-from autoscaler.state.controller_state import FullPlans, Pending, SplitState
+from autoscaler.state.controller_state import FullPlans, Pending
 from autoscaler.state.model_view import ModelView
 from autoscaler.state.replan_trigger import Trigger
 from topics.decisions import Decision

@@ -11,9 +11,9 @@ from typing import Any
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
 from autoscaler.explain.reason_texts import text
 from autoscaler.modes.quality.quality_route import QualityRoute
+from autoscaler.modes.quality.quality_state import SplitState
 from autoscaler.modes.quality.quality_texts import thresholds
 from autoscaler.modes.quality.score_drift import current_score_mix
-from autoscaler.state.controller_state import SplitState
 from streams.controller.tick_loop import TickResult
 from topics.scoring import ALL_REQUESTS, FALLBACK
 

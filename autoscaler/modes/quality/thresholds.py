@@ -16,13 +16,13 @@ from autoscaler.estimate.arrival_counts import BLOCK_S, since_first_arrival
 from autoscaler.estimate.change_point import RateEstimate, current_rate
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.modes.quality.quality_route import QualityRoute
+from autoscaler.modes.quality.quality_state import RoutedTraffic, SplitState
 from autoscaler.modes.quality.score_drift import current_score_mix, has_drifted
 from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, RouteTraffic
 from autoscaler.replan.rate_limit import thresholds_may_move
-from autoscaler.state.controller_state import SplitState
 from autoscaler.state.decision_record import notice
 from autoscaler.state.model_state import ModelState
-from autoscaler.state.model_view import SLIVER, ModelView, RoutedTraffic
+from autoscaler.state.model_view import SLIVER, ModelView
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 from topics.routing import Routes

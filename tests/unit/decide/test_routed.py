@@ -12,6 +12,7 @@ from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.estimate.window_stats import WindowLengths
 from autoscaler.modes.quality import routed_traffic as rule
 from autoscaler.modes.quality.quality_route import QualityRoute
+from autoscaler.modes.quality.quality_state import RoutedTraffic, SplitState
 from autoscaler.modes.quality.score_drift import current_score_mix, has_drifted
 from autoscaler.modes.quality.scores_changed import fire
 from autoscaler.modes.quality.thresholds import (
@@ -32,9 +33,9 @@ from autoscaler.planning.planner_messages import (
 )
 from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.rollout.supply import Supply
-from autoscaler.state.controller_state import ControllerState, SplitState
+from autoscaler.state.controller_state import ControllerState
 from autoscaler.state.model_state import DemandEstimate, ModelState
-from autoscaler.state.model_view import ModelView, RoutedTraffic
+from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import pool, service
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
