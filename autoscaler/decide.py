@@ -16,7 +16,13 @@ from dataclasses import replace
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
 from autoscaler.planning.time_limits import drain_warnings
-from autoscaler.state.controller_state import ControllerState, Observation
+from autoscaler.state.controller_state import (
+    ControllerState,
+    Declared,
+    Evaluated,
+    Observation,
+    ObservedFleet,
+)
 from autoscaler.state.decision_record import notice
 from autoscaler.state.effects import Effect, SolveRequested
 from autoscaler.state.model_state import ModelState
@@ -39,9 +45,8 @@ def decide(
     For models in mode recommend, the only effects are decisions with `applied` False. Models in
     mode approve get proposals; approved proposals are applied.
     """
-    announced = (
-        [] if state.announce is None else [notice("*", state.announce, now_ms, kind="rebuilt")]
-    )
+    announce = state.term.announce
+    announced = [] if announce is None else [notice("*", announce, now_ms, kind="rebuilt")]
     # Pauses, freezes, scheduled floors and the reader's lag restrict this tick.
     guarded = active_controls(cluster, observation.controls, now_ms, observation.lag_ms)
     observed = observe(state, observation, guarded, now_ms)
@@ -57,29 +62,27 @@ def decide(
     }
     after = replace(
         state,
+        evaluated=Evaluated(fleet.combos, inputs.evaluated_at),
+        declared=Declared(
+            {service.model: service for service in guarded.cluster.services}, restrictions
+        ),
+        observed=ObservedFleet(
+            fleet.sight.silent, fleet.sight.lost, observed.unassigned, inputs.backoff
+        ),
+        numbers=replace(state.numbers, group=applied.next_serial, request=requested.number),
+        term=replace(
+            state.term, announce=None, ticked_ms=now_ms, listens_since_ms=observed.listens_since_ms
+        ),
         groups=fleet.groups,
         models={model: view.state for model, view in fleet.views.items()},
-        combos=fleet.combos,
-        evaluated_at=inputs.evaluated_at,
-        services={service.model: service for service in guarded.cluster.services},
         supply=inputs.supply,
-        backoff=inputs.backoff,
-        silent_nodes=fleet.sight.silent,
-        lost_nodes=fleet.sight.lost,
         pending={**applied.pending, **{one.request.urgency: one for one in requested.requests}},
         full=requested.full,
-        next_serial=applied.next_serial,
-        request_number=requested.number,
-        announce=None,
-        active_controls=restrictions,
-        unassigned=observed.unassigned,
         splits=applied.splits,
-        ticked_ms=now_ms,
-        listens_since_ms=observed.listens_since_ms,
     )
     decisions = (
         *announced,
-        *control_notices(state.active_controls, restrictions, now_ms),
+        *control_notices(state.declared.controls, restrictions, now_ms),
         *observed.decisions,
         *sized.decisions,
         *applied.decisions,

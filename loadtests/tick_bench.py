@@ -28,6 +28,7 @@ from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.planner import OPTIONS, answer_request
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, no_plan_answer
 from autoscaler.planning.strategies.shoal import ShoalStrategy
+from autoscaler.state.controller_state import Term
 from autoscaler.state.effects import PublishAssignment, SolveRequested
 from autoscaler.tick.restore import restore
 from loadtests.large_estate import POOLS_PER_REGION, Estate
@@ -53,7 +54,7 @@ class _Run:
     def __init__(self, estate: Estate, seed: int) -> None:
         self.estate = estate
         self.second = 0
-        self.state = ControllerState(started_ms=START_MS)
+        self.state = ControllerState(Term(START_MS))
         self.rates = {service.model: service.req_per_s for service in estate.services}
         self.ticks: dict[bool, list[float]] = {False: [], True: []}
         self.plans: list[float] = []

@@ -128,7 +128,7 @@ def _resolve(proposal: PendingApproval, service: Service, changes: FleetChanges)
     fleet, model = changes.fleet, service.model
     state, before = changes.models[model], fleet.inputs.state
     verdict = fleet.inputs.observation.controls.get(f"verdict/{proposal.number}")
-    if verdict is None or verdict.leader_token != before.leader_token or proposal.rejected:
+    if verdict is None or verdict.leader_token != before.term.leader_token or proposal.rejected:
         return
     if not verdict.active:
         changes.models[model] = replace(

@@ -153,12 +153,12 @@ def _view(
     held = sum(
         instances[p.instance].in_flight for g in groups for p in g.placed if p.instance in instances
     )
-    routes = inputs.state.routes.get(service.model)
+    routes = inputs.state.published.routes.get(service.model)
     view = ModelView(
         service=service,
         policy=inputs.cluster.policy,
         now_ms=inputs.now_ms,
-        started_ms=inputs.state.started_ms,
+        started_ms=inputs.state.term.started_ms,
         state=replace(state, capacity=replace(state.capacity, settled_ms=since_ms))
         if since_ms != state.capacity.settled_ms
         else state,

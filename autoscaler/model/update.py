@@ -44,7 +44,7 @@ def update_models(
 ) -> dict[str, ModelState]:
     """The updated state of every declared model: measured lengths, forecast, and new losses of
     capacity."""
-    gone = (sight.silent - inputs.state.silent_nodes) | sight.reclaimed.keys()
+    gone = (sight.silent - inputs.state.observed.silent_nodes) | sight.reclaimed.keys()
     lost_nodes: dict[str, set[str]] = {}
     for failure in faults.failures:
         nodes = {placed.node for placed in failure.group.placed}
@@ -129,7 +129,7 @@ def _stagger_slot(service: Service) -> int:
 def _is_due(service: Service, inputs: TickInputs) -> bool:
     """Whether the model's slow update is due: once in ten seconds, at a second that depends on the
     model. Ticks may be more than a second apart."""
-    before_ms = inputs.state.ticked_ms or inputs.state.started_ms
+    before_ms = inputs.state.term.ticked_ms or inputs.state.term.started_ms
     own_ms = _stagger_slot(service) * 1000
     return (inputs.now_ms + own_ms) // _LENGTHS_EVERY_MS != (
         before_ms + own_ms
@@ -173,8 +173,8 @@ def evaluated_combos(
     for advisory in (model.advisory for model in state.models.values()):
         running |= {i for i, _ in advisory.recommended}
         running |= {i for i, _ in advisory.proposal.change} if advisory.proposal else set()
-    combos = {i: combo for i, combo in state.combos.items() if i in running}
-    demands = {m: value for m, value in state.evaluated_at.items() if m in declared}
+    combos = {i: combo for i, combo in state.evaluated.combos.items() if i in running}
+    demands = {m: value for m, value in state.evaluated.demands.items() if m in declared}
     for answer in observation.answers:
         pending = state.pending.get(answer.urgency)
         if pending is None or pending.request.number != answer.number:

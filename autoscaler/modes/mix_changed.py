@@ -39,7 +39,7 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
     if not news.cluster.policy.spends_budget:
         return
     planned = {
-        m: demand.req_per_s for m, demand in news.state.evaluated_at.items() if m in news.views
+        m: demand.req_per_s for m, demand in news.state.evaluated.demands.items() if m in news.views
     }
     total = sum(planned.values())
     if Urgency.FULL in news.state.pending or len(planned) < 2 or total <= 0.0:

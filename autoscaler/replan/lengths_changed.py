@@ -19,7 +19,7 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One trigger per model whose prompts and answers changed in opposite directions, by a tenth
     each, since the last full plan."""
     for model, view in news.views.items():
-        was, now = news.state.full.lengths.get(model), view.state.estimate.lengths
+        was, now = news.state.full.last.lengths.get(model), view.state.estimate.lengths
         if was is None:
             continue
         longer = _moved(was.input_tokens, now.input_tokens)

@@ -15,8 +15,8 @@ _NAMED = 3
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One trigger for the nodes lost, and one for the nodes that returned, since the last tick."""
     for nodes, code in (
-        (news.lost - news.state.lost_nodes, ReasonCode.NODE_LOST),
-        (news.state.lost_nodes - news.lost, ReasonCode.NODE_BACK),
+        (news.lost - news.state.observed.lost_nodes, ReasonCode.NODE_LOST),
+        (news.state.observed.lost_nodes - news.lost, ReasonCode.NODE_BACK),
     ):
         if nodes:
             named = tuple(sorted(nodes)[:_NAMED])

@@ -15,6 +15,6 @@ from topics.reason_codes import ReasonCode
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """A trigger every `policy.replan_every_s`, counted from the last request for a full plan."""
     every_s = news.cluster.policy.replan_every_s
-    last_ms = max((news.state.started_ms, *news.state.full.asked_ms))
+    last_ms = max((news.state.term.started_ms, *news.state.full.asked_ms))
     if news.now_ms - last_ms >= every_s * 1000:
         yield Trigger((), Reason(ReasonCode.PERIOD, "*", quantities=(every_s,)))

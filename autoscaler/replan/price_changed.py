@@ -13,7 +13,7 @@ from topics.reason_codes import ReasonCode
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One trigger per pool whose price changed by more than `policy.ratio` since the last full
     plan."""
-    planned = news.state.full.usd_per_h
+    planned = news.state.full.last.usd_per_h
     now = news.supply.prices_usd_per_h()
     for pool in news.cluster.pools:
         before = planned.get(pool.id, pool.price_usd_per_h)

@@ -14,7 +14,7 @@ from topics.reason_codes import ReasonCode
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One trigger per service that differs from its declaration at the last tick."""
-    before = news.state.services
+    before = news.state.declared.services
     if not before:
         return
     now = {service.model: service for service in news.cluster.services}

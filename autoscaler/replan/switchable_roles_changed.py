@@ -18,7 +18,7 @@ from topics.reason_codes import ReasonCode
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One trigger per model that has more switchable combos than at its last full plan, or has
     switchable combos after the end of a switch."""
-    planned = news.state.full.switchable
+    planned = news.state.full.last.switchable
     switching = {group.name for group in news.groups if group.switch}
     done = {g.model for g in news.state.groups if g.switch and g.name not in switching}
     may = {i: _model(i) for i, count in news.switchable.items() if count}

@@ -40,11 +40,11 @@ def already_tried(
 ) -> bool:
     """Whether the last plan had an equal reason and was made recently, and no group has changed its
     life-cycle state since."""
-    if not trigger.is_partly_applied or trigger.why.kind not in memory.already_tried:
+    if not trigger.is_partly_applied or trigger.why.kind not in memory.last.already_tried:
         return False
     if not memory.asked_ms or now_ms - memory.asked_ms[-1] >= _AGAIN_MS:
         return False
-    return memory.group_positions == group_positions(groups)
+    return memory.last.group_positions == group_positions(groups)
 
 
 def group_positions(groups: Iterable[ServingGroup]) -> frozenset[tuple[str, str]]:

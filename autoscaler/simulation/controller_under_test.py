@@ -12,6 +12,7 @@ from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.estimate.model_demand import ModelDemand, observe_demand
 from autoscaler.planning.planner_messages import PlanRequest
 from autoscaler.simulation.decider import DeciderInput, DeciderOutput
+from autoscaler.state.controller_state import Term
 from autoscaler.state.effects import (
     PublishAssignment,
     PublishDecision,
@@ -53,7 +54,7 @@ class ControllerUnderTest:
             answers=inputs.answers,
             alerts=inputs.alerts,
         )
-        state = self.state or ControllerState(started_ms=now_ms)
+        state = self.state or ControllerState(Term(now_ms))
         self.state, effects = decide(state, observation, cluster, now_ms)
         assignments: list[Assignment] = []
         routes: list[Routes] = []

@@ -108,8 +108,8 @@ def decide_again(
     planner = VirtualPlanner(PlanTimes(), plan)
     result = WhatIf()
     fleet: IdealFleet | None = None
-    state = replace(state, pending={}, announce=None)
-    combos: dict[str, Combo] = dict(state.combos)
+    state = replace(state, term=replace(state.term, announce=None), pending={})
+    combos: dict[str, Combo] = dict(state.evaluated.combos)
 
     def start_s(group: str) -> float:
         combo = combos.get(combo_id_of(group))
@@ -120,7 +120,7 @@ def decide_again(
         now_ms = tick.now_ms
         if fleet is None:
             fleet = IdealFleet(tick.observation.statuses, start_s)
-            for assignment in state.assignments.values():
+            for assignment in state.published.assignments.values():
                 fleet.accept(assignment)
         cluster = _in_act_mode(declared or tick.cluster)
         observation = replace(
@@ -131,7 +131,7 @@ def decide_again(
         )
         before = state
         state, effects = decide(before, observation, cluster, now_ms)
-        combos.update(state.combos)
+        combos.update(state.evaluated.combos)
         for effect in effects:
             if isinstance(effect, PublishAssignment):
                 fleet.accept(effect.record)
@@ -168,7 +168,7 @@ def _with_confirmed_routes(
     routes."""
     result = {}
     for model, observed in demand.items():
-        routes = state.routes.get(model)
+        routes = state.published.routes.get(model)
         generation = routes.generation if routes else 0
         gateways = tuple(replace(one, route_generation=generation) for one in observed.gateways)
         result[model] = replace(observed, gateways=gateways)
@@ -190,12 +190,17 @@ def _account(
         for pool in priced.pools
     }
     sight = snapshot(
-        state.groups, observation.statuses, state.combos, priced, now_ms, state.listens_since_ms
+        state.groups,
+        observation.statuses,
+        state.evaluated.combos,
+        priced,
+        now_ms,
+        state.term.listens_since_ms,
     )
     result.usd += billed_usd_per_h(state.groups, sight, prices) * seconds / 3600.0
     ready: dict[str, float] = {}
     for group in state.groups:
-        combo = state.combos.get(group.combo_id)
+        combo = state.evaluated.combos.get(group.combo_id)
         if combo is not None:
             rate = ready_req_per_s(combo, sight.views[group.name])
             ready[group.model] = ready.get(group.model, 0.0) + rate

@@ -65,28 +65,16 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class FullPlans:
-    """Memory of full plans.
-
-    due: triggers that wait for the rate limit. asked_ms: times of recent requests. made_ms, gap:
-    time and proven gap (below 0: unknown) of the last plan for managed models. failed_ms: by model,
-    time of the last failure since its last plan. failure_noticed_ms: time of the last notice of a
-    failure. last_was_managed: whether the last request was for managed models.
-
-    The other fields describe the last request. usd_per_h: prices of nodes; lengths: request lengths
-    of each model at the last request that concerned it; nodes: used nodes per pool at the last
-    request or, later, after its answer was applied (None: no request yet); switchable: combos of
-    models below target, and how many of each could take other roles; already_tried: reasons for a
-    partly applied plan; group_positions: life-cycle state of all groups.
+class LastRequest:
+    """The last request for a full plan. managed: whether it was for managed models. usd_per_h:
+    prices of nodes. lengths: request lengths of each model at the last request that concerned it.
+    nodes: used nodes per pool at the request or, later, after its answer was applied (None: no
+    request yet). switchable: combos of models below target, and how many of each could take other
+    roles. already_tried: reasons for a partly applied plan. group_positions: life-cycle state of
+    all groups.
     """
 
-    due: tuple[Trigger, ...] = ()
-    asked_ms: tuple[int, ...] = ()
-    made_ms: int = 0
-    gap: float = -1.0
-    failed_ms: Mapping[str, int] = field(default_factory=dict)
-    failure_noticed_ms: int = 0
-    last_was_managed: bool = False
+    managed: bool = False
     usd_per_h: Mapping[str, float] = field(default_factory=dict)
     lengths: Mapping[str, Lengths] = field(default_factory=dict)
     nodes: Mapping[str, int] | None = None
@@ -96,40 +84,102 @@ class FullPlans:
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerState:
-    """All data that the controller keeps between ticks. assignments, routes: last published
-    records, which the caller may write again at any time. silent_nodes: nodes without recent
-    statuses; lost_nodes: the silent nodes that are owned or had instances. combos: capacity and
-    cost of running and chosen combos, from the planner; evaluated_at: the demand for which the
-    planner computed them. services: as last declared. pending: at most one request per urgency.
-    full: memory of full plans. active_controls: pauses, releases, scheduled floors and freezes in
-    effect, by scope and kind. unassigned: instances that no assignment names. splits: thresholds by
-    service. ticked_ms: last tick; listens_since_ms: time since which there was no long gap between
-    ticks, because a stopped or disconnected leader receives nothing.
+class FullPlans:
+    """Memory of full plans.
+
+    due: triggers that wait for the rate limit. asked_ms: times of recent requests. made_ms, gap:
+    time and proven gap (below 0: unknown) of the last plan for managed models. failed_ms: by model,
+    time of the last failure since its last plan. failure_noticed_ms: time of the last notice of a
+    failure. last: the last request.
+    """
+
+    due: tuple[Trigger, ...] = ()
+    asked_ms: tuple[int, ...] = ()
+    made_ms: int = 0
+    gap: float = -1.0
+    failed_ms: Mapping[str, int] = field(default_factory=dict)
+    failure_noticed_ms: int = 0
+    last: LastRequest = field(default_factory=LastRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """The time of this leader. ticked_ms: last tick. listens_since_ms: time since which there was
+    no long gap between ticks, because a stopped or disconnected leader receives nothing. announce:
+    the reason to report at the first tick that this leader took over.
     """
 
     started_ms: int
     leader_token: int = 0
-    groups: tuple[ServingGroup, ...] = ()
-    assignments: Mapping[str, Assignment] = field(default_factory=dict)
-    routes: Mapping[str, Routes] = field(default_factory=dict)
-    models: Mapping[str, ModelState] = field(default_factory=dict)
-    combos: Mapping[str, Combo] = field(default_factory=dict)
-    evaluated_at: Mapping[str, Demand] = field(default_factory=dict)
-    services: Mapping[str, Service] = field(default_factory=dict)
-    supply: Supply = field(default_factory=Supply)
-    backoff: Mapping[str, Backoff] = field(default_factory=dict)
-    silent_nodes: frozenset[str] = frozenset()
-    lost_nodes: frozenset[str] = frozenset()
-    pending: Mapping[Urgency, Pending] = field(default_factory=dict)
-    full: FullPlans = field(default_factory=FullPlans)
-    next_serial: int = 1
-    request_number: int = 0
-    decision_number: int = 0
-    plan_number: int = 0
-    announce: Reason | None = None
-    active_controls: Mapping[str, Reason] = field(default_factory=dict)
-    unassigned: frozenset[str] = frozenset()
-    splits: Mapping[str, SplitState] = field(default_factory=dict)
     ticked_ms: int = 0
     listens_since_ms: int = 0
+    announce: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedFleet:
+    """Faults of the fleet. silent_nodes: nodes without recent statuses; lost_nodes: the silent
+    nodes that are owned or had instances. unassigned: instances that no assignment names. backoff:
+    pools and nodes on which launches failed."""
+
+    silent_nodes: frozenset[str] = frozenset()
+    lost_nodes: frozenset[str] = frozenset()
+    unassigned: frozenset[str] = frozenset()
+    backoff: Mapping[str, Backoff] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The last published records, by node and by model. The caller may write them again at any
+    time."""
+
+    assignments: Mapping[str, Assignment] = field(default_factory=dict)
+    routes: Mapping[str, Routes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The planner's last evaluation. combos: capacity and cost of running and chosen combos.
+    demands: by model, the demand for which the planner computed them."""
+
+    combos: Mapping[str, Combo] = field(default_factory=dict)
+    demands: Mapping[str, Demand] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Declarations at the last tick. services: by model. controls: pauses, releases, scheduled
+    floors and freezes in effect, by scope and kind."""
+
+    services: Mapping[str, Service] = field(default_factory=dict)
+    controls: Mapping[str, Reason] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Serial numbers. group: of the next group. request, decision, plan: the last number given."""
+
+    group: int = 1
+    request: int = 0
+    decision: int = 0
+    plan: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerState:
+    """All data that the controller keeps between ticks. groups: the fleet that Shoal wants, placed
+    on nodes. supply: prices and offers. pending: at most one request per urgency. full: memory of
+    full plans. splits: thresholds by service."""
+
+    term: Term
+    groups: tuple[ServingGroup, ...] = ()
+    observed: ObservedFleet = field(default_factory=ObservedFleet)
+    published: Published = field(default_factory=Published)
+    models: Mapping[str, ModelState] = field(default_factory=dict)
+    evaluated: Evaluated = field(default_factory=Evaluated)
+    declared: Declared = field(default_factory=Declared)
+    supply: Supply = field(default_factory=Supply)
+    pending: Mapping[Urgency, Pending] = field(default_factory=dict)
+    full: FullPlans = field(default_factory=FullPlans)
+    splits: Mapping[str, SplitState] = field(default_factory=dict)
+    numbers: Numbers = field(default_factory=Numbers)

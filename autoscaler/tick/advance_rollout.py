@@ -82,7 +82,7 @@ def _wave_inputs(own: list[ServingGroup], view: ModelView | None, fleet: TickFle
         views=sight.views,
         gateways=gateways,
         fleet=sight.fleet,
-        assignments=inputs.state.assignments,
+        assignments=inputs.state.published.assignments,
         floor=floor,
         drain_timeout_ms=_drain_timeout_ms(own, view, inputs),
         max_disruption=disruption,
@@ -99,7 +99,8 @@ def _drain_timeout_ms(own: list[ServingGroup], view: ModelView | None, inputs: T
     if view is not None:
         return int(1000 * drain_timeout_s(view.service, view.policy, view.state.estimate.lengths))
     nodes = {placed.node for group in own for placed in group.placed}
-    told = [inputs.state.assignments[n] for n in nodes if n in inputs.state.assignments]
+    assignments = inputs.state.published.assignments
+    told = [assignments[n] for n in nodes if n in assignments]
     return max([int(1000 * LEAST_DRAIN_S), *(one.drain_timeout_ms for one in told)])
 
 

@@ -83,7 +83,7 @@ def _free_capacity(fleet: TickFleet) -> FreeCapacity:
     heard = (status for status in sight.fleet.running if status.node not in sight.gone)
     used = used_gpus(fleet.groups, heard)
     spare = spare_usd_per_h(cluster, used.keys() - sight.unpaid(fleet.groups))
-    serial = fleet.inputs.state.next_serial
+    serial = fleet.inputs.state.numbers.group
     offers, shut = obtainable_nodes(fleet), unusable_nodes(fleet)
     return FreeCapacity(cluster, used, offers, shut, serial, spare)
 

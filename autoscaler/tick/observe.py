@@ -54,13 +54,15 @@ def observe(
     combos, worth = evaluated_combos(state, observation, cluster)
     sent = routed_traffic(cluster, state.splits, observation.demand)
     alone = _retained_models(state, guarded)
-    gap_ms = now_ms - (state.ticked_ms or state.started_ms)
+    gap_ms = now_ms - (state.term.ticked_ms or state.term.started_ms)
     deaf = gap_ms > 500.0 * cluster.policy.node_silent_s
-    listens_ms = now_ms if deaf else state.listens_since_ms or state.started_ms
+    listens_ms = now_ms if deaf else state.term.listens_since_ms or state.term.started_ms
     read_ms = observation.read_until_ms(STATUS.name, now_ms)
     sight = snapshot(state.groups, observation.statuses, combos, priced, read_ms, listens_ms)
     others = {service.model for service in cluster.services if not service.managed} | alone
-    faults = detect_faults(state.groups, sight, state.backoff, lambda m: m not in others, now_ms)
+    faults = detect_faults(
+        state.groups, sight, state.observed.backoff, lambda m: m not in others, now_ms
+    )
     decisions += [_failure_notice(failure, now_ms) for failure in faults.failures]
     inputs = TickInputs(
         now_ms,
@@ -77,10 +79,11 @@ def observe(
         alone,
     )
 
-    stray = state.unassigned
-    before_ms = state.ticked_ms or state.started_ms  # the last tick may be more than a second ago
+    stray = state.observed.unassigned
+    # The last tick may be more than a second ago.
+    before_ms = state.term.ticked_ms or state.term.started_ms
     if now_ms // _LOOK_FOR_STRAYS_MS != before_ms // _LOOK_FOR_STRAYS_MS:
-        by_hand = unassigned_instances(sight.fleet.running, state.assignments)
+        by_hand = unassigned_instances(sight.fleet.running, state.published.assignments)
         decisions += [
             _unassigned_notice(name, *by_hand[name], now_ms)
             for name in sorted(by_hand.keys() - stray)
@@ -93,9 +96,10 @@ def _retained_models(state: ControllerState, guarded: ActiveControls) -> frozens
     """Models that were removed from the declaration while Shoal was not allowed to change them."""
     declared = {service.model for service in guarded.cluster.services}
     declared |= {route.name for route in guarded.cluster.routes}
-    split = {name for name, routes in state.routes.items() if routes.split}
+    published = state.published.routes
+    split = {name for name, routes in published.items() if routes.split}
     removed = ({group.model for group in state.groups} | split) - declared
-    advised = {model for model in removed if model in state.routes and state.routes[model].advised}
+    advised = {model for model in removed if model in published and published[model].advised}
     return frozenset(model for model in removed if guarded.stops(model) or model in advised)
 
 

@@ -22,7 +22,7 @@ from autoscaler.rollout.assignments import (
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import Life, ServingGroup
-from autoscaler.state.controller_state import ControllerState
+from autoscaler.state.controller_state import ControllerState, Published
 from autoscaler.state.effects import (
     Effect,
     PublishAssignment,
@@ -66,21 +66,21 @@ def publish(
 
     cluster: with the present prices. frozen: models whose routes do not change.
     """
-    token = before.leader_token
+    token = before.term.leader_token
     numbered = [
         replace(
             decision,
-            number=before.decision_number + 1 + index,
+            number=before.numbers.decision + 1 + index,
             leader_token=token,
             applied=decision.applied and _is_applied(cluster, decision.model),
         )
         for index, decision in enumerate(decisions)
     ]
     effects: list[Effect] = [PublishDecision(decision) for decision in numbered]
-    routes = dict(after.routes)
+    routes = dict(after.published.routes)
     of = by_model(after.groups)
     published: dict[str, int] = {}
-    starts = start_times_s(after.combos.values(), after.models)
+    starts = start_times_s(after.evaluated.combos.values(), after.models)
     for service in cluster.services:
         own, last = of.get(service.model, []), routes.get(service.model)
         if not service.managed and not _became_empty(last, own):
@@ -93,9 +93,9 @@ def publish(
             continue  # in mode approve, publish no routes before the first approved change
         lengths = after.models[service.model].estimate.lengths
         heard = [group for group in own if not sight.unreachable(group)]
-        found = route_groups(heard, sight.views, after.combos, lengths, last)
+        found = route_groups(heard, sight.views, after.evaluated.combos, lengths, last)
         if not found:  # keep the routes: all nodes are unreachable, but may still serve
-            found = route_groups(own, sight.views, after.combos, lengths, last)
+            found = route_groups(own, sight.views, after.evaluated.combos, lengths, last)
         start_s = starts.get(service.model, 0.0)
         feeds = sight.load_feeds(own)
         ways = after.models[service.model].target.traffic_split
@@ -115,7 +115,7 @@ def publish(
         routes[record.model] = record
         effects.append(PublishRoutes(record))
     groups = _with_route_generations(after.groups, published)
-    assignments = dict(after.assignments)
+    assignments = dict(after.published.assignments)
     nodes = _may_differ(before, groups)
     if nodes is None or nodes:
         drains_ms = {
@@ -131,8 +131,8 @@ def publish(
             assignments[assignment.node] = assignment
             effects.append(PublishAssignment(assignment))
     models = _numbered(after.models, numbered)
-    plan_number = before.plan_number
-    placed = after.next_serial != before.next_serial
+    plan_number = before.numbers.plan
+    placed = after.numbers.group != before.numbers.group
     if placed or (groups != before.groups and _targets(groups) != _targets(before.groups)):
         plan_number += 1
         effects.append(PublishPlan(_plan(after, groups, sight, cluster, plan_number, now_ms)))
@@ -142,12 +142,12 @@ def publish(
     return (
         replace(
             after,
+            published=Published(assignments, routes),
+            numbers=replace(
+                after.numbers, decision=before.numbers.decision + len(numbered), plan=plan_number
+            ),
             groups=groups,
             models=models,
-            routes=routes,
-            assignments=assignments,
-            decision_number=before.decision_number + len(numbered),
-            plan_number=plan_number,
         ),
         tuple(effects),
     )
@@ -189,7 +189,7 @@ def _rates(
         else:  # a start was measured, but no requests were counted
             first = last = now_ms // HOUR_MS
         for hour in range(first, last + 1):
-            minutes, token = history.hour(hour), before.leader_token
+            minutes, token = history.hour(hour), before.term.leader_token
             on = basis(service, cluster)
             record = RateHour(model, hour, token, minutes, own.derate, own.drift, on)
             found.append(PublishRates(record))
@@ -236,8 +236,8 @@ def _with_route_generations(
 def _may_differ(before: ControllerState, groups: tuple[ServingGroup, ...]) -> frozenset[str] | None:
     """Nodes whose assignments may change: the nodes of changed groups. None: all nodes, because the
     leader token is new."""
-    tokens = {assignment.leader_token for assignment in before.assignments.values()}
-    if not tokens <= {before.leader_token} or (groups and not tokens):
+    tokens = {assignment.leader_token for assignment in before.published.assignments.values()}
+    if not tokens <= {before.term.leader_token} or (groups and not tokens):
         return None
     return changed_nodes(before.groups, groups) if groups != before.groups else frozenset()
 
@@ -257,7 +257,7 @@ def _plan(
     targets = []
     raw: Counter[str] = Counter()
     for (model, combo_id), count in sorted(_targets(groups).items()):
-        combo = state.combos.get(combo_id)
+        combo = state.evaluated.combos.get(combo_id)
         rate, usd = (combo.req_per_s, combo.usd_per_h) if combo else (0.0, 0.0)
         targets.append(PlannedCombo(model, combo_id, count, rate * count, usd * count))
         raw[model] += rate * count  # type: ignore[assignment]
@@ -271,12 +271,12 @@ def _plan(
     full = state.full.made_ms == now_ms
     return PlanRecord(
         number,
-        state.leader_token,
+        state.term.leader_token,
         now_ms,
         "full" if full else "urgent",
         round(billed_usd_per_h(groups, sight, cluster.prices_usd_per_h()), 4),
         state.full.gap if full else -1.0,
         tuple(targets),
         shortfall,
-        state.next_serial,
+        state.numbers.group,
     )

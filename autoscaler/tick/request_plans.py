@@ -49,7 +49,7 @@ class PlanRequests:
 
 def request_plans(observed: ObservedTick, applied: AppliedPlans) -> PlanRequests:
     """The plan requests after `done`, and the updated memory of full plans."""
-    fleet, number = applied.fleet, observed.inputs.state.request_number
+    fleet, number = applied.fleet, observed.inputs.state.numbers.request
     asks: list[Pending] = []
     needy = models_below_target(fleet)
     if needy and Urgency.URGENT not in applied.pending:
@@ -57,7 +57,7 @@ def request_plans(observed: ObservedTick, applied: AppliedPlans) -> PlanRequests
         asks.append(urgent_request(number, fleet, needy))
     memory, decisions = _report_failure(observed, _declared_only(applied.full, fleet))
     news = _trigger_inputs(observed, applied)
-    memory = replace(memory, nodes=news.planned_nodes)
+    memory = replace(memory, last=replace(memory.last, nodes=news.planned_nodes))
     now_ms, services, routed = fleet.now_ms, tuple(fleet.views), observed.inputs.observation.demand
 
     waiting = (*memory.due, *applied.again)
@@ -82,7 +82,9 @@ def request_plans(observed: ObservedTick, applied: AppliedPlans) -> PlanRequests
         memory = _remember_request(memory, news, scope, fleet)
         left_out = tuple(trigger.why.kind for trigger in why if trigger.is_partly_applied)
         stood = group_positions(fleet.groups) if left_out else frozenset()
-        memory = replace(memory, already_tried=left_out, group_positions=stood)
+        memory = replace(
+            memory, last=replace(memory.last, already_tried=left_out, group_positions=stood)
+        )
         due = (*late, *limited_to(rest, ripe))
     memory = replace(memory, due=due)
     return PlanRequests(tuple(asks), number, memory, decisions)
@@ -98,7 +100,7 @@ def _next_scope(concerned: Collection[str], memory: FullPlans, fleet: TickFleet)
         if not is_uncounted(fleet.views[model].service, fleet.models[model])
         and fleet.now_ms - memory.failed_ms.get(model, -_AFTER_FAILURE_MS) >= _AFTER_FAILURE_MS
     ]
-    scope = managed_first(concerned, fleet, advise=memory.last_was_managed)
+    scope = managed_first(concerned, fleet, advise=memory.last.managed)
     if not scope or not fleet.cluster.policy.spends_budget:
         return scope
     managed = fleet.views[scope[0]].service.managed
@@ -110,13 +112,17 @@ def _next_scope(concerned: Collection[str], memory: FullPlans, fleet: TickFleet)
 
 def _declared_only(memory: FullPlans, fleet: TickFleet) -> FullPlans:
     """`memory` without removed models, so that a model that is declared again counts as new."""
-    gone = (memory.lengths.keys() | memory.failed_ms.keys()) - fleet.views.keys()
+    gone = (memory.last.lengths.keys() | memory.failed_ms.keys()) - fleet.views.keys()
     if not gone:
         return memory
-    lengths = {model: known for model, known in memory.lengths.items() if model not in gone}
+    lengths = {model: known for model, known in memory.last.lengths.items() if model not in gone}
     failed_ms = {model: at_ms for model, at_ms in memory.failed_ms.items() if model not in gone}
-    switchable = remember_switchable(memory.switchable, {}, gone)
-    return replace(memory, lengths=lengths, failed_ms=failed_ms, switchable=switchable)
+    switchable = remember_switchable(memory.last.switchable, {}, gone)
+    return replace(
+        memory,
+        last=replace(memory.last, lengths=lengths, switchable=switchable),
+        failed_ms=failed_ms,
+    )
 
 
 def _report_failure(
@@ -160,7 +166,7 @@ def _trigger_inputs(observed: ObservedTick, applied: AppliedPlans) -> TriggerInp
         demand=observation.demand,
         groups=fleet.groups,
         nodes=nodes,
-        planned_nodes=nodes if applied.full.made_ms == now_ms else applied.full.nodes,
+        planned_nodes=nodes if applied.full.made_ms == now_ms else applied.full.last.nodes,
         switchable=dict(may_switch(fleet, short)),
     )
 
@@ -174,10 +180,13 @@ def _remember_request(
     lengths = {model: fleet.views[model].state.estimate.lengths for model in scope}
     return replace(
         memory,
+        last=replace(
+            memory.last,
+            usd_per_h=news.supply.prices_usd_per_h(),
+            lengths={**memory.last.lengths, **lengths},
+            nodes=news.nodes,
+            managed=any(fleet.views[model].service.managed for model in scope),
+            switchable=remember_switchable(memory.last.switchable, news.switchable, scope),
+        ),
         asked_ms=(*recent, now_ms),
-        usd_per_h=news.supply.prices_usd_per_h(),
-        lengths={**memory.lengths, **lengths},
-        nodes=news.nodes,
-        last_was_managed=any(fleet.views[model].service.managed for model in scope),
-        switchable=remember_switchable(memory.switchable, news.switchable, scope),
     )

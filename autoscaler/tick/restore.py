@@ -29,7 +29,7 @@ from autoscaler.rollout.serving_group import (
     serial_of,
 )
 from autoscaler.sizing.capacity_derating import LEAST
-from autoscaler.state.controller_state import ControllerState, FullPlans
+from autoscaler.state.controller_state import ControllerState, FullPlans, Numbers, Published, Term
 from autoscaler.state.model_state import Capacity, DemandEstimate, Hysteresis, ModelState, Target
 from topics.checks import MAX_RESTORED_COUNT
 from topics.decisions import Decision
@@ -116,17 +116,18 @@ def restore(
     serials += [serial_of(route.group) for record in routes.values() for route in record.groups]
     serials += [serial_of(seen.group) for status in statuses.values() for seen in status.instances]
     return ControllerState(
-        started_ms=now_ms,
-        leader_token=leader_token,
+        term=Term(
+            started_ms=now_ms,
+            leader_token=leader_token,
+            announce=_announcement(cluster, groups) if groups or number else None,
+        ),
+        published=Published(assignments=dict(assignments), routes=dict(routes)),
+        numbers=Numbers(
+            group=max(next_serial, max(serials, default=0) + 1), decision=number, plan=plan_number
+        ),
         groups=groups,
-        assignments=dict(assignments),
-        routes=dict(routes),
         models=models,
-        next_serial=max(next_serial, max(serials, default=0) + 1),
-        decision_number=number,
-        plan_number=plan_number,
         full=FullPlans(asked_ms=full_ms),
-        announce=_announcement(cluster, groups) if groups or number else None,
         splits=from_routes(cluster, routes, now_ms),
     )
 

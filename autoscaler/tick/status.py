@@ -100,7 +100,12 @@ def fleet_status(
     priced = with_prices(cluster, state.supply.prices_usd_per_h())
     read_ms = observation.read_until_ms(STATUS.name, now_ms)
     sight = snapshot(
-        state.groups, observation.statuses, state.combos, priced, read_ms, state.listens_since_ms
+        state.groups,
+        observation.statuses,
+        state.evaluated.combos,
+        priced,
+        read_ms,
+        state.term.listens_since_ms,
     )
     groups, unpaid = by_model(state.groups), sight.unpaid(state.groups)
     models = tuple(
@@ -130,7 +135,7 @@ def _model_status(
     wanted: Mapping[str, int] = Counter(group.combo_id for group in counting)
     if not service.managed:
         wanted = dict(state.advisory.recommended)
-    combos = whole.combos
+    combos = whole.evaluated.combos
     rates = [
         (group, ready_req_per_s(combos[group.combo_id], sight.views[group.name]))
         for group in groups
@@ -147,7 +152,8 @@ def _model_status(
     stands.update(theirs)
     unmanaged_req_per_s = sum(combos[i].req_per_s * n for i, n in theirs.items() if i in combos)
     counted = observation.unmanaged.get(service.model)
-    proposal, held = state.advisory.proposal, _active_control(service.model, whole.active_controls)
+    proposal = state.advisory.proposal
+    held = _active_control(service.model, whole.declared.controls)
     made = ModelStatus(
         model=service.model,
         mode=str(service.mode),
@@ -169,7 +175,7 @@ def _model_status(
         telemetry_age_s=None if seen_ms is None else max(0, now_ms - seen_ms) / 1000.0,
         usd_per_h=sum(combos[i].usd_per_h * n for i, n in stands.items() if i in combos),
         proposal=proposal.number if proposal is not None and not proposal.rejected else 0,
-        planned=service.model in whole.evaluated_at,
+        planned=service.model in whole.evaluated.demands,
         word="",
         unmanaged=None if counted is None else sum(counted.values()),
         uncertain=", ".join(texts(uncertainty(state))),
@@ -178,7 +184,7 @@ def _model_status(
         over_spot_limit=_over_spot_limit(service, state, cluster, planned, on_spot),
     )
     # The floor in force may exceed the declared minimum, because of a schedule.
-    return _with_condition(made, held, whole.services.get(service.model, service), state)
+    return _with_condition(made, held, whole.declared.services.get(service.model, service), state)
 
 
 def _over_spot_limit(

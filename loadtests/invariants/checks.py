@@ -111,7 +111,7 @@ class Promises:
             strain = self._since("strain", model)
             bad = strain is not None and now_s - strain > 20.0 and world.loads_of(model) > 1.0
             self._hold("3", not bad, f"scale-in of {model} while it misses its SLO")
-            seen_s = (done.now_ms - done.after.started_ms) / 1000.0
+            seen_s = (done.now_ms - done.after.term.started_ms) / 1000.0
             window_s = done.cluster.policy.local_window_s
             self._hold("4", seen_s >= window_s, f"scale-in of {model} {seen_s:.0f} s after a start")
 
@@ -199,11 +199,11 @@ class Promises:
 
     def _silence(self, controller: Controller, done: TickResult) -> None:
         """Check lines 1 and 17: a telemetry gap is marked, and no reporting node counts as lost."""
-        term_s = (done.now_ms - done.after.started_ms) / 1000.0
+        term_s = (done.now_ms - done.after.term.started_ms) / 1000.0
         for model, state in done.after.models.items():
             if self._gap_s(model) > _WAY_S + 1.0 and term_s > _WAY_S:
                 self._hold("1", state.estimate.no_data, f"{model} is not marked NoData in a gap")
-        for name in done.after.silent_nodes - done.before.silent_nodes:
+        for name in done.after.observed.silent_nodes - done.before.observed.silent_nodes:
             node = self._world.nodes.get(name)
             status = done.observation.statuses.get(name)
             now_s = self._world.now_s
@@ -297,7 +297,7 @@ class Promises:
         for node in world.nodes.values():
             if not node.up:
                 continue
-            wanted = state.assignments.get(node.name)
+            wanted = state.published.assignments.get(node.name)
             told = {i.instance for i in wanted.instances if not i.drain} if wanted else set()
             runs = {
                 h.instance for h in node.state.instances
@@ -306,7 +306,7 @@ class Promises:
             starts = any(g.created_ms > _now_ms(leader) - 15_000 for g in state.groups)
             self._hold("end", runs == told or starts, f"{node.name} runs {runs}, wanted {told}")
         for gateway in world.gateways:
-            for model, routes in state.routes.items():
+            for model, routes in state.published.routes.items():
                 router = gateway.table.routers.get(model)
                 has = router.routes.generation if router and router.routes else 0
                 fresh = routes.issued_ms > _now_ms(leader) - 5_000
@@ -335,7 +335,7 @@ class Promises:
         rate = world.scenario.loads[model].rate(world.now_s)
         capacity = sum(world.rates.get(g.combo_id, 0.0) for g in ready)
         excused = bool(state.models[model].infeasibility.retry_at_ms > _now_ms(leader))
-        excused = excused or any(m.strikes for m in state.backoff.values())
+        excused = excused or any(m.strikes for m in state.observed.backoff.values())
         self._hold("end", capacity >= 0.8 * rate or excused,
                    f"{model}: {capacity:.1f} req/s ready for {rate:.1f}")  # fmt: skip
         self._hold("end", len(ready) >= floor or excused, f"{model}: {len(ready)} of {floor} ready")
@@ -374,7 +374,7 @@ def _now_ms(controller: Controller) -> int:
 
 
 def _rate(group: ServingGroup, done: TickResult) -> float:
-    combo = done.after.combos.get(group.combo_id)
+    combo = done.after.evaluated.combos.get(group.combo_id)
     return combo.req_per_s if combo else 0.0
 
 

@@ -18,6 +18,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, no_plan_answer
+from autoscaler.state.controller_state import Term
 from loadtests.invariants.clients import Followed, SimLeaderProducer, SimProducer
 from loadtests.invariants.log import T0, Entry, Link, Log, Reader
 from loadtests.invariants.virtual import Process
@@ -127,7 +128,7 @@ class Controller:
         self.outbox = Outbox(producer, leads=self.seat.leads)
         desired = published(cluster, self.outbox, Seal(KEYS, self.clock))
         self.loop = Loop(
-            ControllerState(self.clock.now_ms()),
+            ControllerState(Term(self.clock.now_ms())),
             cluster,
             self.windows,
             self.latest,

@@ -175,7 +175,7 @@ class World:
             self.running = None
 
     def _ticked(self, controller: Controller, done: TickResult) -> None:
-        for name, combo in done.after.combos.items():
+        for name, combo in done.after.evaluated.combos.items():
             self.rates.setdefault(name, combo.req_per_s)
         self.promises.ticked(controller, done)
 

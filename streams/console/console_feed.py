@@ -124,7 +124,7 @@ class ConsoleFeed:
         done, now = self._facts.leading(), self._facts.standing()
         if done is None or now is None or not self.history.due(done.now_ms):
             return None
-        nodes = sum(bool(a.instances) for a in done.after.assignments.values())
+        nodes = sum(bool(a.instances) for a in done.after.published.assignments.values())
         self.history.sample(done.now_ms, now, nodes)
         self.windows.sample(
             done.now_ms,
@@ -210,7 +210,9 @@ class ConsoleFeed:
             "open": [dataclasses.asdict(point) for point in identity.open],
             "config": done.cluster.content_hash[:8] if done else "",
             "lag_ms": dict(done.observation.lag_ms) if done else {},
-            "held": {k: text(why) for k, why in done.after.active_controls.items()} if done else {},
+            "held": {k: text(why) for k, why in done.after.declared.controls.items()}
+            if done
+            else {},
             "usd": rounded(now.usd_per_h) if now else None,
             "budget": rounded(done.cluster.policy.budget_usd_per_h) if done else None,
             "planning": len(done.after.pending) if done else 0,

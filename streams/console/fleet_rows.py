@@ -72,10 +72,12 @@ class NodeRows:
         """Rows by node. A node with an assignment and without a status is being provisioned."""
         found: dict[str, Row] = {}
         known: dict[str, tuple[Status | None, Assignment | None, bool, bool, Row]] = {}
-        waiting = (n for n, a in state.assignments.items() if a.instances and n not in statuses)
+        waiting = (
+            n for n, a in state.published.assignments.items() if a.instances and n not in statuses
+        )
         for node in (*statuses, *waiting):
-            status, desired = statuses.get(node), state.assignments.get(node)
-            lost, silent = node in state.lost_nodes, node in state.silent_nodes
+            status, desired = statuses.get(node), state.published.assignments.get(node)
+            lost, silent = node in state.observed.lost_nodes, node in state.observed.silent_nodes
             before = self._known.get(node)
             if (
                 before is not None

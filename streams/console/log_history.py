@@ -96,7 +96,7 @@ def _segment(segment: Segment, until_ms: int) -> tuple[Samples, list[Decision]]:
         status = fleet_status(tick.after, tick.observation, tick.cluster, tick.now_ms)
         for model in status.models:
             samples.setdefault(model.model, []).append((tick.now_ms, model_sample(model)))
-        nodes = sum(bool(one.instances) for one in tick.after.assignments.values())
+        nodes = sum(bool(one.instances) for one in tick.after.published.assignments.values())
         samples.setdefault(FLEET, []).append((tick.now_ms, fleet_sample(status, nodes)))
 
     rerun([segment], 0, until_ms - 1, watch)

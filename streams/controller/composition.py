@@ -22,6 +22,7 @@ from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.windows import TelemetryWindows
+from autoscaler.state.controller_state import Term
 from streams.broker.kafka_clients import producer as new_producer
 from streams.broker.kafka_clients import security
 from streams.broker.topic_admin import ensure_topics
@@ -154,7 +155,7 @@ async def run_controller(
     desired = published(declared, outbox, seal)
     solver = Solver(solver_argv())
     loop = Loop(
-        ControllerState(clock.now_ms()),
+        ControllerState(Term(clock.now_ms())),
         declared,
         windows,
         latest,

@@ -57,7 +57,7 @@ class DecisionSpans:
 
     def _assignment(self, before: ControllerState, record: Assignment) -> Assignment:
         """`record` with the trace of its span, if it has instances that the last one lacks."""
-        last = before.assignments.get(record.node)
+        last = before.published.assignments.get(record.node)
         known = {one.instance for one in last.instances} if last else set()
         new = [one for one in record.instances if one.instance not in known]
         parents = [self._last[one.model] for one in new if one.model in self._last]

@@ -149,8 +149,13 @@ class Loop:
         Controls for other names are left out, because every tick would report them again.
         """
         state = self.state
-        scopes = {ALL_MODELS, *models, *state.routes, *(group.model for group in state.groups)}
-        scopes.update(name.rsplit("/", 1)[0] for name in state.active_controls)
+        scopes = {
+            ALL_MODELS,
+            *models,
+            *state.published.routes,
+            *(group.model for group in state.groups),
+        }
+        scopes.update(name.rsplit("/", 1)[0] for name in state.declared.controls)
         return {key: one for key, one in self.latest.controls.items() if one.scope in scopes}
 
     def _lag_ms(self) -> dict[str, int]:
@@ -211,8 +216,8 @@ class Loop:
 
         Readers treat the copy as a duplicate.
         """
-        wanted: list[Assignment | Routes] = [*self.state.routes.values()]
-        wanted += self.state.assignments.values()
+        wanted: list[Assignment | Routes] = [*self.state.published.routes.values()]
+        wanted += self.state.published.assignments.values()
         for record in wanted:
             said_ms = self._said_ms.get(_place(record), 0)
             if older_ms is None or said_ms <= older_ms:
@@ -224,7 +229,7 @@ class Loop:
         If another controller wrote it, publish the desired state again, because compaction keeps
         only the last record of a key.
         """
-        token = self.state.leader_token
+        token = self.state.term.leader_token
         if record.leader_token != token and self.leads():
             log.warning("%s %s was written with leader token %d, not %d: overwriting it",
                         *_place(record), record.leader_token, token)  # fmt: skip
@@ -238,9 +243,9 @@ class Loop:
             self._replace(record)
 
     def _replace(self, record: Assignment | Routes) -> None:
-        token = self.state.leader_token
+        token = self.state.term.leader_token
         if isinstance(record, Routes):
-            ours: Assignment | Routes | None = self.state.routes.get(record.model)
+            ours: Assignment | Routes | None = self.state.published.routes.get(record.model)
             # Generation 0, because every later decision for this key has a higher one.
             nothing: Assignment | Routes = replace(
                 record,
@@ -252,7 +257,7 @@ class Loop:
                 split=None,
             )
         else:
-            ours = self.state.assignments.get(record.node)
+            ours = self.state.published.assignments.get(record.node)
             nothing = replace(record, generation=0, leader_token=token, instances=())
         # A term begins by publishing all desired state under its own token, so records with
         # another token belong to an earlier term.

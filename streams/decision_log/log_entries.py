@@ -20,8 +20,9 @@ from autoscaler.state.effects import PublishDecision
 from topics.codec import write_value
 from topics.decisions import Decision
 
-FORM = 2
-"""Version of the line format. Version 1 held reasons only as sentences and cannot be replayed."""
+FORM = 3
+"""Version of the line format. Version 1 held reasons only as sentences, version 2 the state of the
+controller as other values; neither can be replayed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class Facts:
         that tick.
         """
         leads, token, _ = self.leader()
-        if self.last is None or not leads or self.last.after.leader_token != token:
+        if self.last is None or not leads or self.last.after.term.leader_token != token:
             return None
         return self.last
 
@@ -161,7 +161,7 @@ class Facts:
             "writes": self.writes,
             "config": done.cluster.content_hash if done else "",
             "modes": sorted({str(s.mode) for s in done.cluster.services}) if done else [],
-            "held": {name: text(why) for name, why in done.after.active_controls.items()}
+            "held": {name: text(why) for name, why in done.after.declared.controls.items()}
             if done
             else {},
             "lag_ms": dict(done.observation.lag_ms) if done else {},
@@ -249,11 +249,11 @@ def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
     model = state.models[found.model]
     policy, service = done.cluster.policy, done.cluster.service(found.model)
     said = [found.held] if found.is_held else []
-    behind = state.active_controls.get(f"*/{reader_lag.KIND}")
+    behind = state.declared.controls.get(f"*/{reader_lag.KIND}")
     if behind is not None:
         said.append(text(behind))
     for key in (f"{found.model}/{FROZEN_KIND}", f"*/{FROZEN_KIND}", f"{found.model}/freeze"):
-        freeze = state.active_controls.get(key)
+        freeze = state.declared.controls.get(key)
         if freeze is not None:
             said.append(text(freeze))
     since_s = (now_ms - model.hysteresis.last_out_ms) / 1000.0

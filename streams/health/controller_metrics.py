@@ -54,8 +54,10 @@ class Metrics(Collector):
         """Count one tick."""
         self._within[next((k for k, s in enumerate(_BUCKETS_S) if done.cpu_s <= s), -1)] += 1
         self._cpu_s += done.cpu_s
-        if done.after.leader_token != self._token:  # Another leader may have planned meanwhile.
-            self._token = done.after.leader_token
+        if (
+            done.after.term.leader_token != self._token
+        ):  # Another leader may have planned meanwhile.
+            self._token = done.after.term.leader_token
             self._desired.clear()
 
     def text(self) -> bytes:
@@ -179,7 +181,7 @@ class Metrics(Collector):
         declared = {model.model for model in models}
         for series in self._desired:
             if series[0] not in declared and not _is_left_alone(
-                series[0], done.after.active_controls
+                series[0], done.after.declared.controls
             ):
                 self._desired[series] = 0
         for model in models:

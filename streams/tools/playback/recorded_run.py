@@ -116,7 +116,7 @@ class RunRecorder:
             if sample["attained"] is not None and model.demand_req_per_s:
                 self._met += sample["attained"] * model.demand_req_per_s
                 self._ended += model.demand_req_per_s
-        nodes = sum(bool(a.instances) for a in done.after.assignments.values())
+        nodes = sum(bool(a.instances) for a in done.after.published.assignments.values())
         self._of(FLEET, FLEET_SERIES).add(done.now_ms, fleet_sample(status, nodes))
 
     def _of(self, name: str, series: Sequence[str]) -> Columns:

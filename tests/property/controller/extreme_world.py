@@ -21,6 +21,7 @@ from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, no_plan_answer
+from autoscaler.state.controller_state import Term
 from executors.gateway.gateway_metrics import GatewayMetrics as GatewayMetrics
 from executors.gateway.route_table import RouteTable
 from executors.node.node_state import NodeState
@@ -205,7 +206,7 @@ class Controller:
         publisher = SimpleNamespace(put=fleet.write, sent=0, dropped=0)
         desired = published(self.declared, publisher, Seal(Keys(), clock))
         self.loop = Loop(
-            ControllerState(clock.now_ms()),
+            ControllerState(Term(clock.now_ms())),
             self.declared,
             windows,
             self.latest,

@@ -133,4 +133,4 @@ def test_a_leader_continues_a_count_at_its_maximum(topic: str, changes: dict[str
     fleet.write(dataclasses.replace(made, **changes))
     after = survived(fleet, (1, 1, 30))
     assert not after.poison
-    assert after.loop.state.ticked_ms == fleet.now_ms
+    assert after.loop.state.term.ticked_ms == fleet.now_ms

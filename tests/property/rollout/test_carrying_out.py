@@ -28,7 +28,7 @@ from autoscaler.rollout.capacity_and_cost import raw_req_per_s
 from autoscaler.rollout.diff import FreeCapacity, start
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import FleetView, GroupView, Life, ServingGroup
-from autoscaler.state.controller_state import ControllerState, Observation, Pending
+from autoscaler.state.controller_state import ControllerState, Observation, Pending, Term
 from autoscaler.state.model_state import DemandEstimate, ModelState, Target
 from autoscaler.state.model_view import ModelView
 from topics.reason_codes import ReasonCode
@@ -112,7 +112,7 @@ class Case:
                 ready=tuple(COMBOS[g.combo_id] for g in own),
                 nothing_starting=True,
             )
-        state = ControllerState(now_ms)
+        state = ControllerState(Term(now_ms))
         inputs = TickInputs(now_ms, state, Observation(), self.cluster, self.cluster, COMBOS)
         states = {model: view.state for model, view in views.items()}
         return TickFleet(inputs, groups, states, views, sight)

@@ -129,7 +129,7 @@ async def test_a_proposal_is_approved_once_with_name_and_reason() -> None:
         code, said = await command(at, **asked)
         assert code == 409 and "approved already by ann" in said["error"]
         at.run(2)
-        assert at.loop.state.assignments  # The change is applied.
+        assert at.loop.state.published.assignments  # The change is applied.
 
 
 async def test_a_pause_a_freeze_and_a_release_are_written_and_ended() -> None:

@@ -155,7 +155,7 @@ class World:
             dict(self.statuses),
             list(self.decisions),
             self.now_ms,
-            leader_token=self.state.leader_token + 1,
+            leader_token=self.state.term.leader_token + 1,
             next_serial=max((plan.next_serial for plan in self.plans), default=1),
             rates=list(self.rates.values()),
         )

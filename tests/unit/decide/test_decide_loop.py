@@ -153,7 +153,7 @@ def test_full_plans_record_the_request_lengths_that_they_assume() -> None:
     """Later lengths are compared with these."""
     w = world(5.0).run(320)
     assert w.requests(Urgency.FULL)
-    assert w.state.full.lengths == {"chat": w.state.models["chat"].estimate.lengths}
+    assert w.state.full.last.lengths == {"chat": w.state.models["chat"].estimate.lengths}
 
 
 def test_a_promise_that_cannot_be_kept_is_stated_although_demand_is_served() -> None:
@@ -274,7 +274,7 @@ def test_rebuilding_from_nothing_is_a_first_start() -> None:
     """The topics are empty, so no decision is published and no instance is planned."""
     w = world(1.0)
     state = restore(w.cluster, {}, {}, {}, [], T0)
-    assert state.groups == () and state.announce is None and state.next_serial == 1
+    assert state.groups == () and state.term.announce is None and state.numbers.group == 1
 
 
 def test_a_higher_priority_gets_the_last_gpu() -> None:

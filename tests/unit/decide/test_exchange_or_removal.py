@@ -13,7 +13,7 @@ from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.model.tick_fleet import TickFleet, TickInputs
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
-from autoscaler.state.controller_state import ControllerState, Observation
+from autoscaler.state.controller_state import ControllerState, Observation, Term
 from autoscaler.state.model_state import DemandEstimate, Hysteresis, ModelState, Target
 from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
@@ -43,7 +43,7 @@ VIEW = ModelView(
 def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> tuple[ReasonCode, ...]:
     cluster = Cluster((POOL,), (VIEW.service,), VIEW.policy)
     combos = {OLD.id: OLD, NEW.id: NEW}
-    inputs = TickInputs(NOW, ControllerState(NOW), Observation(), cluster, cluster, combos)
+    inputs = TickInputs(NOW, ControllerState(Term(NOW)), Observation(), cluster, cluster, combos)
     fleet = TickFleet(inputs, (), {}, {}, cast(FleetSnapshot, None))
     added, removed = Counter({NEW.id: adds}), Counter({OLD.id: removes})
     kept = scale_in_veto(replace(VIEW, demand=demand), +added, removed, 0.0, fleet)

@@ -160,7 +160,7 @@ def test_a_restarted_controller_without_windows_does_not_scale_in() -> None:
     w.restart_controller()
     w.windows.__init__(1800)  # type: ignore[misc]
     w.run(530)
-    assert [d.kind for d in w.decisions if d.at_ms > w.state.started_ms] == ["rebuilt"]
+    assert [d.kind for d in w.decisions if d.at_ms > w.state.term.started_ms] == ["rebuilt"]
 
 
 def test_surplus_leaves_soon_and_needed_capacity_stays() -> None:

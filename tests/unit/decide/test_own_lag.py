@@ -29,7 +29,7 @@ def test_nodes_whose_statuses_are_unread_are_not_lost() -> None:
     ready, writes = w.ready("chat"), len(w.decisions)
     _unread(w, 900)
     assert w.ready("chat") == ready
-    assert w.state.silent_nodes == frozenset()
+    assert w.state.observed.silent_nodes == frozenset()
     assert not [d for d in w.decisions[writes:] if d.change]
 
 
@@ -37,7 +37,7 @@ def test_the_same_silence_counts_if_the_controller_has_no_lag() -> None:
     w = _steady()
     w.cut.add(SMALL.id)
     w.run(60)
-    assert w.state.silent_nodes
+    assert w.state.observed.silent_nodes
 
 
 def test_a_node_silent_in_the_records_already_read_is_lost_despite_the_lag() -> None:
@@ -51,13 +51,13 @@ def test_a_node_silent_in_the_records_already_read_is_lost_despite_the_lag() -> 
     for second in range(60):
         w.lag_s["status"] = second + 1
         w.tick()
-        assert w.state.silent_nodes == frozenset()
+        assert w.state.observed.silent_nodes == frozenset()
     for _ in range(60):  # From now on it reads at the rate of the topic, with a lag of one minute.
         w.cut.discard(SMALL.id)
         w.tick()
         for name, status in w.statuses.items():
             assert name == node or status.at_ms >= last_ms
-    assert w.state.silent_nodes == {node}
+    assert w.state.observed.silent_nodes == {node}
 
 
 @pytest.mark.parametrize("topic", ["status", "telemetry", "demand"])

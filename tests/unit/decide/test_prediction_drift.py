@@ -121,7 +121,9 @@ def test_start_estimates_are_dropped_once_only_other_combos_run() -> None:
     chat, own = w.state.models["chat"], w.state.groups
 
     def after(groups: tuple[ServingGroup, ...]) -> ModelState:
-        return update_drift(chat, groups, FleetView({}, {}), w.state.combos, w.cluster, w.now_ms)
+        return update_drift(
+            chat, groups, FleetView({}, {}), w.state.evaluated.combos, w.cluster, w.now_ms
+        )
 
     elsewhere = (replace(own[0], combo_id="chat:a1@other"),)
     assert uncertainty(after(())) and uncertainty(after(own[:1]))
@@ -141,7 +143,7 @@ def test_faster_starts_are_marked_and_block_no_scale_in() -> None:
         replace(chat, capacity=replace(chat.capacity, derate=0.5)),
         w.state.groups,
         FleetView({}, {}),
-        w.state.combos,
+        w.state.evaluated.combos,
         w.cluster,
         w.now_ms,
     )

@@ -133,6 +133,6 @@ def test_a_removed_service_publishes_no_new_thresholds() -> None:
         state = restore(left, {}, {"auto": routed}, {}, [], t0, leader_token=2)
         seen = Observation(controls={said.key: said})
         state, effects = decide(state, seen, left, t0 + 1000)
-        assert (state.routes["auto"].split is not None) is paused
+        assert (state.published.routes["auto"].split is not None) is paused
         told = [e.record.model for e in effects if isinstance(e, PublishRoutes)]
         assert ("auto" in told) is not paused

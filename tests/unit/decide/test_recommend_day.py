@@ -81,4 +81,8 @@ def test_a_day_in_mode_recommend_has_no_effects() -> None:
                 w.due.append((w.t_s + 1, effect.request))
     assert set(ports.heard) <= {"PublishDecision", "PublishRates", "SolveRequested"}
     assert recommended >= 5 and not any(applied)
-    assert w.state.groups == () and dict(w.state.assignments) == {} and dict(w.state.routes) == {}
+    assert (
+        w.state.groups == ()
+        and dict(w.state.published.assignments) == {}
+        and dict(w.state.published.routes) == {}
+    )

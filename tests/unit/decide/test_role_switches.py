@@ -260,7 +260,7 @@ def test_a_rolled_back_group_is_routed_again_at_once() -> None:
 
     def observe(x: World) -> None:
         groups.append(len(x.routes["chat"].groups))
-        capacity.append(all(group.combo_id in x.state.combos for group in x.state.groups))
+        capacity.append(all(group.combo_id in x.state.evaluated.combos for group in x.state.groups))
 
     changed(w).run(60, observe)
     assert [group for group in w.state.groups if group.stays]

@@ -33,7 +33,7 @@ from autoscaler.planning.planner_messages import (
 )
 from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.rollout.supply import Supply
-from autoscaler.state.controller_state import ControllerState
+from autoscaler.state.controller_state import ControllerState, Term
 from autoscaler.state.model_state import DemandEstimate, ModelState
 from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import pool, service
@@ -138,7 +138,7 @@ def test_thresholds_are_requested_at_once_and_after_a_shift_of_scores() -> None:
     def fired(
         splits: dict[str, SplitState], counts: dict[int, int], after_s: int = 120
     ) -> list[Reason]:
-        state = ControllerState(NOW, splits=splits)
+        state = ControllerState(Term(NOW), splits=splits)
         demand = {"auto": window_demand(counts)}
         news = TriggerInputs(NOW + after_s * 1000, state, CLUSTER, Supply(), {}, demand=demand)
         return [trigger.why for trigger in fire(news)]

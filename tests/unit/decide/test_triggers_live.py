@@ -299,7 +299,7 @@ def test_the_deletion_of_an_empty_node_triggers_no_plan() -> None:
     w.cut.add(empty)
     at = w.t_s
     w.run(300)
-    assert empty in w.state.silent_nodes
+    assert empty in w.state.observed.silent_nodes
     assert not any(empty in one.names for _, why in full(w, at) for one in why)
 
 

@@ -46,7 +46,7 @@ def test_only_capacity_missing_next_to_unmanaged_servers_is_recommended() -> Non
     enough.run(300)
     assert [d.change for d in recommended(short)] == [((THEIRS, 1),)]
     assert recommended(enough) == []
-    assert not short.state.assignments and not enough.state.assignments
+    assert not short.state.published.assignments and not enough.state.published.assignments
 
 
 def test_stopping_every_unneeded_server_is_recommended_once() -> None:
@@ -84,7 +84,7 @@ def test_unmanaged_servers_of_several_pools_count_with_their_own_hardware() -> N
     assert (shown.unmanaged, shown.ready, shown.ready_req_per_s) == (3, 3, 30.0)
     assert dict(w.state.models["chat"].advisory.recommended) == {THEIRS: 2, theirs: 1}
     assert shown.usd_per_h == sum(
-        n * w.state.combos[i].usd_per_h for i, n in ((THEIRS, 2), (theirs, 1))
+        n * w.state.evaluated.combos[i].usd_per_h for i, n in ((THEIRS, 2), (theirs, 1))
     )
     w.unmanaged["chat"] = {THEIRS: 2}
     w.run(60)
@@ -130,7 +130,7 @@ def test_mode_act_does_not_rely_on_unmanaged_servers() -> None:
     w = beside(3, 20.0)
     w.cluster = _acting(w)
     w.run(200)
-    assert len(w.state.assignments) == 3
+    assert len(w.state.published.assignments) == 3
 
 
 @pytest.mark.parametrize("kind", ["pause", "release"])
@@ -189,7 +189,7 @@ def test_recommended_instances_cost_nothing_but_unmanaged_servers_do() -> None:
     w = beside(2, 20.0)
     w.run(300)
     assert now(w).wanted == 3
-    assert now(w).usd_per_h == 2 * w.state.combos[THEIRS].usd_per_h > 0.0
+    assert now(w).usd_per_h == 2 * w.state.evaluated.combos[THEIRS].usd_per_h > 0.0
 
 
 def test_nothing_is_recommended_until_they_are_counted() -> None:

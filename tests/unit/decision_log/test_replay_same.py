@@ -15,6 +15,7 @@ from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.sketch_cells import CELLS
 from autoscaler.estimate.sketches import SketchSnapshot
 from autoscaler.estimate.window_stats import WindowLengths
+from autoscaler.state.controller_state import Term
 from streams.controller.tick_loop import TickResult
 from streams.decision_log.log_reader import segments
 from streams.decision_log.log_replay import Rerun, rerun
@@ -135,7 +136,7 @@ def test_an_unwritable_folder_does_not_delay_decisions(
 
 @pytest.mark.parametrize("controller", ["team/ctl-1", "a.b:c@d+e_f-1"])
 def test_segments_are_named_after_any_valid_controller_id(tmp_path: Path, controller: str) -> None:
-    log, state = DecisionLog(tmp_path, controller), ControllerState(T0)
+    log, state = DecisionLog(tmp_path, controller), ControllerState(Term(T0))
     log.start()
     log.tick(TickResult(state, state, Observation(), world(5.0, pools=(ONE,)).cluster, T0, (), 0.0))
     log.close(30.0)
@@ -150,7 +151,7 @@ def test_segments_that_another_controller_deletes_meanwhile_cause_no_error(
     (tmp_path / "2-other.jsonl.gz").write_bytes(b"x" * 100)
     there = [tmp_path / "1-gone.jsonl.gz", tmp_path / "2-other.jsonl.gz"]
     monkeypatch.setattr(Path, "glob", lambda *_: iter(there))
-    log, state = DecisionLog(tmp_path, "ctl-1", most_bytes=10), ControllerState(T0)
+    log, state = DecisionLog(tmp_path, "ctl-1", most_bytes=10), ControllerState(Term(T0))
     log.start()
     log.tick(TickResult(state, state, Observation(), world(5.0, pools=(ONE,)).cluster, T0, (), 0.0))
     log.close(30.0)
@@ -163,7 +164,7 @@ def test_a_value_that_cannot_be_written_loses_only_its_tick(
     clock_s = iter(range(0, 1000, 100))
     log = DecisionLog(tmp_path, "ctl-1", monotonic_s=lambda: next(clock_s))
     log.start()
-    state, cluster = ControllerState(T0), world(5.0, pools=(ONE,)).cluster
+    state, cluster = ControllerState(Term(T0)), world(5.0, pools=(ONE,)).cluster
     for second, shape in enumerate(
         (SketchSnapshot(np.zeros(CELLS, np.int64)).sketch("shapes", 0), object(), {})
     ):

@@ -113,7 +113,10 @@ async def test_an_undeclared_model_that_keeps_running_keeps_its_count(
             dataclasses.replace(
                 done,
                 after=dataclasses.replace(
-                    done.after, active_controls={held: Reason(ReasonCode.RELEASED)}
+                    done.after,
+                    declared=dataclasses.replace(
+                        done.after.declared, controls={held: Reason(ReasonCode.RELEASED)}
+                    ),
                 ),
             )
         )

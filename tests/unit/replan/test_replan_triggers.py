@@ -17,7 +17,13 @@ from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.replan.triggers import collect, scope_of
 from autoscaler.rollout.serving_group import Placed, ServingGroup
 from autoscaler.rollout.supply import GoodPrice, Offer, Supply
-from autoscaler.state.controller_state import ControllerState, FullPlans
+from autoscaler.state.controller_state import (
+    ControllerState,
+    Declared,
+    FullPlans,
+    LastRequest,
+    Term,
+)
 from autoscaler.state.model_state import DemandEstimate, ModelState
 from autoscaler.state.model_view import ModelView
 from autoscaler.state.replan_trigger import Trigger, partly_applied
@@ -30,7 +36,9 @@ POOL = pool(usd=8.0)
 WIDER = {"min_instances": 3, "max_instances": 5}
 CLUSTER = Cluster((POOL,), (service("chat"), service("code")), Policy())
 STATE = ControllerState(
-    started_ms=NOW, services={s.model: s for s in CLUSTER.services}, full=FullPlans(asked_ms=(NOW,))
+    term=Term(started_ms=NOW),
+    declared=Declared(services={s.model: s for s in CLUSTER.services}),
+    full=FullPlans(asked_ms=(NOW,)),
 )
 NEWS = TriggerInputs(NOW + 1000, STATE, CLUSTER, Supply(), {})
 
@@ -50,7 +58,7 @@ def test_a_price_is_compared_with_that_of_the_last_plan() -> None:
 
     def priced(usd: float, planned: float = 8.0) -> TriggerInputs:
         supply = Supply(prices={POOL.id: GoodPrice(usd, NOW)})
-        known = replace(STATE, full=FullPlans(usd_per_h={POOL.id: planned}))
+        known = replace(STATE, full=FullPlans(last=LastRequest(usd_per_h={POOL.id: planned})))
         return replace(NEWS, supply=supply, state=known)
 
     assert names(priced(8.0 * 1.19)) == []
@@ -95,7 +103,9 @@ def test_lost_and_returned_nodes_are_one_trigger_each() -> None:
     (trigger,) = collect(replace(NEWS, lost=lost), ())
     named = ("n0", "n1", "n2")
     assert trigger == Trigger((), Reason(ReasonCode.NODE_LOST, "*", named, (5,)))
-    back = replace(NEWS, state=replace(STATE, lost_nodes=frozenset({"n7"})))
+    back = replace(
+        NEWS, state=replace(STATE, observed=replace(STATE.observed, lost_nodes=frozenset({"n7"})))
+    )
     came = Reason(ReasonCode.NODE_BACK, "*", ("n7",), (1,))
     assert [t.why for t in collect(back, ())] == [came]
 
@@ -125,7 +135,9 @@ def test_a_shift_of_request_lengths_triggers_a_full_plan() -> None:
         now = SimpleNamespace(
             state=ModelState(DemandEstimate(Lengths(input_tokens, output_tokens)))
         )
-        known = replace(STATE, full=FullPlans(lengths={"chat": Lengths(6000.0, 150.0)}))
+        known = replace(
+            STATE, full=FullPlans(last=LastRequest(lengths={"chat": Lengths(6000.0, 150.0)}))
+        )
         return replace(NEWS, state=known, views={"chat": cast(ModelView, now)})
 
     assert names(moved(7000.0, 200.0)) == names(moved(6000.0, 200.0)) == []
@@ -142,7 +154,7 @@ def test_more_possible_role_switches_trigger_one_plan() -> None:
     pair, other = f"chat:p1@{POOL.id}+d1@{POOL.id}", f"code:p1@{POOL.id}+d1@{POOL.id}"
 
     def may(count: int, planned: dict[str, int]) -> list[Trigger]:
-        known = replace(STATE, full=FullPlans(switchable=planned))
+        known = replace(STATE, full=FullPlans(last=LastRequest(switchable=planned)))
         return list(collect(replace(NEWS, state=known, switchable={pair: count}), ()))
 
     assert may(1, {pair: 1}) == may(1, {pair: 2}) == []
@@ -227,7 +239,9 @@ def test_a_group_that_left_a_rented_node_triggers_a_consolidation() -> None:
 def test_every_change_of_a_service_triggers_a_plan(
     before: dict[str, Any], now: dict[str, Any], code: ReasonCode
 ) -> None:
-    state = replace(STATE, services={"chat": service("chat", **before)})
+    state = replace(
+        STATE, declared=replace(STATE.declared, services={"chat": service("chat", **before)})
+    )
     cluster = replace(CLUSTER, services=(service("chat", **now),))
     (trigger,) = collect(replace(NEWS, state=state, cluster=cluster), ())
     assert (trigger.why.code, trigger.why.subject) == (code, "chat")

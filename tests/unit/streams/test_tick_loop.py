@@ -339,5 +339,5 @@ def test_controls_of_undeclared_models_cause_no_decision() -> None:
         loop.latest.take(Control(f"m{number}", "pause", True, "ann", "", NOW_MS), number)
     loop.latest.take(Control("tiny", "pause", True, "ann", "", NOW_MS), 1)
     loop.tick(NOW_MS + 1000)
-    assert [one for one in loop.state.active_controls if "pause" in one] == ["tiny/pause"]
+    assert [one for one in loop.state.declared.controls if "pause" in one] == ["tiny/pause"]
     assert len(records.of(Decision)) < 10

@@ -35,7 +35,7 @@ NOW_MS = 1_700_000_000_000
 estate = Estate(2, 60, 2, 8.0, 2)
 estate.declare(2)
 cluster, models = estate.cluster, ["m0", "m1"]
-state = ControllerState(started_ms=NOW_MS)
+state = ControllerState(Term(NOW_MS))
 random = np.random.default_rng(1)
 for second in range(15):
     now_ms = NOW_MS + 1000 * second
