@@ -22,7 +22,7 @@ from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.supply import Supply
 from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.model_state import ModelState
-from autoscaler.state.model_view import ModelView
+from autoscaler.state.model_view import ModelView, ObservedServing
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,12 @@ def _view(
     )
     routes = inputs.state.published.routes.get(service.model)
     view = ModelView(
+        serving=ObservedServing(
+            ready=tuple(combos[g.combo_id] for g in ready if g.combo_id in combos),
+            nothing_starting=settled,
+            requests_in_engines=held,
+            route_generation=routes.generation if routes else 0,
+        ),
         service=service,
         policy=inputs.cluster.policy,
         now_ms=inputs.now_ms,
@@ -165,10 +171,6 @@ def _view(
         demand=inputs.observation.demand.get(service.model, UNKNOWN_DEMAND),
         groups=count,
         raw_req_per_s=raw,
-        ready=tuple(combos[g.combo_id] for g in ready if g.combo_id in combos),
-        nothing_starting=settled,
-        requests_in_engines=held,
-        route_generation=routes.generation if routes else 0,
         frozen=inputs.frozen.get(service.model),
         routed=inputs.routed.get(service.model),
     )

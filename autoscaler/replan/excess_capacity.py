@@ -18,6 +18,9 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
         if before is None or view.state.target.req_per_s >= before.target.req_per_s:
             continue
         spare = view.planned_req_per_s - view.state.target.req_per_s
-        smallest = min((combo.req_per_s for combo in view.ready), default=0.0)
-        if view.ready and spare >= smallest * view.service.utilization * view.state.capacity.derate:
+        smallest = min((combo.req_per_s for combo in view.serving.ready), default=0.0)
+        if (
+            view.serving.ready
+            and spare >= smallest * view.service.utilization * view.state.capacity.derate
+        ):
             yield Trigger((model,), Reason(ReasonCode.EXCESS, model))

@@ -39,7 +39,7 @@ def update_derating(view: ModelView) -> ModelState:
     state, now_ms = view.state, view.now_ms
     settle_ms = view.policy.local_window_s * 1000
     calm = (
-        view.nothing_starting
+        view.serving.nothing_starting
         and state.capacity.settled_ms
         and now_ms - state.capacity.settled_ms >= 2 * settle_ms
     )
@@ -108,7 +108,7 @@ def misses_beyond_chance(view: ModelView) -> bool:
     not help there, and False if no combo meets the SLO.
     """
     seen, planned = view.demand.local, view.planned_req_per_s
-    if not isinstance(seen, Stats) or not any(combo.meets_slo for combo in view.ready):
+    if not isinstance(seen, Stats) or not any(combo.meets_slo for combo in view.serving.ready):
         return False
     if planned <= 0.0 or not LOADED * planned <= seen.req_per_s <= planned:
         return False
@@ -123,8 +123,10 @@ def misses_beyond_chance(view: ModelView) -> bool:
 def _concurrency(view: ModelView) -> float:
     """Requests that one instance serves at the same time at the load of the local window, by
     Little's law. Waiting requests do not count."""
-    together = expected_in_flight(view.demand.req_per_s, view.ready, view.state.estimate.lengths)
-    return together / max(1, sum(_decode_instances(combo) for combo in view.ready))
+    together = expected_in_flight(
+        view.demand.req_per_s, view.serving.ready, view.state.estimate.lengths
+    )
+    return together / max(1, sum(_decode_instances(combo) for combo in view.serving.ready))
 
 
 def _decode_instances(combo: Combo) -> int:

@@ -18,13 +18,13 @@ REMEMBER_MS = 20_000
 
 def propose(view: ModelView) -> TargetProposal | None:
     """The rate that the requests in flight imply, at most the upper bound of the measured rate."""
-    if not view.nothing_starting or not view.ready or is_draining(view):
+    if not view.serving.nothing_starting or not view.serving.ready or is_draining(view):
         return None
     rate = sizing_rate(view.demand, view.policy)
     recent = max(rate.req_per_s, view.demand.req_per_s)
     highest = max(rate.high_req_per_s, recent)
     found = detect_overload(
-        view.demand.in_flight, recent, highest, view.ready, view.state.estimate.lengths
+        view.demand.in_flight, recent, highest, view.serving.ready, view.state.estimate.lengths
     )
     if found is None or found.req_per_s <= view.planned_req_per_s:
         return None

@@ -140,7 +140,7 @@ def stale_evidence(view: ModelView) -> Reason | None:
     if is_stale(view.demand):
         return Reason(ReasonCode.TELEMETRY_STALE)
     return missing_evidence(
-        view.demand, view.policy, view.route_generation, view.requests_in_engines
+        view.demand, view.policy, view.serving.route_generation, view.serving.requests_in_engines
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.combo import Combo
@@ -18,13 +18,24 @@ IDLE_RATE = 1e-3  # requests/s; the target of an almost idle model
 
 
 @dataclass(frozen=True, slots=True)
+class ObservedServing:
+    """The observed instances and routes of one model. ready: combos with all instances ready.
+    nothing_starting: whether no instance is starting. requests_in_engines: as reported by engines.
+    route_generation: of the published routes, 0 without routes."""
+
+    ready: tuple[Combo, ...] = ()
+    nothing_starting: bool = False
+    requests_in_engines: int = 0
+    route_generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelView:
     """One model at this moment. groups: number of planned combos; raw_req_per_s: their raw
     capacity, including starting instances. In modes that do not act, both describe the
-    recommendation. ready: combos with all instances ready. nothing_starting: whether no instance is
-    starting. requests_in_engines: as reported by engines. frozen: the reason why nothing may be
-    removed now, None if removals are allowed. An open proposal counts as applied. routed: traffic
-    through a service that routes to several models.
+    recommendation. frozen: the reason why nothing may be removed now, None if removals are allowed.
+    An open proposal counts as applied. routed: traffic through a service that routes to several
+    models.
     """
 
     service: Service
@@ -35,10 +46,7 @@ class ModelView:
     demand: ModelDemand
     groups: int = 0
     raw_req_per_s: float = 0.0
-    ready: tuple[Combo, ...] = ()
-    nothing_starting: bool = False
-    requests_in_engines: int = 0
-    route_generation: int = 0
+    serving: ObservedServing = field(default_factory=ObservedServing)
     frozen: Reason | None = None
     routed: RoutedTraffic | None = None
 

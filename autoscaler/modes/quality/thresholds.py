@@ -208,7 +208,7 @@ def _decision(route: QualityRoute, chosen: ChosenSplit, cluster: Cluster, now_ms
 
 
 def _is_ready(view: ModelView) -> bool:
-    ready = sum(combo.req_per_s for combo in view.ready)
+    ready = sum(combo.req_per_s for combo in view.serving.ready)
     held = ready * view.service.utilization * view.state.capacity.derate
     return held >= view.state.target.req_per_s * (1.0 - SLIVER)
 

@@ -30,7 +30,7 @@ from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import FleetView, GroupView, Life, ServingGroup
 from autoscaler.state.controller_state import ControllerState, Observation, Pending, Term
 from autoscaler.state.model_state import DemandEstimate, ModelState, Target
-from autoscaler.state.model_view import ModelView
+from autoscaler.state.model_view import ModelView, ObservedServing
 from topics.reason_codes import ReasonCode
 
 GPU = catalog.gpu("L40S")
@@ -99,6 +99,9 @@ class Case:
             own = [g for g in groups if g.model == one.model and g.counts]
             seen = Stats(120, 0, 600, 600, 0, 0, 600, 5.0, None, None, None, None)
             views[one.model] = ModelView(
+                serving=ObservedServing(
+                    ready=tuple(COMBOS[g.combo_id] for g in own), nothing_starting=True
+                ),
                 service=one,
                 policy=self.cluster.policy,
                 now_ms=now_ms,
@@ -109,8 +112,6 @@ class Case:
                 demand=ModelDemand(local=seen),
                 groups=len(own),
                 raw_req_per_s=raw_req_per_s(own, COMBOS),
-                ready=tuple(COMBOS[g.combo_id] for g in own),
-                nothing_starting=True,
             )
         state = ControllerState(Term(now_ms))
         inputs = TickInputs(now_ms, state, Observation(), self.cluster, self.cluster, COMBOS)

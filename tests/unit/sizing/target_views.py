@@ -8,7 +8,7 @@ from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import Stats
 from autoscaler.state.model_state import Capacity, DemandEstimate, ModelState, Target
-from autoscaler.state.model_view import ModelView
+from autoscaler.state.model_view import ModelView, ObservedServing
 from tests.unit.decide.decide_catalogue import BUCKET, pool, service, simple
 
 T0 = 1_700_000_000_000
@@ -32,6 +32,9 @@ def view(demand: ModelDemand, planned: float = 8.0, **changes: object) -> ModelV
         capacity=Capacity(settled_ms=T0 - 3_600_000),
     )
     made = ModelView(
+        serving=ObservedServing(
+            ready=(replace(TEN, req_per_s=max(planned, 1e-9) / 0.8),), nothing_starting=True
+        ),
         service=service(),
         policy=POLICY,
         now_ms=T0,
@@ -40,7 +43,5 @@ def view(demand: ModelDemand, planned: float = 8.0, **changes: object) -> ModelV
         demand=demand,
         groups=1,
         raw_req_per_s=planned / 0.8,
-        ready=(replace(TEN, req_per_s=max(planned, 1e-9) / 0.8),),
-        nothing_starting=True,
     )
     return replace(made, **changes)  # type: ignore[arg-type]

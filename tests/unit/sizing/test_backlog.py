@@ -23,7 +23,7 @@ def piled(times: float, req_per_s: int = 8, planned: float = 7.9) -> ModelView:
     local = stats(req_per_s * 120, 120)
     demand = ModelDemand(recent, local, blocks=((10, req_per_s * 10),) * 12)
     found = view(demand, planned)
-    expected = expected_in_flight(req_per_s, found.ready, found.state.estimate.lengths)
+    expected = expected_in_flight(req_per_s, found.serving.ready, found.state.estimate.lengths)
     seen = GatewayReport("a", "boot", T0, round(times * expected), 0)
     return replace(found, demand=replace(demand, gateways=(seen,)))
 
@@ -57,8 +57,11 @@ def test_a_shrinking_queue_raises_no_target() -> None:
 
 
 def test_a_backlog_during_a_start_raises_no_target() -> None:
-    assert propose(replace(piled(4.0), nothing_starting=False)) is None
-    assert propose(replace(piled(4.0), ready=())) is None
+    assert (
+        propose(replace(piled(4.0), serving=replace(piled(4.0).serving, nothing_starting=False)))
+        is None
+    )
+    assert propose(replace(piled(4.0), serving=replace(piled(4.0).serving, ready=()))) is None
 
 
 def test_slow_engines_with_enough_capacity_raise_no_target() -> None:

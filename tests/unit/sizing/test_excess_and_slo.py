@@ -257,10 +257,15 @@ def test_misses_of_one_batch_are_not_independent() -> None:
     evidence.
     """
     seen = view(misses(0.15))
-    (one,) = seen.ready
+    (one,) = seen.serving.ready
     shared = tuple(one.scaled_to(one.req_per_s / 20) for _ in range(20))
     assert capacity_derating.update_derating(seen).capacity.derate == 1.0
-    assert capacity_derating.update_derating(replace(seen, ready=shared)).capacity.derate < 1.0
+    assert (
+        capacity_derating.update_derating(
+            replace(seen, serving=replace(seen.serving, ready=shared))
+        ).capacity.derate
+        < 1.0
+    )
 
 
 @pytest.mark.parametrize("load", [3.0, 9.0])
@@ -285,8 +290,13 @@ def test_misses_do_not_derate_twice_within_four_minutes_nor_below_one_half() -> 
 def test_misses_of_instances_that_cannot_meet_the_slo_are_ignored() -> None:
     """No additional capacity would help."""
     seen = view(misses(0.5))
-    hopeless = tuple(replace(combo, meets_slo=False) for combo in seen.ready)
-    assert capacity_derating.update_derating(replace(seen, ready=hopeless)).capacity.derate == 1.0
+    hopeless = tuple(replace(combo, meets_slo=False) for combo in seen.serving.ready)
+    assert (
+        capacity_derating.update_derating(
+            replace(seen, serving=replace(seen.serving, ready=hopeless))
+        ).capacity.derate
+        == 1.0
+    )
 
 
 @pytest.mark.parametrize(
