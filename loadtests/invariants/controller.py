@@ -117,7 +117,9 @@ class Controller:
         self.election = Election(f"{name}-{life}")
         self.solver = SimSolver(process, rng)
         self.windows = TelemetryWindows(cluster().policy.global_window_s)
-        known = DeclaredNames(cluster, self.latest.assignments, self.latest.undeclared)
+        known = DeclaredNames(
+            cluster, self.latest.desired.assignments, self.latest.dropped.undeclared
+        )
         self._count = gateways_sink(self.windows, {}, lambda: self.loop.pace.fresh.set(), known)
         self.poison = 0
         producer = SimLeaderProducer(log, link)

@@ -44,7 +44,12 @@ def read_running(broker: str, prefix: str, cluster: Cluster) -> Running:
         raise UserError(f"--broker {broker}: {error or 'no answer in time'}") from error
     now_ms = time.time_ns() // 1_000_000
     state = restore(
-        cluster, latest.assignments, latest.routes, latest.statuses, latest.decisions, now_ms
+        cluster,
+        latest.desired.assignments,
+        latest.desired.routes,
+        latest.statuses,
+        latest.decisions,
+        now_ms,
     )
     counts: Counter[str] = Counter(
         group.combo_id for group in state.groups if group.life is Life.ACTIVE

@@ -151,7 +151,7 @@ async def run_controller(
     bury = DeadLetters(outbox, latest, options.controller_id, seat.leads)
     windows = TelemetryWindows(config.cluster.policy.global_window_s)
     declared = DeclaredCluster(config, latest)
-    known = DeclaredNames(declared, latest.assignments, latest.undeclared)
+    known = DeclaredNames(declared, latest.desired.assignments, latest.dropped.undeclared)
     desired = published(declared, outbox, seal)
     solver = Solver(solver_argv())
     loop = Loop(
@@ -171,7 +171,7 @@ async def run_controller(
         provisioner = Provisioner(
             config.provision,
             declared,
-            latest.assignments,
+            latest.desired.assignments,
             latest.statuses,
             lambda: seat.leads() and _acts(declared()),
             clock.now_ms,
@@ -195,7 +195,7 @@ async def run_controller(
         control_record_handler(latest, election, clock, loop.overwrite, alerts.take, known),
         latest.drop,
         bury,
-        lambda: [node for node, desired in latest.assignments.items() if desired.instances],
+        lambda: [node for node, desired in latest.desired.assignments.items() if desired.instances],
         found.embedded,
         verifier=verifier,
         on_forged=loop.overwrite_forged,

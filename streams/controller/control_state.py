@@ -50,112 +50,42 @@ class RecordRefused(Exception):
 
 
 @dataclass(slots=True)
-class ControlState:
-    """Latest records by key. claimed: the highest leader token in any claim.
-
-    statuses, assignments: by node; routes: by model; rates: by model and hour; nodes_obtainable,
-    usd_per_node_h: by pool.
+class DesiredRecords:
+    """Assignments by node and routes by model. claimed: the highest leader token in any claim.
 
     beyond: assignments and routes with a token that no leader has claimed, by (type, key) and then
     by token. They are kept until a claim arrives. If claims are lost, a forged record with a higher
     token does not hide the true one. Eight forged records with lower tokens evict it, but
     signatures prevent forged records.
-
-    dead: (topic, partition, offset) of records with a dead letter, at least the last 10,000, in
-    order. buried: total number of these records. decisions: the last 2000.
-
-    services: by model, as declared on the topic. withdrawn: models whose service was withdrawn on
-    the topic. controls: the latest operator command of each key, and at least the last 1000
-    verdicts. alerts: alerts not yet returned by `take_alerts`. unmanaged: by model and combo,
-    number of servers that Shoal did not start. undeclared: number of records dropped for undeclared
-    names, by topic. refused: by model, the reason why its latest declaration on the topic is
-    invalid. The previous declaration then stays in force.
     """
 
-    statuses: dict[str, Status] = field(default_factory=dict)
     assignments: dict[str, Assignment] = field(default_factory=dict)
     routes: dict[str, Routes] = field(default_factory=dict)
-    decisions: list[Decision] = field(default_factory=list)
-    nodes_obtainable: dict[str, Availability] = field(default_factory=dict)
-    usd_per_node_h: dict[str, Price] = field(default_factory=dict)
-    services: dict[str, DeclaredService] = field(default_factory=dict)
-    withdrawn: set[str] = field(default_factory=set)
-    controls: dict[str, Control] = field(default_factory=dict)
-    alerts: list[Alert] = field(default_factory=list)
-    engines: dict[str, EngineView] = field(default_factory=dict)
-    unmanaged: dict[str, Mapping[str, int]] = field(default_factory=dict)
-    beyond: dict[tuple[str, str], dict[int, Assignment | Routes]] = field(default_factory=dict)
     claimed: int = 0
-    plan_number: int = 0
-    next_serial: int = 1
-    rates: dict[str, RateHour] = field(default_factory=dict)
-    dead: dict[tuple[str, int, int], None] = field(default_factory=dict)
-    buried: int = 0
-    undeclared: Counter[str] = field(default_factory=Counter)
-    refused: dict[str, str] = field(default_factory=dict)
+    beyond: dict[tuple[str, str], dict[int, Assignment | Routes]] = field(default_factory=dict)
 
-    def take(self, record: Any, offset: int) -> None:
-        """Store `record`, which was read at `offset` of its partition."""
-        if isinstance(record, Status):
-            self.statuses[record.node] = record
-        elif isinstance(record, Assignment):
-            self._desired(self.assignments, record.node, record)
-        elif isinstance(record, Routes):
-            self._desired(self.routes, record.model, record)
-        elif isinstance(record, Decision):
-            self.decisions.append(record)
-            if len(self.decisions) > 2 * _KEPT_DECISIONS:
-                del self.decisions[:-_KEPT_DECISIONS]
-        elif isinstance(record, Leadership):
-            self._claim(token_of(record, offset))
-        elif isinstance(record, PlanRecord):
-            if max(record.number, record.next_serial) <= MAX_RESTORED_COUNT:
-                self.plan_number = max(self.plan_number, record.number)
-                self.next_serial = max(self.next_serial, record.next_serial)
-        elif isinstance(record, RateHour):
-            self.rates[record.key] = record
-        elif isinstance(record, Availability):
-            self.nodes_obtainable[record.pool] = record
-        elif isinstance(record, Price):
-            self.usd_per_node_h[record.pool] = record
-        elif isinstance(record, DeclaredService):
-            self.services[record.model] = record
-            self.withdrawn.discard(record.model)
-        elif isinstance(record, Control):
-            self._control(record)
-        elif isinstance(record, Alert):
-            self.alerts.append(record)
-            del self.alerts[:-_KEPT_ALERTS]
-        elif isinstance(record, DeadLetter):
-            self.bury((record.topic, record.partition, record.offset))
-
-    def _control(self, record: Control) -> None:
-        self.controls.pop(record.key, None)
-        self.controls[record.key] = record  # the newest key is last
-        if record.kind != "verdict" or len(self.controls) <= 2 * _KEPT_VERDICTS:
-            return
-        verdicts = [key for key, control in self.controls.items() if control.kind == "verdict"]
-        if len(verdicts) > 2 * _KEPT_VERDICTS:
-            for key in verdicts[:-_KEPT_VERDICTS]:
-                del self.controls[key]
-
-    def _claim(self, token: int) -> None:
+    def claim(self, token: int) -> None:
+        """Apply a leader's claim to `token`, and the records that waited for it."""
         if token <= self.claimed:
             return
         self.claimed = token
         for key, aside in list(self.beyond.items()):
             for of in sorted(of for of in aside if of <= token):
-                self.take(aside.pop(of), 0)
+                self.take(aside.pop(of))
             if not aside:
                 del self.beyond[key]
 
-    def _desired(self, kept: dict[str, Any], key: str, record: Assignment | Routes) -> None:
+    def take(self, record: Assignment | Routes) -> None:
         """Keep `record` unless a later one is stored.
 
         Records are ordered by (token, generation). Their order in the topic does not count, because
         the last record of a key may be a late write of a former leader. A forged token can have any
         value.
         """
+        kept: dict[str, Any] = self.routes
+        if isinstance(record, Assignment):
+            kept = self.assignments
+        key = record.node if isinstance(record, Assignment) else record.model
         if record.leader_token > self.claimed:
             aside = self.beyond.setdefault((type(record).__name__, key), {})
             before = aside.get(record.leader_token)
@@ -168,6 +98,119 @@ class ControlState:
         if known is None or _order(record) >= _order(known):
             kept[key] = record
 
+
+@dataclass(slots=True)
+class SupplyRecords:
+    """Offers and prices, by pool."""
+
+    nodes_obtainable: dict[str, Availability] = field(default_factory=dict)
+    usd_per_node_h: dict[str, Price] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ServiceRecords:
+    """Services as declared on the topic, by model. withdrawn: models whose service was withdrawn.
+    refused: by model, the reason why its latest declaration is invalid. The previous declaration
+    then stays in force."""
+
+    services: dict[str, DeclaredService] = field(default_factory=dict)
+    withdrawn: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LastNumbers:
+    """Highest numbers in plan records. plan: of a plan; serial: of the next group."""
+
+    plan: int = 0
+    serial: int = 1
+
+
+@dataclass(slots=True)
+class DroppedRecords:
+    """Records that were not applied. dead: (topic, partition, offset) of records with a dead
+    letter, at least the last 10,000, in order. buried: total number of these records. undeclared:
+    number of records dropped for undeclared names, by topic."""
+
+    dead: dict[tuple[str, int, int], None] = field(default_factory=dict)
+    buried: int = 0
+    undeclared: Counter[str] = field(default_factory=Counter)
+
+    def bury(self, place: tuple[str, int, int]) -> None:
+        """Record that the record at `place` (topic, partition, offset) has a dead letter."""
+        self.buried += place not in self.dead
+        self.dead[place] = None
+        if len(self.dead) > 2 * KEPT_DEAD:
+            for oldest in list(self.dead)[:KEPT_DEAD]:
+                del self.dead[oldest]
+
+
+@dataclass(slots=True)
+class ControlState:
+    """Latest records by key.
+
+    statuses: by node; rates: by model and hour. decisions: the last 2000. controls: the latest
+    operator command of each key, and at least the last 1000 verdicts. alerts: alerts not yet
+    returned by `take_alerts`. unmanaged: by model and combo, number of servers that Shoal did not
+    start.
+    """
+
+    statuses: dict[str, Status] = field(default_factory=dict)
+    desired: DesiredRecords = field(default_factory=DesiredRecords)
+    decisions: list[Decision] = field(default_factory=list)
+    supply: SupplyRecords = field(default_factory=SupplyRecords)
+    declared: ServiceRecords = field(default_factory=ServiceRecords)
+    controls: dict[str, Control] = field(default_factory=dict)
+    alerts: list[Alert] = field(default_factory=list)
+    engines: dict[str, EngineView] = field(default_factory=dict)
+    unmanaged: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    rates: dict[str, RateHour] = field(default_factory=dict)
+    numbers: LastNumbers = field(default_factory=LastNumbers)
+    dropped: DroppedRecords = field(default_factory=DroppedRecords)
+
+    def take(self, record: Any, offset: int) -> None:
+        """Store `record`, which was read at `offset` of its partition."""
+        if isinstance(record, Status):
+            self.statuses[record.node] = record
+        elif isinstance(record, (Assignment, Routes)):
+            self.desired.take(record)
+        elif isinstance(record, Decision):
+            self.decisions.append(record)
+            if len(self.decisions) > 2 * _KEPT_DECISIONS:
+                del self.decisions[:-_KEPT_DECISIONS]
+        elif isinstance(record, Leadership):
+            self.desired.claim(token_of(record, offset))
+        elif isinstance(record, PlanRecord):
+            if max(record.number, record.next_serial) <= MAX_RESTORED_COUNT:
+                self.numbers.plan = max(self.numbers.plan, record.number)
+                self.numbers.serial = max(self.numbers.serial, record.next_serial)
+        elif isinstance(record, RateHour):
+            self.rates[record.key] = record
+        elif isinstance(record, Availability):
+            self.supply.nodes_obtainable[record.pool] = record
+        elif isinstance(record, Price):
+            self.supply.usd_per_node_h[record.pool] = record
+        elif isinstance(record, DeclaredService):
+            self.declared.services[record.model] = record
+            self.declared.withdrawn.discard(record.model)
+        elif isinstance(record, Control):
+            self._control(record)
+        elif isinstance(record, Alert):
+            self.alerts.append(record)
+            del self.alerts[:-_KEPT_ALERTS]
+        elif isinstance(record, DeadLetter):
+            self.dropped.bury((record.topic, record.partition, record.offset))
+
+    def _control(self, record: Control) -> None:
+        self.controls.pop(record.key, None)
+        self.controls[record.key] = record  # the newest key is last
+        if record.kind != "verdict" or len(self.controls) <= 2 * _KEPT_VERDICTS:
+            return
+        verdicts = [key for key, control in self.controls.items() if control.kind == "verdict"]
+        if len(verdicts) > 2 * _KEPT_VERDICTS:
+            for key in verdicts[:-_KEPT_VERDICTS]:
+                del self.controls[key]
+
     def take_engines(self) -> dict[str, EngineView]:
         """Engine observations that arrived since the last call, by model."""
         found, self.engines = self.engines, {}
@@ -178,26 +221,18 @@ class ControlState:
         found, self.alerts = tuple(self.alerts), []
         return found
 
-    def bury(self, place: tuple[str, int, int]) -> None:
-        """Record that the record at `place` (topic, partition, offset) has a dead letter."""
-        self.buried += place not in self.dead
-        self.dead[place] = None
-        if len(self.dead) > 2 * KEPT_DEAD:
-            for oldest in list(self.dead)[:KEPT_DEAD]:
-                del self.dead[oldest]
-
     def drop(self, topic: str, key: str) -> None:
         """Apply a tombstone: remove the record with `key` of `topic`."""
         if topic == "services":
-            self.services.pop(key, None)
-            self.withdrawn.add(key)
+            self.declared.services.pop(key, None)
+            self.declared.withdrawn.add(key)
             return
         kept: dict[str, dict[str, Any]] = {
             "status": self.statuses,
-            "assignments": self.assignments,
-            "routes": self.routes,
-            "supply.availability": self.nodes_obtainable,
-            "supply.prices": self.usd_per_node_h,
+            "assignments": self.desired.assignments,
+            "routes": self.desired.routes,
+            "supply.availability": self.supply.nodes_obtainable,
+            "supply.prices": self.supply.usd_per_node_h,
             "controls": self.controls,
             "rates": self.rates,
         }

@@ -39,6 +39,6 @@ class DeadLetters:
         """Write the pending dead letters that no other controller has written."""
         while self._waiting:
             poison = self._waiting.popleft()
-            if poison.place not in self._latest.dead:
-                self._latest.bury(poison.place)
+            if poison.place not in self._latest.dropped.dead:
+                self._latest.dropped.bury(poison.place)
                 self._outbox.put(poison.letter(self._reader))

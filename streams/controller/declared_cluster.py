@@ -37,7 +37,7 @@ class DeclaredCluster:
 
     def __call__(self) -> Cluster:
         """The current declared cluster."""
-        records, gone = self._latest.services, frozenset(self._latest.withdrawn)
+        records, gone = self._latest.declared.services, frozenset(self._latest.declared.withdrawn)
         new = [r for model, r in records.items() if self._read.get(model) is not r]
         if not new and gone == self._gone:
             return self._cluster
@@ -45,7 +45,7 @@ class DeclaredCluster:
             self._take(record)
         for model in gone - self._gone:
             self._absent.add(model)
-            self._latest.refused.pop(model, None)
+            self._latest.declared.refused.pop(model, None)
         self._gone = gone
         self._cluster = self._joined()
         return self._cluster
@@ -53,7 +53,7 @@ class DeclaredCluster:
     def _take(self, record: DeclaredService) -> None:
         model = record.model
         self._read[model] = record
-        refused = self._latest.refused
+        refused = self._latest.declared.refused
         try:
             service = parse_service(self._config, model, record.declared)
             check_decidable(

@@ -102,14 +102,14 @@ class Terms:
         loop.begin(
             restore(
                 loop.declared(),
-                latest.assignments,
-                latest.routes,
+                latest.desired.assignments,
+                latest.desired.routes,
                 latest.statuses,
                 latest.decisions,
                 loop.clock.now_ms(),
                 leader_token=token,
-                plan_number=latest.plan_number,
-                next_serial=latest.next_serial,
+                plan_number=latest.numbers.plan,
+                next_serial=latest.numbers.serial,
                 rates=latest.rates.values(),
                 full_ms=loop.state.full.asked_ms,
             )

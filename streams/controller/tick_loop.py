@@ -118,8 +118,8 @@ class Loop:
         observation = Observation(
             demand=observe_demand(self.windows, models, cluster.policy, now_ms),
             statuses=dict(self.latest.statuses),
-            availability=dict(self.latest.nodes_obtainable),
-            prices=dict(self.latest.usd_per_node_h),
+            availability=dict(self.latest.supply.nodes_obtainable),
+            prices=dict(self.latest.supply.usd_per_node_h),
             answers=answers,
             alerts=self.latest.take_alerts(),
             engines=self.latest.take_engines(),

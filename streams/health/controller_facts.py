@@ -165,8 +165,8 @@ class Facts:
             if done
             else {},
             "lag_ms": dict(done.observation.lag_ms) if done else {},
-            "refused": dict(self.loop.latest.refused),
-            "undeclared": dict(self.loop.latest.undeclared),
+            "refused": dict(self.loop.latest.declared.refused),
+            "undeclared": dict(self.loop.latest.dropped.undeclared),
             "pools": [pool.id for pool in done.cluster.pools] if done else [],
             "supply_age_s": self.supply_age_s(),
             "usd_per_h": now.usd_per_h if now else None,

@@ -109,10 +109,10 @@ class Metrics(Collector):
             [((result,), float(getattr(windows, result))) for result in results],
         )
         yield "shoal_lag_records", [((t,), float(n)) for t, n in sorted(self._behind().items())]
-        yield "shoal_dead_letters_total", [((), float(loop.latest.buried))]
-        undeclared = sorted(loop.latest.undeclared.items())
+        yield "shoal_dead_letters_total", [((), float(loop.latest.dropped.buried))]
+        undeclared = sorted(loop.latest.dropped.undeclared.items())
         yield "shoal_undeclared_records_total", [((t,), float(n)) for t, n in undeclared]
-        yield "shoal_refused_declarations", [((), float(len(loop.latest.refused)))]
+        yield "shoal_refused_declarations", [((), float(len(loop.latest.declared.refused)))]
         refused = sorted(facts.refused().items())
         yield (
             "shoal_refused_records_total",

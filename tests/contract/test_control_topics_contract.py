@@ -118,7 +118,7 @@ async def test_a_start_decodes_the_last_records_of_each_key_only(
         take,
         latest.drop,
         lambda _poison: None,
-        lambda: [node for node, record in latest.assignments.items() if record.instances],
+        lambda: [node for node, record in latest.desired.assignments.items() if record.instances],
         found.embedded,
         topics=[LEADERSHIP, ASSIGNMENTS, STATUS],
     )

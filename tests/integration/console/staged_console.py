@@ -22,7 +22,7 @@ from streams.console.cpu_allowance import CpuAllowance
 from streams.console.history import FINE_MS, FLEET, Sample
 from streams.console.operator_endpoint import OperatorEndpoint
 from streams.console.reasons_on_demand import ReasonsOnDemand
-from streams.controller.control_state import ControlState
+from streams.controller.control_state import ControlState, DesiredRecords
 from streams.health.alert_webhook import Webhook
 from streams.health.controller_facts import Facts, Identity
 from streams.health.controller_metrics import Metrics
@@ -210,7 +210,7 @@ class _Loop:
 
 
 def _made(stage: Stage, token: str, port: int) -> tuple[StagedFeed, HealthServer, ControlState]:
-    latest = ControlState(claimed=9)
+    latest = ControlState(desired=DesiredRecords(claimed=9))
     loop = _Loop(stage, latest)
     loop.clock = replace(loop.clock, time_base=TimeBase(1.0, stage.now_ms, loop.clock.mono_ns()))
     facts = Facts(Identity("ctl-1", "b:1", "shoal.", True, True), loop,  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ async def test_a_trace_leads_from_the_decision_to_the_ready_instance(
         at.loop.traced = DecisionSpans(deciding).traced
         at.run(3)
         decision = next(one for one in at.loop.latest.decisions if one.change)
-        node, assignment = next(iter(at.loop.latest.assignments.items()))
+        node, assignment = next(iter(at.loop.latest.desired.assignments.items()))
     assert decision.trace and assignment.trace.split("-")[1] == decision.trace.split("-")[1]
     one = InstanceRecord(assignment.instances[0], InstanceState.STARTING, 0, launched_ms=2000)
     before = NodeState(node, assignment.pool, assignment)

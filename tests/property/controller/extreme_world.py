@@ -202,7 +202,9 @@ class Controller:
         )
         self.declared = DeclaredCluster(fleet.config, self.latest)
         windows = TelemetryWindows(fleet.config.cluster.policy.global_window_s)
-        known = DeclaredNames(self.declared, self.latest.assignments, self.latest.undeclared)
+        known = DeclaredNames(
+            self.declared, self.latest.desired.assignments, self.latest.dropped.undeclared
+        )
         publisher = SimpleNamespace(put=fleet.write, sent=0, dropped=0)
         desired = published(self.declared, publisher, Seal(Keys(), clock))
         self.loop = Loop(
@@ -264,14 +266,14 @@ class Controller:
         self.loop.begin(
             restore(
                 self.declared(),
-                latest.assignments,
-                latest.routes,
+                latest.desired.assignments,
+                latest.desired.routes,
                 latest.statuses,
                 latest.decisions,
                 self.fleet.now_ms,
-                leader_token=max(latest.claimed, self._token),
-                plan_number=latest.plan_number,
-                next_serial=latest.next_serial,
+                leader_token=max(latest.desired.claimed, self._token),
+                plan_number=latest.numbers.plan,
+                next_serial=latest.numbers.serial,
                 rates=latest.rates.values(),
             )
         )

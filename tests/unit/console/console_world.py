@@ -17,7 +17,7 @@ from streams.console.console_feed import ConsoleFeed
 from streams.console.console_routes import ConsoleRoutes
 from streams.console.operator_endpoint import OperatorEndpoint
 from streams.console.reasons_on_demand import ReasonsOnDemand
-from streams.controller.control_state import ControlState
+from streams.controller.control_state import ControlState, DesiredRecords
 from streams.controller.tick_loop import Loop, Ports
 from streams.health.alert_webhook import Webhook
 from streams.health.controller_facts import Facts, Identity
@@ -92,7 +92,7 @@ async def world(
     mode: Mode = Mode.APPROVE,
 ) -> AsyncIterator[World]:
     """A world with a listening server. Its feed has no task; tests call `feed.step()`."""
-    latest = ControlState(claimed=9)
+    latest = ControlState(desired=DesiredRecords(claimed=9))
     services = tuple(replace(TINY, model=name, mode=mode) for name in models)
     cluster = Cluster(POOLS, services)
     topic = TopicOfDecisions(latest)

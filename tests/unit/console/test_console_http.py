@@ -250,7 +250,7 @@ async def test_the_sizing_sum_comes_with_the_alternatives_of_a_model() -> None:
 async def test_a_decision_shows_prices_that_differ_from_the_declared_ones() -> None:
     async with world(mode=Mode.ACT) as at:
         for pool, usd in (("us/l4/on-demand", 1.5), ("us/l4/spot", 0.6)):
-            at.loop.latest.usd_per_node_h[pool] = Price(pool, usd, at.tick_ms)
+            at.loop.latest.supply.usd_per_node_h[pool] = Price(pool, usd, at.tick_ms)
         at.run(3)
         at.feed.step()
         change = next(row for row in at.feed.book.rows() if row["change"])

@@ -27,7 +27,7 @@ from topics.records import Control, Price
 
 async def test_every_sample_has_a_documented_name_and_labels(made: Made) -> None:
     made.loop.latest.take(Price(POOL.id, 1.5, NOW_MS), 0)
-    made.loop.latest.undeclared["status"] += 1
+    made.loop.latest.dropped.undeclared["status"] += 1
     made.run(1, 5)
     _, text = await get(made, "/metrics")
     seen = set()

@@ -12,6 +12,7 @@ from streams.clock import Clock
 from streams.controller.control_state import (
     KEPT_DEAD,
     ControlState,
+    DesiredRecords,
     RecordRefused,
     control_record_handler,
     on_local_clock,
@@ -39,12 +40,12 @@ ORDERS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, m
 @given(ORDERS)
 def test_the_highest_token_and_generation_wins_in_any_order(orders: list[tuple[int, int]]) -> None:
     """A late record of a former leader may be the last of its key. It does not hide newer state."""
-    latest = ControlState(claimed=3)
+    latest = ControlState(desired=DesiredRecords(claimed=3))
     for token, generation in orders:
         latest.take(Assignment("n", "p", generation, token, 0), 0)
         latest.take(Routes("m", generation, token, 0, 1.0, 1.0), 0)
     best = max(orders)
-    assigned, routed = latest.assignments["n"], latest.routes["m"]
+    assigned, routed = latest.desired.assignments["n"], latest.desired.routes["m"]
     assert (assigned.leader_token, assigned.generation) == best
     assert (routed.leader_token, routed.generation) == best
 
@@ -58,11 +59,11 @@ def test_records_with_an_unclaimed_token_count_once_it_is_claimed() -> None:
     latest.take(Assignment("n", "p", 7, 5, 0), 0)
     latest.take(Assignment("n", "p", 9, 1_000_000, 0), 1)
     latest.take(Routes("m", 1, 8, 0, 1.0, 1.0), 0)
-    assert latest.assignments["n"].generation == 7
-    assert latest.routes == {}
+    assert latest.desired.assignments["n"].generation == 7
+    assert latest.desired.routes == {}
     latest.take(Leadership("two", "y", "claim", 0), 7)
-    assert latest.routes["m"].leader_token == 8
-    assert latest.assignments["n"].generation == 7
+    assert latest.desired.routes["m"].leader_token == 8
+    assert latest.desired.assignments["n"].generation == 7
 
 
 def test_a_forged_token_hides_no_record_after_the_loss_of_all_claims() -> None:
@@ -74,7 +75,7 @@ def test_a_forged_token_hides_no_record_after_the_loss_of_all_claims() -> None:
     for token in range(1_000_000, 1_000_020):
         latest.take(Assignment("n", "p", 9, token, 0), 1)
     latest.take(Leadership("one", "x", "claim", 0), 8)
-    assert latest.assignments["n"].generation == 7
+    assert latest.desired.assignments["n"].generation == 7
 
 
 @pytest.mark.parametrize("ahead_ms", [-90_000, 3_600_000])
@@ -103,10 +104,10 @@ def test_the_last_record_of_each_key_counts() -> None:
     latest.take(PlanRecord(6, 1, 0, "s", 0.0, 0.0), 2)
     latest.take(DeadLetter("status", 1, 5, "", "", "r"), 0)
     assert latest.statuses["n"].at_ms == 2
-    assert latest.nodes_obtainable["p"].nodes == 2
-    assert latest.usd_per_node_h["p"].usd_per_node_h == 2.0
-    assert latest.plan_number == 7
-    assert set(latest.dead) == {("status", 1, 5)}
+    assert latest.supply.nodes_obtainable["p"].nodes == 2
+    assert latest.supply.usd_per_node_h["p"].usd_per_node_h == 2.0
+    assert latest.numbers.plan == 7
+    assert set(latest.dropped.dead) == {("status", 1, 5)}
 
 
 def test_a_tombstone_deletes_its_key() -> None:
@@ -127,10 +128,10 @@ def test_stored_positions_of_dead_letters_are_bounded() -> None:
     latest = ControlState()
     for offset in range(3 * KEPT_DEAD):
         latest.take(DeadLetter("status", 0, offset, "why", "", "reader"), 0)
-    assert len(latest.dead) <= 2 * KEPT_DEAD
-    assert ("status", 0, 3 * KEPT_DEAD - 1) in latest.dead
-    latest.bury(("status", 0, 3 * KEPT_DEAD - 1))
-    assert latest.buried == 3 * KEPT_DEAD, "a count never falls, and no place counts twice"
+    assert len(latest.dropped.dead) <= 2 * KEPT_DEAD
+    assert ("status", 0, 3 * KEPT_DEAD - 1) in latest.dropped.dead
+    latest.dropped.bury(("status", 0, 3 * KEPT_DEAD - 1))
+    assert latest.dropped.buried == 3 * KEPT_DEAD, "a count never falls, and no place counts twice"
 
 
 def test_a_broker_clock_that_is_set_back_makes_no_node_silent() -> None:
@@ -165,12 +166,12 @@ def test_the_age_of_supply_is_that_of_its_record_whatever_the_clock_of_the_feed(
     behind_ms = clock.now_ms() - 3_600_000
     take("supply.prices", Price("r/p/spot", 2.0, behind_ms), 0, 698_000)
     take("supply.availability", Availability("r/p/spot", 3, behind_ms), 0, 699_000)
-    assert latest.usd_per_node_h["r/p/spot"].observed_ms == clock.now_ms() - 2_000
-    assert latest.nodes_obtainable["r/p/spot"].observed_ms == clock.now_ms() - 1_000
-    before = latest.usd_per_node_h["r/p/spot"]
+    assert latest.supply.usd_per_node_h["r/p/spot"].observed_ms == clock.now_ms() - 2_000
+    assert latest.supply.nodes_obtainable["r/p/spot"].observed_ms == clock.now_ms() - 1_000
+    before = latest.supply.usd_per_node_h["r/p/spot"]
     mono[0] += 10_000_000
     take("supply.prices", Price("r/p/spot", 2.0, behind_ms), 0, 698_000)
-    assert latest.usd_per_node_h["r/p/spot"] is before
+    assert latest.supply.usd_per_node_h["r/p/spot"] is before
 
 
 def test_a_reclaim_time_is_converted_to_our_clock() -> None:

@@ -91,9 +91,11 @@ def test_a_bad_record_is_logged_once_and_the_last_good_one_stays(
             assert declared().services == good.services
     assert len(caplog.records) == 1
     assert "service mini" in caplog.text
-    assert list(latest.refused) == ["mini"] and latest.refused["mini"] in caplog.text
+    assert (
+        list(latest.declared.refused) == ["mini"] and latest.declared.refused["mini"] in caplog.text
+    )
     latest.take(record(at_ms=3), 2)
-    assert declared().services == good.services and not latest.refused
+    assert declared().services == good.services and not latest.declared.refused
 
 
 def test_a_declaration_that_fails_a_trial_decision_is_refused(
@@ -116,9 +118,11 @@ def test_a_declaration_that_fails_a_trial_decision_is_refused(
     with caplog.at_level(logging.ERROR):
         assert declared().services == good
     assert tried == ["mini", "mini"]
-    assert latest.refused == {"mini": "ZeroDivisionError: by a floor of 7"}
+    assert latest.declared.refused == {"mini": "ZeroDivisionError: by a floor of 7"}
     latest.drop("services", "mini")
-    assert declared() and not latest.refused, "it is withdrawn, so nothing is wrong with it"
+    assert declared() and not latest.declared.refused, (
+        "it is withdrawn, so nothing is wrong with it"
+    )
 
 
 def test_unmanaged_servers_can_be_declared_by_a_record(config: Config) -> None:

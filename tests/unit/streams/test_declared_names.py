@@ -10,7 +10,7 @@ import pytest
 from autoscaler.domain.node_names import NodeNames, node_ids
 from autoscaler.estimate.windows import TelemetryWindows
 from streams.clock import Clock
-from streams.controller.control_state import ControlState, control_record_handler
+from streams.controller.control_state import ControlState, DesiredRecords, control_record_handler
 from streams.controller.declared_names import DeclaredNames
 from streams.controller.demand_sources import gateways_sink, merged_sink
 from streams.controller.election import Election
@@ -48,7 +48,7 @@ def test_every_node_of_a_pool_is_declared_and_no_other() -> None:
 def test_records_of_undeclared_names_are_counted_and_not_kept() -> None:
     """Twenty thousand undeclared names use no memory."""
     latest = ControlState()
-    known = DeclaredNames(lambda: CLUSTER, latest.assignments)
+    known = DeclaredNames(lambda: CLUSTER, latest.desired.assignments)
     clock = Clock(TimeBase(1.0, NOW_MS, 0), lambda: 0, lambda: NOW_MS)
     take = control_record_handler(latest, Election("b"), clock, print, print, known)
     for at in range(3):
@@ -57,19 +57,19 @@ def test_records_of_undeclared_names_are_counted_and_not_kept() -> None:
         take("supply.prices", Price(f"p{at}", 1.0, at), at, NOW_MS)
         take("supply.availability", Availability(f"p{at}", 1, at), at, NOW_MS)
     assert not latest.statuses and not latest.rates
-    assert not latest.usd_per_node_h and not latest.nodes_obtainable
+    assert not latest.supply.usd_per_node_h and not latest.supply.nodes_obtainable
     assert dict(known.dropped) == {
         "status": 3, "rates": 3, "supply.prices": 3, "supply.availability": 3
     }  # fmt: skip
     take("status", Status(node_ids(POOL)[0], POOL.id, "e", 1, NOW_MS), 9, NOW_MS)
     take("supply.prices", Price(POOL.id, 1.0, 1), 9, NOW_MS)
-    assert list(latest.statuses) == [node_ids(POOL)[0]] and list(latest.usd_per_node_h)
+    assert list(latest.statuses) == [node_ids(POOL)[0]] and list(latest.supply.usd_per_node_h)
 
 
 def test_a_node_with_assigned_instances_counts_although_its_pool_is_undeclared() -> None:
     """The controller must observe its instances until they end."""
-    latest = ControlState(claimed=1)
-    known = DeclaredNames(lambda: CLUSTER, latest.assignments)
+    latest = ControlState(desired=DesiredRecords(claimed=1))
+    known = DeclaredNames(lambda: CLUSTER, latest.desired.assignments)
     wish = DesiredInstance("i", MODEL, "aggregated", "g:1", (0,))
     latest.take(Assignment("old.0", "a/b/c", 1, 1, 0, (wish,)), 0)
     latest.take(Assignment("old.1", "a/b/c", 1, 1, 0), 0)
