@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.optimizer.array_types import Floats, Ints
-from autoscaler.optimizer.templates import TemplateProblem
+from loadtests.template_problem import TemplateProblem
 
 
 def account(problem: TemplateProblem, rows: Ints) -> tuple[float, Floats, bool]:

@@ -3,10 +3,10 @@
 usage: python -m loadtests.allocation_bench INSTANCE.npz --out PLAN.json [--gap G]
       [--time-limit S] [--warm PLAN.json] [--scale-demand X] [--stats]
 
-The product's optimizer solves the instance (`optimizer.templates`). The measured time includes
-reading, reducing and solving the instance. It excludes compilation, because a tiny instance is
-solved before the clock starts. The solver runs in this process on one thread, and CPU seconds are
-those of this process.
+The product's optimizer solves the instance (`loadtests.template_problem`). The measured time
+includes reading, reducing and solving the instance. It excludes compilation, because a tiny
+instance is solved before the clock starts. The solver runs in this process on one thread, and CPU
+seconds are those of this process.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import numpy as np
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.decomposition.compile_kernels import compile_kernels
 from autoscaler.optimizer.result import SolveOptions, Status, Step
-from autoscaler.optimizer.templates import TemplatePlan, solve_templates
 from loadtests.allocation_account import account, changes
 from loadtests.allocation_files import read_instance, read_plan, write_plan
 from loadtests.arguments import number
+from loadtests.template_problem import TemplatePlan, solve_templates
 
 COLD_GAP = 1e-4
 """Optimality gap without --gap."""

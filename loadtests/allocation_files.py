@@ -14,7 +14,7 @@ import orjson
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.array_types import Floats, Ints
-from autoscaler.optimizer.templates import TemplatePlan, TemplateProblem
+from loadtests.template_problem import TemplatePlan, TemplateProblem
 
 
 def read_instance(path: Path, scale_demand: float = 1.0) -> TemplateProblem:

@@ -10,13 +10,8 @@ from functools import lru_cache
 from autoscaler.domain.cluster import Market, Pool
 
 
-def node_id(pool: Pool, index: int) -> str:
-    """The name of node `index` (0-based) of a static pool, e.g. "us-east.h100.owned.0"."""
-    return _name(pool.region, pool.name, pool.market, index)
-
-
 def node_ids(pool: Pool) -> tuple[str, ...]:
-    """Names of all nodes that a static pool may have."""
+    """Names of all nodes that a static pool may have, e.g. "us-east.h100.owned.0"."""
     return _names(pool.region, pool.name, pool.market, pool.max_nodes)
 
 
@@ -36,11 +31,7 @@ class NodeNames:
 
 @lru_cache(maxsize=4096)  # cached by a key without the price, which changes often
 def _names(region: str, pool: str, market: Market, count: int) -> tuple[str, ...]:
-    return tuple(_name(region, pool, market, index) for index in range(count))
-
-
-def _name(region: str, pool: str, market: Market, index: int) -> str:
-    return f"{_stem(region, pool, market)}.{index}"
+    return tuple(f"{_stem(region, pool, market)}.{index}" for index in range(count))
 
 
 def _stem(region: str, pool: str, market: Market) -> str:

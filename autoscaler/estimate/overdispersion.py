@@ -31,14 +31,13 @@ BURST_S = 3 * BLOCK_S
 class Dispersion:
     """The index of dispersion: variance / mean of counts per block; 1 for Poisson arrivals.
 
-    index: the point estimate. lower_bound: lower confidence bound of the index. confirmed: the
-    index to plan for: 1 up to a lower_bound of 1, rising to `index` at a lower_bound of 2.
+    index: the point estimate. confirmed: the index to plan for: 1 if its lower confidence bound is
+    at most 1, rising to `index` at a lower bound of 2.
     suspected: `index` if Poisson arrivals would rarely have such an index, else 1; it needs less
     evidence than `confirmed`. pairs: number of block pairs compared.
     """
 
     index: float = 1.0
-    lower_bound: float = 0.0
     confirmed: float = 1.0
     suspected: float = 1.0
     pairs: int = 0
@@ -119,7 +118,7 @@ def _dispersion_at_lag(blocks: NDArray[np.int64], lag: int) -> Dispersion:
     low = max(0.0, index - _SIGMAS * error)
     weight = min(1.0, max(0.0, low - 1.0))
     likely = index if index > 1.0 + _SIGMAS * math.sqrt(2.0 * overlap) else 1.0
-    return Dispersion(index, low, 1.0 + weight * max(0.0, index - 1.0), likely, pairs)
+    return Dispersion(index, 1.0 + weight * max(0.0, index - 1.0), likely, pairs)
 
 
 @compiled

@@ -27,7 +27,6 @@ class Kind:
 
 
 POD = Kind("", "v1", "Pod", "pods")
-CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 EVENT = Kind("", "v1", "Event", "events")
 NODE = Kind("", "v1", "Node", "nodes", namespaced=False)
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")

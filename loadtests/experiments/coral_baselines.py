@@ -3,7 +3,7 @@
 Both follow the rules in Coral's section 6.1. Homo takes, model by model, the homogeneous template
 with the most goodput per USD, and continues with the next template if nodes run out. Cauchy builds
 combos of homogeneous prefill and decode replicas and solves its ILP (eq. 16). Plans have rows as in
-`optimizer.templates`.
+`loadtests.template_problem`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pulp
 
 from autoscaler.optimizer.array_types import Floats, Ints
-from autoscaler.optimizer.templates import TemplateProblem
+from loadtests.template_problem import TemplateProblem
 
 RATIOS = tuple((p, d) for p in (1, 2) for d in range(1, 7))
 

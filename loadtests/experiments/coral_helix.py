@@ -30,7 +30,6 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.result import SolveOptions
-from autoscaler.optimizer.templates import TemplateProblem, solve_templates
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.throughput import stage_table
@@ -39,6 +38,7 @@ from autoscaler.templates.engine_filter import CORAL
 from autoscaler.templates.library_request import LibraryRequest
 from autoscaler.templates.throughput_table import throughput_table
 from loadtests.experiments.page import bar_chart, put, rows_of
+from loadtests.template_problem import TemplateProblem, solve_templates
 
 MODEL = catalog.model("meta-llama/Llama-2-70b-hf")
 LENGTHS = Lengths(763.0, 232.0)

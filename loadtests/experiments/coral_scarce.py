@@ -24,7 +24,6 @@ import numpy as np
 
 from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.optimizer.array_types import Ints
-from autoscaler.optimizer.templates import TemplateProblem
 from autoscaler.performance.packaged_profile import default_profile
 from loadtests.allocation_account import account
 from loadtests.experiments.coral_baselines import cauchy, homo
@@ -38,6 +37,7 @@ from loadtests.experiments.coral_setup import (
     pairs,
 )
 from loadtests.experiments.page import bar_chart, put, rows_of
+from loadtests.template_problem import TemplateProblem
 
 PAPER = {
     "core": {"homo": (1.00, 1.24), "cauchy": (1 / 1.51, 1.0)},

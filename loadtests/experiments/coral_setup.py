@@ -19,13 +19,13 @@ from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.optimizer.result import SolveOptions
-from autoscaler.optimizer.templates import TemplateProblem, can_be_served, solve_templates
 from autoscaler.performance import catalog
 from autoscaler.performance.profile import Profile
 from autoscaler.templates.build_library import build_library
 from autoscaler.templates.engine_filter import CORAL
 from autoscaler.templates.library_request import LibraryRequest
 from autoscaler.templates.throughput_table import throughput_table
+from loadtests.template_problem import TemplateProblem, can_be_served, solve_templates
 
 CONVERSATION, CODE, BURST = (1155, 211), (2048, 28), (621, 235)
 

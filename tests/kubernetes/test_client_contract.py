@@ -18,10 +18,12 @@ from executors.kubernetes.kube_errors import (
     Temporary,
     Unauthorized,
 )
-from executors.kubernetes.kube_kinds import CONFIG_MAP, DEPLOYMENT, NODE, POD
+from executors.kubernetes.kube_kinds import DEPLOYMENT, NODE, POD, Kind
 from executors.kubernetes.object_cache import ObjectCache
 from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
+
+CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 
 
 @pytest.fixture

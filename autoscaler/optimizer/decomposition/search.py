@@ -50,8 +50,7 @@ class Outcome:
     """A plan (None: no plan that fits was found), the proven bound, and the multipliers (k,) of the
     bound.
 
-    An infinite bound proves that no plan fits. `nearest`: if there is no plan, counts that serve
-    the demand but exceed capacities; a search for less demand starts from them.
+    An infinite bound proves that no plan fits.
     """
 
     plan: Incumbent | None
@@ -59,7 +58,6 @@ class Outcome:
     mu: Floats
     limits: tuple[str, ...]
     work: Work
-    nearest: Incumbent | None = None
 
 
 def solve_decomposed(
@@ -139,7 +137,7 @@ class _Run:
             return Outcome(None, self.bound, self.dual.mu, hit, self.work)
         if plan.excess(self.problem).any():
             hit = (*hit, "no_plan_fits")
-            return Outcome(None, self.bound, self.dual.mu, hit, self.work, plan)
+            return Outcome(None, self.bound, self.dual.mu, hit, self.work)
         return Outcome(plan, min(self.bound, plan.money()), self.dual.mu, hit, self.work)
 
     def _pools(self, wide: bool) -> list[Covers]:

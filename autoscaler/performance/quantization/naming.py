@@ -35,13 +35,9 @@ class MatrixNames:
     def __bool__(self) -> bool:
         return bool(self.runs or self.expressions or self.every)
 
-    def has(self, names: Iterable[str]) -> bool:
-        """Whether the patterns match a matrix, given its `names` (e.g.
-        "layers.3.self_attn.q_proj")."""
-        return self.every or self.has_by_name(names)
-
     def has_by_name(self, names: Iterable[str]) -> bool:
-        """As `has`, without the class pattern "Linear"."""
+        """Whether a pattern other than "Linear" matches a matrix, given its `names` (e.g.
+        "layers.3.self_attn.q_proj")."""
         for name in names:
             if self.runs and any(run in self.runs for run in _runs(name)):
                 return True

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import SolveOptions, Status
 from autoscaler.optimizer.solve import solve
-from autoscaler.optimizer.templates import TemplateProblem, solve_templates
 from loadtests.allocation_account import account
+from loadtests.template_problem import TemplateProblem, solve_templates
 
 EXACT = SolveOptions(gap=1e-9)
 MOST = 3  # largest count of a column in the brute force

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoscaler.domain.node_names import node_id, node_ids
+from autoscaler.domain.node_names import node_ids
 from tests.unit.decide.decide_catalogue import pool
 
 
@@ -13,5 +13,5 @@ def test_node_names_are_cached_whatever_the_price() -> None:
     cheap = pool("h100", nodes=1000, usd=8.0)
     names = node_ids(cheap)
     assert node_ids(replace(cheap, price_usd_per_h=9.0)) is names
-    assert (names[7], len(names)) == (node_id(cheap, 7), 1000)
+    assert (names[7], len(names)) == ("us.h100.on-demand.7", 1000)
     assert node_ids(replace(cheap, max_nodes=2)) == names[:2]

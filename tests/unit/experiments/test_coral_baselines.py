@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from autoscaler.optimizer.array_types import Ints
-from autoscaler.optimizer.templates import TemplateProblem
 from autoscaler.performance.packaged_profile import default_profile
 from loadtests.allocation_account import account
 from loadtests.experiments.coral_baselines import cauchy, combos, homo, replicas
 from loadtests.experiments.coral_scarce import most, scarce
 from loadtests.experiments.coral_setup import SETUPS, instance, libraries
+from loadtests.template_problem import TemplateProblem
 
 
 def small(demand: float = 4.0, nodes: int = 10) -> TemplateProblem:

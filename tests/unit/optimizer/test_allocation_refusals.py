@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.problem import AllocationProblem
-from autoscaler.optimizer.templates import TemplateProblem
+from loadtests.template_problem import TemplateProblem
 
 
 def instance() -> TemplateProblem:

@@ -17,8 +17,8 @@ from autoscaler.optimizer.problem import AllocationProblem, Follows
 from autoscaler.optimizer.result import Limits, SolveOptions, Status
 from autoscaler.optimizer.round_and_fill import filled
 from autoscaler.optimizer.solve import solve
-from autoscaler.optimizer.templates import TemplateProblem, columns_of
 from loadtests.allocation_generate import generate
+from loadtests.template_problem import TemplateProblem, columns_of
 from tests.property.optimizer.test_allocation_bruteforce import columns
 
 

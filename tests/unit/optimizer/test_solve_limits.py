@@ -24,9 +24,9 @@ from autoscaler.optimizer.decomposition.compile_kernels import compile_kernels
 from autoscaler.optimizer.problem import AllocationProblem
 from autoscaler.optimizer.result import AllocationResult, SolveOptions, Status
 from autoscaler.optimizer.solve import solve
-from autoscaler.optimizer.templates import TemplateProblem, columns_of, solve_templates
 from loadtests.allocation_files import read_instance
 from loadtests.allocation_generate import generate
+from loadtests.template_problem import TemplateProblem, columns_of, solve_templates
 
 TOLERANCE = 1.1
 INSTANCES = Path(__file__).parents[4] / "shared" / "data" / "instances"

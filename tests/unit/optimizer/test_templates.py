@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.optimizer import templates
 from autoscaler.optimizer.array_types import Floats
 from autoscaler.optimizer.milp import minimise_cost
 from autoscaler.optimizer.result import SolveOptions, Status, Step
-from autoscaler.optimizer.templates import (
+from loadtests import template_problem as templates
+from loadtests.allocation_account import account, changes
+from loadtests.allocation_generate import generate
+from loadtests.template_problem import (
     TemplatePlan,
     TemplateProblem,
     can_be_served,
     columns_of,
     solve_templates,
 )
-from loadtests.allocation_account import account, changes
-from loadtests.allocation_generate import generate
 
 
 def made(seed: int, scarcity: float | None, most: int = 120) -> TemplateProblem:
