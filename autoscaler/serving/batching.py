@@ -14,9 +14,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from autoscaler.domain.validation import InvalidValue
+from autoscaler.serving.batch_sequence import BatchIteration, BatchSequence, mean_context
 from autoscaler.serving.engine_requests import (
     Event,
     Finished,
@@ -32,42 +32,6 @@ from autoscaler.serving.engine_requests import (
 _NEVER = float("inf")
 
 
-@dataclass(slots=True, eq=False)
-class _Sequence:
-    """A request in the machine.
-
-    todo: prompt tokens still to compute; 0: the sequence decodes. context: its tokens in the KV
-    cache. reserved: KV cache reserved for it, in tokens.
-    """
-
-    work: Work
-    todo: int
-    context: int = 0
-    reserved: int = 0
-    produced: int = 0
-    ready_ms: float = 0.0  # DECODE only: time at which the KV has arrived
-
-    @property
-    def tokens_left(self) -> int:
-        return self.work.output_tokens - self.produced
-
-    @property
-    def growth(self) -> int:
-        """KV tokens that the next decode step needs. It is 0 before the first step, whose token is
-        reserved together with the prompt."""
-        return 1 if self.produced else 0
-
-
-@dataclass(slots=True)
-class _Iteration:
-    """One iteration in progress. When the iteration ends, sequences that were aborted meanwhile are
-    skipped."""
-
-    end_ms: float
-    decodes: list[_Sequence]
-    chunks: list[tuple[_Sequence, int]]
-
-
 class Batcher:
     """The batching machine. Times passed to it must not decrease."""
 
@@ -75,11 +39,11 @@ class Batcher:
         self._timings = timings
         self._limits = limits
         self._now_ms = 0.0
-        self._waiting: deque[_Sequence] = deque()
-        self._loading: list[_Sequence] = []
-        self._running: list[_Sequence] = []
+        self._waiting: deque[BatchSequence] = deque()
+        self._loading: list[BatchSequence] = []
+        self._running: list[BatchSequence] = []
         self._leases: dict[int, tuple[int, float]] = {}
-        self._current: _Iteration | None = None
+        self._current: BatchIteration | None = None
         self._used = 0
         self._ids: set[int] = set()
         self._changed = False  # whether a request came or left since the last plan
@@ -126,7 +90,7 @@ class Batcher:
         if current.chunks or self._changed:
             return min(expiry, current.end_ms)
         shortest = min(s.tokens_left for s in current.decodes)
-        context = _mean_context(current.decodes) + 1.0
+        context = mean_context(current.decodes) + 1.0
         rest = self._steps_ms(shortest - 1, len(current.decodes), context)
         return min(expiry, current.end_ms + rest, max(arrival, current.end_ms))
 
@@ -144,7 +108,7 @@ class Batcher:
             raise InvalidValue("request id", work.id, "one that is not in use")
         self._changed = True
         self._ids.add(work.id)
-        self._waiting.append(_Sequence(work, todo=work.prompt_tokens))
+        self._waiting.append(BatchSequence(work, todo=work.prompt_tokens))
 
     def abort(self, request: int) -> bool:
         """Drop a request; False if there is no such request."""
@@ -214,7 +178,7 @@ class Batcher:
         chunks = self._schedule_prompts(len(decodes), sum(s.growth for s in decodes))
         if chunks:
             self._used += self._grow(decodes)
-            self._current = _Iteration(now + self._mixed_ms(decodes, chunks), decodes, chunks)
+            self._current = BatchIteration(now + self._mixed_ms(decodes, chunks), decodes, chunks)
             return True
         if decodes:
             self._decode(decodes, to_ms, out)
@@ -227,11 +191,11 @@ class Batcher:
         self._now_ms = max(now, wake)
         return True
 
-    def _decode(self, decodes: list[_Sequence], to_ms: float, out: list[Event]) -> None:
+    def _decode(self, decodes: list[BatchSequence], to_ms: float, out: list[Event]) -> None:
         """Run decode iterations while the batch is unchanged, or start one that ends after
         `to_ms`."""
         now, batch = self._now_ms, len(decodes)
-        context = _mean_context(decodes)
+        context = mean_context(decodes)
         steps = self._unchanged_steps(decodes, context)
         done = bisect_right(
             range(1, steps + 1), to_ms - now, key=lambda k: self._steps_ms(k, batch, context)
@@ -239,7 +203,7 @@ class Batcher:
         if done == 0:
             self._used += self._grow(decodes)
             end_ms = now + self._steps_ms(1, batch, context)
-            self._current = _Iteration(end_ms, decodes, [])
+            self._current = BatchIteration(end_ms, decodes, [])
             return
         first_ms = now + self._steps_ms(1, batch, context)
         end_ms = now + self._steps_ms(done, batch, context)
@@ -251,7 +215,7 @@ class Batcher:
             self._emit(sequence, done, first_ms, end_ms, out)
         self._now_ms = end_ms
 
-    def _unchanged_steps(self, decodes: list[_Sequence], context: float) -> int:
+    def _unchanged_steps(self, decodes: list[BatchSequence], context: float) -> int:
         """Number of iterations until a sequence ends, the KV cache is full, or another sequence may
         join."""
         batch = len(decodes)
@@ -277,7 +241,9 @@ class Batcher:
             return 0.0
         return steps * self._timings.decode_ms(batch, context + 0.5 * (steps - 1))
 
-    def _mixed_ms(self, decodes: list[_Sequence], chunks: list[tuple[_Sequence, int]]) -> float:
+    def _mixed_ms(
+        self, decodes: list[BatchSequence], chunks: list[tuple[BatchSequence, int]]
+    ) -> float:
         """Time of an iteration with several prompt chunks, computed as one chunk with the same
         attention cost.
 
@@ -290,9 +256,9 @@ class Batcher:
         context = seen / tokens - 0.5 * tokens
         if not decodes:
             return self._timings.prefill_ms(tokens, context)
-        return self._timings.mixed_ms(tokens, context, len(decodes), _mean_context(decodes))
+        return self._timings.mixed_ms(tokens, context, len(decodes), mean_context(decodes))
 
-    def _complete(self, iteration: _Iteration, out: list[Event]) -> None:
+    def _complete(self, iteration: BatchIteration, out: list[Event]) -> None:
         self._current = None
         self._now_ms = now = iteration.end_ms
         for sequence in iteration.decodes:
@@ -307,7 +273,7 @@ class Batcher:
                 self._emit(sequence, 1, now, now, out)
 
     def _emit(
-        self, sequence: _Sequence, count: int, first_ms: float, last_ms: float, out: list[Event]
+        self, sequence: BatchSequence, count: int, first_ms: float, last_ms: float, out: list[Event]
     ) -> None:
         request = sequence.work.id
         if sequence.produced == 0:
@@ -327,7 +293,7 @@ class Batcher:
             self._free(sequence)
         out.append(Finished(request, last_ms))
 
-    def _grow(self, decodes: Iterable[_Sequence]) -> int:
+    def _grow(self, decodes: Iterable[BatchSequence]) -> int:
         grown = 0
         for sequence in decodes:
             sequence.context += 1
@@ -351,7 +317,7 @@ class Batcher:
             self._waiting.appendleft(victim)
             self.preemptions += 1
 
-    def _schedule_prompts(self, decodes: int, growth: int) -> list[tuple[_Sequence, int]]:
+    def _schedule_prompts(self, decodes: int, growth: int) -> list[tuple[BatchSequence, int]]:
         """Choose the prompt chunks of this iteration: first prompts in progress, then the head of
         the queue."""
         budget = self._limits.batched_tokens - decodes
@@ -393,10 +359,6 @@ class Batcher:
                 self._used -= tokens
                 out.append(LeaseExpired(request, expires))
 
-    def _free(self, sequence: _Sequence) -> None:
+    def _free(self, sequence: BatchSequence) -> None:
         self._used -= sequence.reserved
         sequence.reserved = 0
-
-
-def _mean_context(decodes: list[_Sequence]) -> float:
-    return sum(s.context for s in decodes) / len(decodes)

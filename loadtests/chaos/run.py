@@ -14,7 +14,8 @@ from statistics import median
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from autoscaler.estimate.windows import Stats
-from loadtests.chaos.script import Fault, order
+from loadtests.chaos.fault import Fault
+from loadtests.chaos.script import order
 from loadtests.chaos.stack import CONTROLLERS, GATEWAYS, MODELS, Stack
 from loadtests.chaos.watch import Host, Load, Request, Topics
 from topics.fleet import InstanceState

@@ -10,14 +10,15 @@ import os
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientSession
 
+from loadtests.chaos.fault import Act, Fault
 from loadtests.chaos.stack import CONTROLLERS, EXECUTORS, GATEWAYS, MODELS, shifted
 from loadtests.extreme import Names, unbelievable
 from streams.broker.kafka_clients import admin, producer
@@ -40,30 +41,6 @@ from topics.topic_table import (
 
 if TYPE_CHECKING:
     from loadtests.chaos.run import Chaos
-
-Act = Callable[["Chaos", random.Random], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault. lines: lines of the table of promises that it tests. lasts_s: shortest and longest
-    duration. limit_s: longest time from its end until the stack is healthy. loses: permitted
-    failures during the fault as text; "" for none. Flags: quiet: gives no reason to start or remove
-    an instance. real: needs a real broker. killable: needs a broker that restarts after a kill.
-    leads: removes the leader.
-    """
-
-    name: str
-    lines: str
-    begin: Act
-    end: Act | None = None
-    lasts_s: tuple[float, float] = (0.0, 0.0)
-    limit_s: float = 10.0
-    loses: str = ""
-    quiet: bool = True
-    real: bool = False
-    killable: bool = False
-    leads: bool = False
 
 
 def _controller(leads: bool) -> Callable[[Chaos], str]:
