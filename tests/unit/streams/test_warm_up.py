@@ -18,6 +18,7 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.estimate.model_demand import observe_demand
+from autoscaler.state.controller_state import Term
 from loadtests.large_estate import Estate
 from streams.ports.telemetry_wire import read_reported
 from streams.warm_up import warm_up
