@@ -30,6 +30,7 @@ from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
 _CENT = 0.005
+"""Half a cent per hour in USD/h, because costs are shown in cents."""
 
 
 def propose(

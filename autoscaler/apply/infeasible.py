@@ -21,6 +21,7 @@ from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
 ASK_AGAIN_MS = 30_000
+"""Time in ms after which demand that could not be served is requested again."""
 # time between two reports; with the default period, every second full plan repeats the report
 _PROMISE_AGAIN_MS = 540_000
 

@@ -25,8 +25,13 @@ from topics.hourly_rates import PredictionDrift
 from topics.reason_codes import ReasonCode
 
 _OFF = 0.2
+"""Relative difference from a prediction from which it is reported. Smaller ones are usual for the
+performance model."""
 _LEAST_STARTS = 3
+"""Measured starts from which their median replaces the predicted time."""
 _SUSPECT_MS = 86_400_000
+"""Time in ms for which predictions must drift before scale-in needs approval. A day contains every
+hour of the load."""
 
 
 def update_drift(

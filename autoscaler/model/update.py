@@ -35,8 +35,12 @@ from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
 _LENGTHS_EVERY_MS = 10_000
+"""Interval in ms between two updates of slow estimates."""
 _SAY_SILENCE_MS = 10_000
+"""Silence in ms after which a decision reports that telemetry stopped."""
 _CV_MATTERS = 1.25
+"""Factor by which the CV of the times between arrivals must change, because each change evaluates
+all combos again."""
 
 
 def update_models(

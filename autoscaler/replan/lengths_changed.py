@@ -13,6 +13,7 @@ from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 _LEAST = 1.1
+"""Factor by which mean lengths must change; a smaller change rarely changes the plan."""
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:

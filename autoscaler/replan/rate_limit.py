@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 MOST = 6
+"""Full plans that may be requested within `WITHIN_MS`, because each occupies the solver."""
 WITHIN_MS = 60_000
+"""Span of the rate limit in ms."""
 _THRESHOLDS_REST_MS = 600_000
+"""Time in ms after a change of thresholds in which a lower cost does not change them again."""
 
 
 def plan_allowed(asked_ms: tuple[int, ...], now_ms: int) -> bool:

@@ -54,6 +54,7 @@ TRIGGERS: tuple[Rule, ...] = (
 )
 
 _MOST_DUE = 50
+"""Triggers that wait at the same time. More need no names, because one plan responds to all."""
 _MORE = Trigger((), Reason(ReasonCode.MORE, "*"))  # stands for all triggers beyond the limit
 
 

@@ -11,6 +11,7 @@ from autoscaler.state.controller_state import FullPlans
 from autoscaler.state.replan_trigger import Trigger
 
 _AGAIN_MS = 30_000
+"""Time in ms after which a partly applied plan is planned again although nothing changed."""
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:

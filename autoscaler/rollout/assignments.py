@@ -27,6 +27,7 @@ from topics.fleet import Assignment, DesiredInstance
 from topics.routing import Endpoint, RequestKind, RouteGroup, Routes, TypeRoute
 
 _LEAST_WEIGHT = 1e-6
+"""Lowest weight of a route, in requests/s: gateways need a weight above 0."""
 _NO_TIMEOUTS: Mapping[str, int] = {}
 
 

@@ -11,8 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 FIRST_MS = 120_000
+"""Back-off in ms after the first failure, about the time of one launch. It doubles with each
+failure."""
 MOST_MS = 1_920_000
+"""Longest back-off in ms, after five failures in a row. A pool that works again is used within this
+time."""
 _NODES_FOR_POOL, _NODES_FOR_SERVING_POOL = 2, 4
+"""Nodes with strikes from which a pool is closed, without and with a ready instance in the pool. A
+single node may itself be the cause."""
 
 
 @dataclass(frozen=True, slots=True)

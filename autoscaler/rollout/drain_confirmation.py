@@ -9,6 +9,8 @@ from autoscaler.estimate.windows import GatewayReport
 from autoscaler.rollout.serving_group import ServingGroup
 
 CONFIRM_TIMEOUT_MS = 15_000
+"""Time in ms after which a drain begins without confirmation, because a gateway that stopped never
+confirms."""
 
 
 def confirmed(group: ServingGroup, gateways: Sequence[GatewayReport], now_ms: int) -> bool:

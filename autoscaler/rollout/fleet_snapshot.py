@@ -24,8 +24,13 @@ from topics.fleet import InstanceState, Status
 _IDLE = 3  # factor on the allowed silence of an idle node, which reports less often
 _IDLE_SPEAKS_MS = 11_000  # at least this, in ms, because an idle node reports every ten seconds
 _CUT_OFF = 2
+"""Number of nodes whose common silence means that the region cannot be reached. One silent node
+alone is a lost node."""
 _NO_LAUNCH_MS = 1_800_000
+"""Time in ms without launches in an unreachable region."""
 _STAYS_CUT_MS = 3_600_000
+"""Time in ms after which nodes of an unreachable region are given up. Owned nodes are never given
+up."""
 
 
 @dataclass(frozen=True, slots=True)

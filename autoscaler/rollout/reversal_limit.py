@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _WITHIN_H = 2
-_WITHIN_MS = _WITHIN_H * 3_600_000
+"""Span in hours over which changes of direction are counted; a single hour would allow a burst of
+changes at its end."""
+_WITHIN_MS = _WITHIN_H * 3_600_000  # the same span in ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,10 @@ FORGOTTEN_MS = 600_000
 """A node without any report for this time, in ms, is given up."""
 
 _BATCHES = 2.0
+"""Slots of an instance as a multiple of the requests that it holds at capacity, so that one batch
+can wait while another one is computed."""
 _SPARE_SLOTS = 4
+"""Additional slots, for instances that hold less than one request at capacity."""
 _MOST_SLOTS = 1_000_000  # limit of the route record
 
 

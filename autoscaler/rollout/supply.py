@@ -15,7 +15,10 @@ from topics.reason_codes import ReasonCode
 from topics.supply import Availability, Price
 
 STALE_MS = 1_800_000
+"""Age in ms from which a price or an offer is not trusted: a stale price counts as at least the
+declared one."""
 _STALE_MIN = STALE_MS / 60_000
+"""`STALE_MS` in minutes, for the reason."""
 MOST_TIMES = 20.0
 """A price is implausible if it is above the last good price times this factor, or below the last
 good price divided by it."""

@@ -24,6 +24,8 @@ from autoscaler.rollout.serving_group import FleetView, GroupView, Life, Placed,
 from topics.fleet import Assignment, InstanceState
 
 GONE_GRACE_MS = 60_000
+"""Time in ms after the drain time-out in which an executor still may report that the instance is
+gone."""
 # A sleeping instance needs no step here: its executor manages it, and ends it if the GPUs are
 # needed.
 _OVER = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)

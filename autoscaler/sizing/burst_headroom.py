@@ -15,6 +15,8 @@ from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 _MATTERS = 1.05
+"""Bursts raise the target only if they exceed the mean by this factor, because smaller differences
+are within the error of the mean."""
 
 
 def propose(view: ModelView) -> TargetProposal | None:

@@ -24,11 +24,17 @@ from autoscaler.state.model_view import ModelView
 from topics.reason_codes import ReasonCode
 
 LEAST = 0.5
+"""Lowest derating factor, so that misses at most double the planned capacity."""
 LOADED = 0.5
 """Requests are evidence about the capacity only at this share of the planned load or above."""
 _STEP = 0.85
+"""Factor of one decrease. It goes below the load that missed, because requests missed at that
+load."""
 _BACK = 1.03
+"""Factor of one increase. The step is small, because an increase that is too large shows only as
+missed SLOs."""
 _BACK_EVERY_MS = 600_000
+"""Time between two increases in ms, in which an increase that is too large shows as misses."""
 _ONE_SIDED_95 = 1.645  # standard deviations of a one-sided bound at 95%
 _TOGETHER = 2 / 3
 """Share of the requests that an instance serves at a time that are late together."""

@@ -14,6 +14,8 @@ from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 REMEMBER_MS = 20_000
+"""Distance in ms of the two moments at which requests in flight are compared: growth over less time
+may be one burst."""
 
 
 def propose(view: ModelView) -> TargetProposal | None:

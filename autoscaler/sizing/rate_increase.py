@@ -30,8 +30,14 @@ from autoscaler.state.model_view import SLIVER, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 _LONGER = 1.5
+"""Each tested span is longer than the previous one by this factor, because tests of similar spans
+repeat the same evidence."""
 _AT_ONCE = 1.03, 1.1
+"""Limits of the first order for an increase, as multiples of the plan: an order for less might add
+no instance, and one for more would rest on few seconds."""
 _EVIDENT = 2.0
+"""The likelihood ratio must exceed this / `significance`, because an increase is tested many
+times."""
 
 
 def propose(view: ModelView) -> TargetProposal | None:

@@ -9,6 +9,8 @@ from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 _SURELY = 0.05
+"""Probability that the proposed rate is above the true one. A first instance serves more than its
+model needs, so 5% is enough."""
 
 
 def propose(view: ModelView) -> TargetProposal | None:

@@ -24,13 +24,17 @@ from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 _COVERED = 0.9
+"""Share of the seconds that must have been reported. Gateways that start and stop leave small
+gaps."""
 _MATTERS = 0.99
+"""A lower target below this share of the present one counts; smaller differences are no change."""
 _REVERSAL_SHARE, _NO_LIMIT_AFTER_MS = 0.9, 3_600_000
 """Limit of reversals: within this time after an addition, a scale-in must lower the target below
 this share of the planned capacity."""
 # Standard deviations between the measured rate and its upper bound.
 _TWO_SIDED_95 = 1.96
 _CLUMPED_LONGER = 2.0
+"""Bursty arrivals prolong the time for which an excess must last by at most this factor."""
 # Approximate standard deviations by which chance raises the maximum of several windows.
 _CHANCE = 1.0
 _BLOCKS_FOR_BURSTINESS = 27  # minimum of blocks for measuring burstiness

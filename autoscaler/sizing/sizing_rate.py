@@ -17,8 +17,12 @@ from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.poisson_tests import mean_bounds
 
 LASTS_S = 30
+"""Seconds that a rate must last to count in full: a new instance cannot serve shorter bursts."""
 _Z = 1.645
+"""Standard deviations of a one-sided bound at 95%."""
 _TOWARDS_HIGH = 0.4
+"""Position of the rate to order for, from the mean (0) to its upper bound (1). A small surplus
+costs less than a second order and a second start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,10 @@ from autoscaler.modes.quality.quality_state import RoutedTraffic
 from autoscaler.state.model_state import ModelState
 
 FOLLOW_MS = 90_000
+"""Time in ms after a confirmed increase in which the target follows the rate without new proof."""
 SLIVER = 0.025
+"""Share of the target that may be missing from the planned capacity. It equals the hysteresis of
+plans, so that small changes of the target request no plan."""
 RATE_EPSILON = 1e-6  # requests/s; smaller differences are rounding errors
 IDLE_RATE = 1e-3  # requests/s; the target of an almost idle model
 

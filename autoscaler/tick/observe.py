@@ -23,6 +23,7 @@ from topics.reason_codes import ReasonCode
 from topics.topic_table import STATUS
 
 _LOOK_FOR_STRAYS_MS = 10_000
+"""Interval in ms between two searches for unassigned instances, which read every status."""
 
 
 @dataclass(frozen=True, slots=True)

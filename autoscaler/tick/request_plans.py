@@ -33,7 +33,9 @@ from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
 _REMEMBER_MS = 600_000
+"""Time in ms for which the times of requests are kept, more than the span of the rate limit."""
 _AFTER_FAILURE_MS = 60_000
+"""Time in ms after a failed plan before the same model is planned again."""
 
 
 @dataclass(frozen=True, slots=True)
