@@ -14,7 +14,9 @@ from autoscaler.performance.numba_decorators import compiled
 from topics.telemetry import COUNTS, MOST_PER_S
 
 BLOCK_S = 10
+"""Seconds of one block of arrival counts, the finest step of the long window."""
 _TRIM_EVERY_S = 120
+"""Seconds of expired counts that are kept, so that trimming is rare."""
 _MAX_PER_S = np.array(MOST_PER_S, np.int64)
 
 Count = tuple[int, int]

@@ -11,8 +11,13 @@ from dataclasses import dataclass
 from autoscaler.estimate.model_demand import ModelDemand
 
 DECAY_S = 900.0
+"""Seconds after which a second of arrivals counts 1/e, so that the burstiness follows the last
+quarter of an hour."""
 _SIGMAS = 3.0
+"""Standard errors by which the index must exceed 1, because the value acts on every plan."""
 _MIN_PAIRS = 60.0
+"""Pairs of seconds below which burstiness is not measured, because its standard error is then too
+large."""
 
 
 @dataclass(frozen=True, slots=True)

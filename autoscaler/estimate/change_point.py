@@ -32,6 +32,8 @@ RateSpan = tuple[int, int, int]
 _Z = 1.645  # standard deviations of a one-sided bound at 95%: each bound is wrong with 5%
 _CHANGE_SIGMAS = 3.3  # high, because one estimate makes about 150 comparisons
 _STRADDLE_SIGMAS = 1.5
+"""Standard deviations by which the seconds that a span adds must differ from the shorter span, so
+that the change lies within them."""
 
 
 @dataclass(frozen=True, slots=True)

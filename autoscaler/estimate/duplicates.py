@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 PAGE_SEQUENCES = 32_768
+"""Sequence numbers of one page of the bit set, 4 KiB of memory."""
 
 
 def _page() -> bytearray:

@@ -20,6 +20,7 @@ Indices = NDArray[np.int64]
 
 _ARRIVALS, _COMPLETIONS = COUNTS.index("arrivals"), COUNTS.index("completions")
 _NEVER = -(2**62)
+"""Time in ms before every other time."""
 _MODEL, _ROW, _NEWEST_MS = range(3)  # columns of a boot's row
 _BOOT, _REPORTED_MS, _TRAFFIC_MS, _IN_FLIGHT, _GENERATION, _LEFT = range(
     6

@@ -22,8 +22,13 @@ SHAPE_REQUESTS = 100
 SHORTEST, LONGEST = 1.0, 1e6
 """Bounds of a length in tokens."""
 _SHAPE_SIGMAS = 3.5
+"""Standard deviations by which chance may move a level of the distribution. Several levels are
+compared, so it is more than for a single one."""
 _SHAPE_TOLERANCE = 1.1
+"""Factor by which a planned length may be outside its bounds before it counts as wrong."""
 _MAX_FACTOR, _BISECTIONS = 16.0, 40
+"""Limits of the search for a scale: the factor, and the number of halvings, enough for floating
+point."""
 _LEVELS, _LEVEL_WEIGHTS = np.array(LEVELS), np.array(WEIGHTS)
 
 

@@ -15,7 +15,9 @@ from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.window_stats import TokenSums, WindowLengths
 
 MIN_REQUESTS = 100
+"""Requests below which a mean length is not compared."""
 _SIGMAS = 3.0
+"""Standard errors by which means must differ, because the comparison runs every few seconds."""
 _MIN_RATIO = 1.4
 """Smallest ratio of means that counts as a change. Roles need not follow a smaller drift."""
 

@@ -22,9 +22,12 @@ from autoscaler.estimate.memoize import memoize
 from autoscaler.performance.numba_decorators import compiled
 
 _SIGMAS = 3.0
+"""Standard errors of the confidence bound; a false burstiness would make every test slower."""
 _LAGS = (1, 3)  # distances of compared blocks, in blocks: for bursts of 10 s and of half a minute
 _NORMAL = NormalDist()
 BURST_S = 3 * BLOCK_S
+"""Seconds of the shortest burst for which capacity is added: shorter ones lower the capacity of
+instances."""
 
 
 @dataclass(frozen=True, slots=True)

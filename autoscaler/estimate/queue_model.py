@@ -15,10 +15,15 @@ from autoscaler.domain.workload import Lengths
 from autoscaler.performance.numba_decorators import compiled
 
 SIGMAS = 3.0
+"""Standard deviations that chance may add to the requests in flight."""
 _EXCEEDANCE = 3e-4
+"""Probability that chance makes a queue longer than the limit: about one second in an hour."""
 _MAX_LOAD = 0.85
+"""Highest load that the model of a queue uses: near 1 it would allow any queue."""
 _MAX_SLOTS = 2000
+"""Highest number of servers in the model of a queue, which limits its time."""
 _MIN_LIMIT = 4.0
+"""Requests in flight that never prove an overload."""
 
 
 @dataclass(frozen=True, slots=True)

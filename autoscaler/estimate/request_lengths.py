@@ -35,20 +35,34 @@ from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import Stats
 
 STEP = 1.03
+"""Factor between two points of the grid of planned lengths: finer steps would evaluate all combos
+for nothing."""
 PRIOR_REQUESTS = 20
+"""Weight of the declared length, in requests."""
 LONGER_SIGMAS = 2.5
+"""Standard errors by which lengths must exceed the planned ones. Longer lengths count sooner than
+shorter ones, because they mean too little capacity."""
 CLEAR_SIGMAS = 3.0
+"""Standard errors from which longer lengths are clear."""
 ONCE_CLEAR_SIGMAS = 1.5
+"""Standard errors of the bound to which the planned length rises once longer lengths are clear."""
 SHORTER_SIGMAS = 2.0
+"""Standard errors of the upper bound to which the planned length may fall."""
 SHORTER_MIN_REQUESTS = 300
+"""Requests without which shorter lengths are not planned."""
 SHORTER_MIN_S = 600
+"""Seconds without which shorter lengths are not planned: requests of one minute resemble each
+other."""
 EARLY_S = 60
+"""Seconds from which a large change to shorter lengths counts, with a safety factor."""
 EARLY_FACTOR = 1.5
 """Safety factor on an upper bound from at least EARLY_S but less than SHORTER_MIN_S: in recorded
 traces the mean of the next ten minutes rarely exceeds the bound of one minute by more."""
 _LOG_STEP = math.log(STEP)
 _MIN_CHANGE = 1.1
+"""Factor by which an early change must shorten the lengths."""
 _NEARLY_ALL = 0.9
+"""Share of the requests that must have ended, because the long ones end last."""
 
 
 def estimate_lengths(

@@ -10,9 +10,14 @@ from autoscaler.estimate.windows import GatewayReport, NoData, Stats
 from topics.reason_codes import ReasonCode
 
 STALE_MS = 2_000
+"""Age in ms from which telemetry is stale: gateways report each second."""
 MIN_COVERAGE = 0.9
+"""Share of the local window that must have been reported."""
 RISING_RATIO = 1.25
+"""Factor by which a latency must exceed that of the long window to count as rising."""
 _ENDED_S = 10
+"""Seconds without arrivals after which requests in flight contradict an excess: they are an
+unserved rest."""
 
 
 def scale_in_paused(*reasons: Reason) -> Reason:

@@ -18,6 +18,7 @@ from topics.telemetry import SKETCHES
 CELLS = len(SKETCHES) * WIDTH
 """Number of cells of one model. Cell n has the place n % CELLS in the layout of `topics.sketch`."""
 _MAX_COUNT = 2**32 - 1
+"""Highest count of a cell: the largest unsigned number of 32 bits."""
 
 CellCounts: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.uint32]]
 """(numbers of the non-empty cells, ascending and distinct; their counts)."""

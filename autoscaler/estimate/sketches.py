@@ -21,7 +21,9 @@ from topics.sketch import HIGHEST, LOWEST, WIDTH, bucket_value_ms
 from topics.telemetry import SKETCHES
 
 FINE_S = 120
+"""Seconds for which sketches of single seconds are kept, the default local window."""
 BLOCK_S = 30
+"""Seconds of one coarse sketch, which limits the memory of the long window."""
 _MAX_RESUME_S = 60
 """The sum of a window is updated if its last read was at most this long ago; otherwise it is
 computed again."""

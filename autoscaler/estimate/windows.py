@@ -45,9 +45,12 @@ __all__ = [
 ]
 
 MAX_AHEAD_S = 60
+"""Seconds by which a span may end in the future; a clock that is further ahead is wrong."""
 _TOKEN_COLUMNS = [1, 6, 2, 8]  # columns of (covered seconds, COUNTS) that make up `TokenSums`
 _MAX_PENDING = 5000
+"""Records that wait to be counted, which limits memory."""
 _SWEEP_S = 60
+"""Seconds between two removals of expired data."""
 
 
 @dataclass(slots=True)

@@ -17,7 +17,9 @@ from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.domain.workload import Lengths, WorkloadType
 
 _MAX_ROUNDS = 100
+"""Rounds of the clustering, which usually converges much earlier."""
 _MIN_SHARE = 0.005
+"""Share of the requests below which a cell of lengths is merged into the nearest one."""
 
 
 def workload_types(

@@ -16,6 +16,8 @@ from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
 _MODELS = 2.0
+"""Shares of models must change by this multiple of the change of types that counts, because all
+models are planned again."""
 
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:

@@ -22,6 +22,7 @@ MIN_SHIFT = 0.05
 """The planned shares change only if the total variation from them is at least this."""
 
 _PRIOR_REQUESTS = 20.0
+"""Weight of the present shares, in requests."""
 
 
 def declared_mix(types: Sequence[WorkloadType | RequestType]) -> Mix:

@@ -20,8 +20,9 @@ from autoscaler.estimate.forecast.selection import AUTO, best_score, score_forec
 from autoscaler.estimate.forecast.trend import detect_rise
 
 NONE = "none"
-_BLOCK_MS = BLOCK_S * 1000
+_BLOCK_MS = BLOCK_S * 1000  # one block in ms
 _CHOOSE_EVERY = 30
+"""Minutes between two choices of the forecaster, because a choice evaluates the whole history."""
 _RETRY_EVERY = 5  # minutes between attempts to choose while the history is too short
 _MAX_GROWTH = 2.0  # limit of a forecast, in multiples of the highest minute in the history
 

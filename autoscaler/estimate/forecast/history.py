@@ -16,9 +16,12 @@ from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks
 from topics.hourly_rates import KEPT_HOURS, MINUTES, UNKNOWN
 
 MINUTE_S = 60
+"""Seconds of one entry of the history."""
 _NO_MINUTES = (UNKNOWN,) * MINUTES
 _PER_MINUTE = MINUTE_S // BLOCK_S
 _MIN_COVERAGE = 0.75
+"""Share of a minute that must have been reported; a shorter part is no measurement of the
+minute."""
 _ARRIVAL_DELAY_S = 3  # within this delay all records of a second arrive
 
 Rates = NDArray[np.float64]

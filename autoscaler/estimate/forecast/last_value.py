@@ -10,6 +10,7 @@ from autoscaler.estimate.forecast.forecaster import NoForecast
 from autoscaler.estimate.forecast.history import Rates
 
 _NEWEST = 5
+"""Minutes among which the newest known value is the forecast; an older value is too old."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ from autoscaler.estimate.forecast.forecaster import NoForecast
 from autoscaler.estimate.forecast.history import Rates
 
 _LOOKBACK = 180
+"""Minutes of history that smoothing uses, which limits the time of a forecast."""
 _MIN_BINS = 10
+"""Known minutes below which smoothing has no forecast."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ Floats = npt.NDArray[np.float64]
 # Spans in blocks, from three to ten minutes, because many shorter rises end at once.
 TREND_BLOCKS = (18, 24, 36, 60)
 _Z = 1.645
+"""Standard deviations of a one-sided bound at 95%."""
 # share of the rise's duration T so far: two thirds of all rises last at least T / 2 longer (Gott,
 # 1993)
 _MAX_EXTRAPOLATION = 0.5

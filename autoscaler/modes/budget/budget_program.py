@@ -30,7 +30,9 @@ from autoscaler.planning.planning_problem import PlanningProblem
 from topics.reason_codes import ReasonCode
 
 _MIN_GAIN = 1e-3
+"""Relative gain in work from which a limit counts as binding."""
 _NEGLIGIBLE_REQ_PER_S = 1e-6
+"""Rate in requests/s of a combo that serves nothing, because a combo's rate must be above 0."""
 _FLOOR_WORK_SHARE = 1e-3
 """The floors must leave at least this fraction of the work that is possible without floors."""
 

@@ -36,6 +36,7 @@ from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions
 from topics.reason_codes import ReasonCode
 
 _EXACT = 1e-6
+"""Tolerance of the solver: a smaller relative gap, or an excess of fewer USD/h, is rounding."""
 _SEARCH, _BINDING = 0.4, 0.5
 """Shares of the remaining time for one search and for the binding constraints. A search may take
 50% more than its share to find the cheapest of equal plans."""

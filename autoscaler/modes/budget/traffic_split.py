@@ -16,6 +16,7 @@ from autoscaler.rollout.serving_group import combo_id_of
 from topics.routing import RouteGroup, Routes, TypeRoute
 
 _TOLD = 0.05
+"""Difference of a share from which a new split is reported."""
 
 
 @dataclass(frozen=True, slots=True)

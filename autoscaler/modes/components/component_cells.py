@@ -25,12 +25,17 @@ from autoscaler.planning.combo_names import Member, format_combo_id, parse_insta
 from autoscaler.planning.instance_options import gpu_usd_per_h
 
 SIZES = (1, 2, 4, 8, 16)
+"""Sizes of cells in GPUs. Larger demands take several cells."""
 # ids in records have at most 200 characters; 20 remain for the group's serial number
 _MAX_NAME_CHARS = 180
 _MAX_INSTANCES = 64
+"""Instances of one deployment in a cell, which limits the program."""
 _GAP, _SECONDS = 1e-3, 2.0
+"""Gap and seconds at which the search for one cell stops."""
 _ROUNDING = 1e-9
+"""Relative error of rates that is rounding."""
 _MAX_CACHED = 64
+"""Sets of cells that are kept, which limits memory."""
 _cache: dict[str, tuple[Combo, ...]] = {}
 
 

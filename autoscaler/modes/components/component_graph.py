@@ -12,7 +12,9 @@ from autoscaler.domain.slices import SLICE_SIZES
 from autoscaler.domain.validation import InvalidValue, finite
 
 _SUM = 1e-6
+"""Error within which shares sum to 1."""
 _LEAST_SHARE = 1e-3
+"""Smallest planned share of a request type, so that each type keeps a path."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, least_cos
 from autoscaler.planning.ceilings import ceilings
 
 _MOST_ACTIVITIES = 20_000
+"""Paths over instances that a program may have, which limits its time."""
 _MORE_TIME = "more seconds: no plan was found in these"
 
 

@@ -19,6 +19,7 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.modes.quality.quality_route import Cuts, QualityRoute, ScoreMix
 
 _MOST_SPLITS = 5000
+"""Splits that may be listed, which limits time and memory."""
 
 Fleet = TypeVar("Fleet")
 

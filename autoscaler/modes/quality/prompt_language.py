@@ -44,7 +44,9 @@ for _name, _words in _WORDS.items():
 _WORD = re.compile(r"[^\W\d_]+")
 _PREFIX_CHARS = 2_000  # characters
 _LETTERS = 0.2
+"""Share of the letters from which a script decides the language."""
 _LEAST = 2
+"""Words that a language needs to be recognised."""
 
 
 def language_of(text: str) -> str:

@@ -21,6 +21,7 @@ Cuts = tuple[int, ...]
 1] until before cuts[i]."""
 
 STEPS = 40
+"""Default number of thresholds between two models."""
 _ANYWHERE = ScoreSource()
 
 

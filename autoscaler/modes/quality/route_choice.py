@@ -21,6 +21,7 @@ from topics.reason_codes import ReasonCode
 Fleet = TypeVar("Fleet")
 
 _MAX_SPLITS = 48
+"""Splits that a plan prices, because each needs a plan of its own."""
 # share of the cost; a smaller saving does not pay for starting and stopping instances
 _MIN_SAVING = 0.02
 _STANDARD_ERRORS = 2.0  # number of standard errors by which a sample may miss the minimum quality

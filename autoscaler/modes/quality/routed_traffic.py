@@ -10,6 +10,8 @@ from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
 _HOLDS = 0.97
+"""Share of the target above which routed traffic holds it. A lower rate makes no proposal, so that
+a lasting excess may lower the target."""
 
 
 def propose(view: ModelView) -> TargetProposal | None:

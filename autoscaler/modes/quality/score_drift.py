@@ -12,6 +12,7 @@ _MIN_REQUESTS = 100  # with fewer requests, the declared sample stays in use
 # smallest share of requests moved between classes, in excess of chance, that counts as drift
 _MIN_SHIFT = 0.05
 _CHANCE_FACTOR = 1.5
+"""Multiple of the usual difference of two samples that chance may reach."""
 
 
 def current_score_mix(route: QualityRoute, demand: ModelDemand) -> ScoreMix:

@@ -17,6 +17,7 @@ _CODE = re.compile(
     re.M,
 )
 _PREFIX_CHARS = 16_000
+"""Characters of a prompt that are searched, which limits the time for a request."""
 
 
 def rule_score(rules: Iterable[PromptRule], text: str, tokens: int) -> float | None:
