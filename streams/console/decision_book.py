@@ -160,7 +160,9 @@ def _kept_usd_per_h(done: ObservedTick) -> float:
     prices = {**done.cluster.prices_usd_per_h(), **done.after.supply.prices_usd_per_h()}
     kept = nodes_of(group for group in done.after.groups if group.counts)
     return sum(
-        prices.get(pool, 0.0) for node, pool in kept.items() if node not in done.after.lost_nodes
+        prices.get(pool, 0.0)
+        for node, pool in kept.items()
+        if node not in done.after.observed.lost_nodes
     )
 
 

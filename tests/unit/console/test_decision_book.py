@@ -30,7 +30,7 @@ async def test_a_decision_has_the_measured_demand_and_the_cost_without_leaving_n
             for group in last.after.groups
         )
         node = next(g.placed[0].node for g in leaving if g.model == "tiny")
-        pool = last.after.assignments[node].pool
+        pool = last.after.published.assignments[node].pool
         demand = {"tiny": replace(UNKNOWN_DEMAND, local=SEEN)}
         records = (
             PublishPlan(PlanRecord(7, 3, last.now_ms, "full", 5.0, 0.0)),

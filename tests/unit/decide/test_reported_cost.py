@@ -91,7 +91,7 @@ def test_a_model_with_more_spot_than_it_allows_is_over_its_limit(
         replace(group, combo_id=f"chat:a1@{one.id}") if group is firm else group
         for group in w.state.groups
     )
-    state = replace(w.state, groups=groups, combos=combos)
+    state = replace(w.state, groups=groups, evaluated=replace(w.state.evaluated, combos=combos))
     seen = Observation(statuses=dict(w.statuses))
     (chat,) = fleet_status(state, seen, cluster, w.now_ms).models
     assert len(groups) == 4 and chat.spot_share == pytest.approx(0.75)
