@@ -11,9 +11,9 @@ from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.burstiness import BurstinessSums
 from autoscaler.estimate.forecast.forecast_state import ForecastState
-from autoscaler.planning.planner_messages import FleetChange
 from autoscaler.modes.budget.traffic_split import TrafficSplit
 from autoscaler.modes.workload_mix import Mix
+from autoscaler.planning.planner_messages import FleetChange
 from autoscaler.rollout.reversal_limit import Reversals
 from topics.hourly_rates import PredictionDrift
 from topics.reason_codes import ReasonCode
