@@ -161,7 +161,11 @@ async def test_while_the_api_server_is_killed_a_workload_keeps_its_claims(
             bench.assign(A, wish("s", 0), wish(name, 2 - number % 2))
             claimed = await pods_by_instance(admin)
             assert {"s", name} <= set(claimed)
-        assert await replicas(admin) == 2
+        # A controller that restarts may not know the chosen pod yet and remove another one. The
+        # chosen pod then stays without a claim, and an Event names it.
+        events = (await admin.get("/api/v1/namespaces/serving/events"))["items"]
+        others = sum(e.get("count", 1) for e in events if e["reason"] == "OtherVictim")
+        assert 2 <= await replicas(admin) <= 2 + others
 
 
 async def test_an_autoscaler_on_the_workload_is_named_and_nothing_is_written(
