@@ -124,9 +124,13 @@ class CostWindows:
 
     def answer(self, asked: Sequence[CostWindow], peaks: Sequence[Demand], found: Answer,
                now_ms: int) -> None:  # fmt: skip
-        """Store the answer to `question`."""
+        """Store the answer to `question`. Windows that the time limit left out are asked for again,
+        except if it left out all: then the first one gets no costs, so that others get their turn.
+        """
         for window, costs in zip(asked, found.windows, strict=True):
-            window.is_answered, window.costs = True, costs
+            window.is_answered, window.costs = costs is not None, costs
+        if not any(window.is_answered for window in asked):
+            asked[0].is_answered = True
         if found.peak is not None:
             self._peak = found.peak
             self._peak_asked_req_per_s = sum(demand.req_per_s for demand in peaks)

@@ -25,7 +25,7 @@ from streams.supervision import end_with_supervisor
 from topics.codec import read_value, write_value
 
 LIMIT_S = 20.0
-"""Real seconds for one answer. Windows that are not finished by then have no costs."""
+"""Real seconds for one answer. Windows that are not finished by then have no costs in it."""
 
 
 @dataclass(frozen=True, slots=True)

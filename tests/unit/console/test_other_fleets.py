@@ -69,7 +69,7 @@ def test_the_row_compares_fleets_in_the_windows_that_have_costs() -> None:
     found = Answer(FleetCost(6.0, 0.0), (costs(2.0), costs(4.0, 1.0), None), False, 0.1)
     windows.answer(asked, question.peaks, found, 99)
     row = windows.row()
-    assert row is not None and windows.question() is None
+    assert row is not None
     assert row["from"] == [START_MS + WINDOW_MS, START_MS + 2 * WINDOW_MS] and row["at"] == 99
     assert row["usd"] == pytest.approx(2 * 3.0 / 12)
     assert [(one["kind"], one["gpu"], one["usd_per_h"]) for one in row["fleets"]] == [
@@ -80,6 +80,20 @@ def test_the_row_compares_fleets_in_the_windows_that_have_costs() -> None:
     ]
     assert [one["served"] for one in row["fleets"]] == [1.0, 0.95, 1.0, 1.0]
     assert row["fleets"][1]["usd"] == pytest.approx((8.0 + 4.0) / 12)
+
+
+def test_windows_that_the_time_limit_left_out_are_asked_for_again() -> None:
+    """If it left out all, the newest one is given up, so that the others get their turn."""
+    windows = CostWindows()
+    sampled(windows, [{"big": 2.0, "tiny": 8.0}] * 16)
+    question, (newest, middle, oldest) = windows.question()  # type: ignore[misc]
+    windows.answer(
+        [newest, middle, oldest], question.peaks, Answer(None, (None,) * 3, False, 20.0), 1
+    )
+    question, asked = windows.question()  # type: ignore[misc]
+    assert asked == [middle, oldest]
+    windows.answer(asked, question.peaks, Answer(None, (costs(2.0), None), False, 20.0), 2)
+    assert windows.question()[1] == [oldest]  # type: ignore[index]
 
 
 def test_the_clock_set_back_begins_again() -> None:
