@@ -60,9 +60,9 @@ class Change:
         return {*self.leaves, *self.switches} <= {group.name for group in groups}
 
 
-def planned_change(change: FleetChange, **more: bool) -> Change:
+def planned_change(change: FleetChange) -> Change:
     """The whole of `change`, the planned change of one model."""
-    return Change(Counter(dict(change.starts)), dict(change.switches), change.leaves, **more)  # type: ignore[arg-type]
+    return Change(Counter(dict(change.starts)), dict(change.switches), change.leaves)
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,8 +244,8 @@ def _urgent_change(
     has_floor = len(counting) >= service.min_instances
     if view.covers and has_floor:
         return _NO_CHANGE
-    change = planned_change(asked.change(model), urgent=True)
-    change = replace(change, starts=change.starts - (have - base))
+    change = planned_change(asked.change(model))
+    change = replace(change, starts=change.starts - (have - base), urgent=True)
     moved_on = have != base or view.frozen is not None or not change.names_only(counting)
     if change.leaves and moved_on and has_floor:
         return _NO_CHANGE  # the fleet has changed, so the model is planned again
