@@ -60,6 +60,12 @@ def table(name: str) -> str:
         rows = [row for row in rows if row[0] not in inherited]
         named = ", ".join(f"`{key}`" for key in sorted(inherited))
         rows.append((named, "as in `defaults`", "that of `defaults`", "The model's own value."))
+    if name == "components":
+        model = set(_rows(GROUPS["model"], ""))
+        named = ", ".join(f"`{row[0]}`" for row in rows if row in model)
+        rows = [row for row in rows if row not in model]
+        other = "[other models](../reference/configuration.md#modelsname)"
+        rows.append((named, "as in `models.NAME`", "the same", f"The same as for {other}."))
     lines = ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
     for key, form, default, about in rows:
         shown = key if key.startswith("`") else f"`{key}`"
