@@ -41,12 +41,10 @@ from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulated_request import Ending
 from autoscaler.simulation.simulator import Simulator
-from loadtests.experiments.page import put
 from loadtests.fidelity_figures import (
     MOST_BETWEEN_RUNS,
     Latency,
     Run,
-    chart,
     compare,
     quantiles,
     table,
@@ -165,7 +163,6 @@ def main(argv: list[str] | None = None) -> int:
     add("--config", type=Path, help="a shoal.yaml in place of the fixed fleet: the loop decides")
     add("--url", default="", help="a server that runs, in place of the stack; needs --config")
     add("--seed", type=int, default=1, help="of the draw of models and of --rate-scale")
-    add("--page", type=Path, metavar="FILE", help="replace the experiment's part of this page")
     options = parser.parse_args(argv)
     if not 5.0 <= options.for_s <= 3600.0:
         parser.error(f"--for {options.for_s:g}: allowed: 5 to 3600")
@@ -227,8 +224,7 @@ def _measure(options: argparse.Namespace) -> int:
     if any(math.isnan(one.simulated) for one in comparisons):
         print("fidelity: no request was answered by all three", file=sys.stderr)
         return 2
-    lines = [*table(comparisons), "", *quantiles(runs)]
-    print("\n".join(["", *lines]))
+    print("\n".join(["", *table(comparisons), "", *quantiles(runs)]))
     if not all(one.judged for one in comparisons):
         print(
             f"fidelity: no verdict, two real runs lie more than {MOST_BETWEEN_RUNS:.0%} apart: "
@@ -236,10 +232,6 @@ def _measure(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    if options.page:
-        name = "fidelity-vllm" if options.engine == "vllm" else "fidelity"
-        put(options.page, f"{name}-prefill", lines, chart(runs, "prefill"))
-        put(options.page, f"{name}-decode", [], chart(runs, "decode"))
     return 0 if all(one.is_within_limit for one in comparisons) else 1
 
 

@@ -1,6 +1,6 @@
 """Deviation of the latencies of the same requests, between two runs or a run and a simulation.
 
-Requests are paired; deviations are compared with a limit and shown as tables and charts. Latencies
+Requests are paired; deviations are compared with a limit and shown as tables. Latencies
 are in ms.
 """
 
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadtests.experiments.page import rows_of
-from streams.tools.backtest.svg_charts import Series, line_chart
 
 CORAL = {"prefill": 0.056, "decode": 0.072}
 """Mean deviations of Coral's simulator from its real system (arXiv 2605.04357, sec. 6.2)."""
@@ -21,7 +20,6 @@ RUNS_FACTOR = 1.5
 MOST_BETWEEN_RUNS = 0.25
 """Largest deviation between two real runs. Above it the machine was too busy for a comparison."""
 _QUANTILES = (0.1, 0.5, 0.9, 0.99)
-_POINTS = 99
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +147,6 @@ def quantiles(runs: Mapping[str, Run]) -> list[str]:
             cells += [f"{value:.0f}" for value in _spread(run, phase, _QUANTILES)]
         rows.append(cells)
     return rows_of(heads, rows)
-
-
-def chart(runs: Mapping[str, Run], phase: str) -> str:
-    """Cumulative distributions of all runs as SVG."""
-    levels = [i / 100 for i in range(_POINTS + 1)]  # The slowest 1% would stretch the axis.
-    series = [
-        Series(name, tuple(zip(_spread(run, phase, levels), levels, strict=True)), steps=True)
-        for name, run in runs.items()
-    ]
-    return line_chart(series, f"{phase} latency, ms", "share of requests", (0.0, 1.0))
 
 
 def _spread(run: Run, phase: str, levels: Sequence[float]) -> list[float]:

@@ -1,6 +1,6 @@
 """Cauchy, sec. 4.3: the deployment ILP of eq. 16, its two rivals and our planner.
 
-    python -m loadtests.experiments.cauchy_allocation [--page docs/results/experiments.md]
+    python -m loadtests.experiments.cauchy_allocation
 
 The paper's cluster has 8 H800, 8 H20 and 8 A800, two GPUs in a server, and the prices of its Table
 1. It serves Llama-3.1-8B on each of the paper's workloads at the paper's requests/s. Cost
@@ -15,7 +15,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.validation import InvalidValue
@@ -24,7 +23,7 @@ from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.simulation.strategies.registry import strategy
-from loadtests.experiments.page import bar_chart, put, rows_of
+from loadtests.experiments.page import rows_of
 
 GPUS = {"H800": ("H800", 2.69), "H20": ("H20", 1.50), "A800": ("A800-PCIe-80GB", 1.19)}
 """Catalogue name and USD per GPU-hour (Table 1)."""
@@ -87,20 +86,11 @@ def planned(workload: str, name: str) -> Row:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 bad input."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.experiments.cauchy_allocation")
-    parser.add_argument("--page", type=Path, help="put table and chart there")
-    args = parser.parse_args(argv)
+    prog = "python -m loadtests.experiments.cauchy_allocation"
+    argparse.ArgumentParser(prog=prog).parse_args(argv)
     try:
         rows = [planned(workload, name) for workload in WORKLOADS for name in STRATEGIES]
-        lines = _table(rows)
-        print("\n".join(lines))
-        if args.page:
-            series = {
-                title: [row.efficiency for row in rows if row.strategy == name]
-                for name, title in STRATEGIES.items()
-            }
-            chart = bar_chart(list(WORKLOADS), series, "1,000 tokens per USD")
-            put(args.page, "cauchy-allocation", lines, chart)
+        print("\n".join(_table(rows)))
     except InvalidValue as error:
         print(f"cauchy_allocation: {error}", file=sys.stderr)
         return 2

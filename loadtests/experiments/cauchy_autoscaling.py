@@ -1,7 +1,6 @@
 """Cauchy, sec. 4.6: a fixed plan compared with the control loop.
 
-    python -m loadtests.experiments.cauchy_autoscaling [--minutes 60] [--page
-    docs/results/experiments.md]
+    python -m loadtests.experiments.cauchy_autoscaling [--minutes 60]
 
 Cluster, model and lengths are those of the paper (`cauchy_allocation`). Arrivals are Poisson. Their
 rate follows the Azure trace of 2023 (conversations, minute by minute), scaled to the paper's mean
@@ -33,7 +32,7 @@ from autoscaler.simulation.simulator import simulate
 from autoscaler.simulation.timeline import Timeline
 from loadtests.arrivals import Step, lognormal_lengths, poisson
 from loadtests.experiments.cauchy_allocation import WORKLOADS, cluster_of
-from loadtests.experiments.page import bar_chart, put, rows_of
+from loadtests.experiments.page import rows_of
 from streams.files.user_errors import UserError
 from streams.tools.replay.traces import load_trace
 
@@ -118,24 +117,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trace", type=Path, default=TRACE, help="whose rates to follow")
     parser.add_argument("--minutes", type=int, default=60, help="of it (60)")
     parser.add_argument("--seed", type=int, default=_SEED)
-    parser.add_argument("--page", type=Path, help="put table and chart there")
     args = parser.parse_args(argv)
     if not 1 <= args.minutes <= 1440:
         parser.error(f"--minutes {args.minutes}: allowed: 1 to 1440")
     try:
         rates = rates_of(args.trace, args.minutes)
         found = {name: both(scenario_of(name, rates, args.seed)) for name in WORKLOADS}
-        lines = table(found)
-        print("\n".join(lines))
-        if args.page:
-            series = {
-                "fixed": [fixed.p90_s for fixed, _ in found.values()],
-                "control loop": [live.p90_s for _, live in found.values()],
-                "paper: fixed": [PAPER[name][0] for name in found],
-                "paper: autoscaled": [PAPER[name][1] for name in found],
-            }
-            chart = bar_chart(list(found), series, "p90 end to end, s")
-            put(args.page, "cauchy-autoscaling", lines, chart)
+        print("\n".join(table(found)))
     except (InvalidValue, UserError) as error:
         print(f"cauchy_autoscaling: {error}", file=sys.stderr)
         return 2

@@ -1,6 +1,6 @@
 """Coral, sec. 6.6: many small pipelines, and Helix's one pipeline over the whole cluster.
 
-    python -m loadtests.experiments.coral_helix [--page docs/results/experiments.md]
+    python -m loadtests.experiments.coral_helix
 
 Helix's "High GPU-Heterogeneity Cluster" (4 A100 40G, 6 V100, 16 L4, 38 T4) serves Llama 2 70B on
 requests of 763 tokens in, 232 out (Azure conversation). Our plan uses the exact templates of at
@@ -21,7 +21,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -37,7 +36,7 @@ from autoscaler.templates.build_library import build_library
 from autoscaler.templates.engine_filter import CORAL
 from autoscaler.templates.library_request import LibraryRequest
 from autoscaler.templates.throughput_table import throughput_table
-from loadtests.experiments.page import bar_chart, put, rows_of
+from loadtests.experiments.page import rows_of
 from loadtests.template_problem import TemplateProblem, solve_templates
 
 MODEL = catalog.model("meta-llama/Llama-2-70b-hf")
@@ -149,11 +148,13 @@ def compared() -> list[Row]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 bad input."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.experiments.coral_helix")
-    parser.add_argument("--page", type=Path, help="put table and chart there")
-    args = parser.parse_args(argv)
-    rows = compared()
+    """Exit codes: 0 done, 2 no plan."""
+    argparse.ArgumentParser(prog="python -m loadtests.experiments.coral_helix").parse_args(argv)
+    try:
+        rows = compared()
+    except InvalidValue as error:
+        print(f"coral_helix: {error}", file=sys.stderr)
+        return 2
     base = rows[0]
     heads = ["plan", "req/s", "against one pipeline", "USD/h", "against one pipeline",
              "nodes left unused", "paper"]  # fmt: skip
@@ -167,20 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{row.usd_per_h / base.usd_per_h - 1:+.0%}", ", ".join(left) or "none",
             "Helix" if row is base else PAPER if row is rows[2] else "",
         ])  # fmt: skip
-    lines = rows_of(heads, cells)
-    print("\n".join(lines))
-    try:
-        if args.page:
-            chart = bar_chart(
-                [row.name for row in rows],
-                {"req/s": [row.req_per_s for row in rows],
-                 "USD/h / 10": [row.usd_per_h / 10 for row in rows]},
-                "req/s, and USD/h / 10",
-            )  # fmt: skip
-            put(args.page, "coral-helix", lines, chart)
-    except InvalidValue as error:
-        print(f"coral_helix: {error}", file=sys.stderr)
-        return 2
+    print("\n".join(rows_of(heads, cells)))
     return 0
 
 

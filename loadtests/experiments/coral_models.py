@@ -1,7 +1,7 @@
 """Coral, sec. 6.3 and 6.5: cost of our plans, of Cauchy's and of homogeneous ones.
 
     python -m loadtests.experiments.coral_models [--setup core|extended] [--mix M...]
-           [--library coral|vllm] [--vary] [--page docs/results/experiments.md]
+           [--library coral|vllm] [--vary]
 
 Models, SLOs, nodes and prices: `coral_setup`. Each plan is for the mean rate of one epoch, without
 a limit on nodes and without start penalties (under 1% in the paper).
@@ -21,7 +21,6 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
 from autoscaler.domain.combo import Combo
@@ -46,7 +45,7 @@ from loadtests.experiments.coral_setup import (
     ours,
     pairs,
 )
-from loadtests.experiments.page import bar_chart, put, rows_of
+from loadtests.experiments.page import rows_of
 
 MIXES = ("balanced", "large-heavy", "small-heavy")
 PAPER = {
@@ -225,20 +224,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--mix", nargs="+", choices=MIXES, default=list(MIXES))
     parser.add_argument("--library", choices=("coral", "vllm"), default="coral")
     parser.add_argument("--vary", action="store_true", help="one assumption at a time")
-    parser.add_argument("--page", type=Path, help="put table and chart there")
     args = parser.parse_args(argv)
     profile, setup = default_profile(), SETUPS[args.setup]
     try:
         if args.vary:
-            rows, part = varied(setup, profile), f"coral-{setup.name}-varied"
+            lines = _varied_table(setup, varied(setup, profile))
         elif args.library == "vllm":
-            rows, part = on_vllm(setup, profile, args.mix), f"coral-{setup.name}-vllm"
+            lines = _table(setup, on_vllm(setup, profile, args.mix))
         else:
-            rows, part = on_library(setup, profile, args.mix), f"coral-{setup.name}"
-        lines = _varied_table(setup, rows) if args.vary else _table(setup, rows)
+            lines = _table(setup, on_library(setup, profile, args.mix))
         print("\n".join(["", *lines]))
-        if args.page:
-            put(args.page, part, lines, _chart(setup, rows, args.vary))
     except InvalidValue as error:
         print(f"coral_models: {error}", file=sys.stderr)
         return 2
@@ -276,16 +271,6 @@ def _varied_table(setup: Setup, rows: Sequence[Row]) -> list[str]:
     largest = PAPER_LARGEST[setup.name]
     cells.append(["the paper", "", *(f"x{ratio:g}" for ratio in (*theirs, *largest))])
     return rows_of(heads, cells)
-
-
-def _chart(setup: Setup, rows: Sequence[Row], varied: bool) -> str:
-    series = {"Homo": [row.homo for row in rows], "Cauchy": [row.cauchy for row in rows]}
-    if not varied:
-        theirs = [PAPER[setup.name, row.name] for row in rows]
-        series["Homo, paper"] = [one for one, _ in theirs]
-        series["Cauchy, paper"] = [other for _, other in theirs]
-    names = [str(i + 1) for i in range(len(rows))] if varied else [row.name for row in rows]
-    return bar_chart(names, series, "cost of the baseline / ours")
 
 
 if __name__ == "__main__":

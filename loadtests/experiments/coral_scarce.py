@@ -1,7 +1,7 @@
 """Coral, sec. 6.4: cost and goodput with scarce nodes.
 
     python -m loadtests.experiments.coral_scarce [--setup core|extended] [--epochs N] [--seed S]
-           [--alike gpus|nodes] [--page docs/results/experiments.md]
+           [--alike gpus|nodes]
 
 `coral_setup` has models, nodes, prices and demand. Templates are as in `coral_models`. Alibaba's
 trace is not available, so this experiment draws an order of all nodes for each epoch. All node
@@ -18,7 +18,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -36,7 +35,7 @@ from loadtests.experiments.coral_setup import (
     ours,
     pairs,
 )
-from loadtests.experiments.page import bar_chart, put, rows_of
+from loadtests.experiments.page import rows_of
 from loadtests.template_problem import TemplateProblem
 
 PAPER = {
@@ -146,17 +145,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first draw")
     of_each = "as many of each size of node"
     parser.add_argument("--alike", choices=("gpus", "nodes"), default="gpus", help=of_each)
-    parser.add_argument("--page", type=Path, help="put table and chart there")
     args = parser.parse_args(argv)
     setup = SETUPS[args.setup]
     try:
         whole("--epochs", args.epochs, 1, 1000)
         whole("--seed", args.seed, 0, 2**31)
         found = epochs(setup, range(args.seed, args.seed + args.epochs), args.alike)
-        lines = _table(setup, found)
-        print("\n".join(["", *lines]))
-        if args.page:
-            put(args.page, f"coral-{setup.name}-scarce", lines, _chart(found))
+        print("\n".join(["", *_table(setup, found)]))
     except InvalidValue as error:
         print(f"coral_scarce: {error}", file=sys.stderr)
         return 2
@@ -183,14 +178,6 @@ def _table(setup: Setup, found: Sequence[Epoch]) -> list[str]:
         cells.append([method.capitalize(), f"{one.usd_per_h:.2f}", f"{one.goodput:.0%}",
                       ratios[0], f"x{cost:.2f}", ratios[1], f"x{goodput:.2f}"])  # fmt: skip
     return rows_of(heads, cells)
-
-
-def _chart(found: Sequence[Epoch]) -> str:
-    series = {
-        name: [100.0 * epoch.by_method[name].goodput for epoch in found]
-        for name in found[0].by_method
-    }
-    return bar_chart([f"epoch {i + 1}" for i in range(len(found))], series, "% of demand served")
 
 
 if __name__ == "__main__":

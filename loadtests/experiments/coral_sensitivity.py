@@ -1,7 +1,6 @@
 """Coral, sec. 6.7: templates and CPU time for N_max and rho, and the gain of larger values.
 
-    python -m loadtests.experiments.coral_sensitivity [--model NAME] [--page
-    docs/results/experiments.md]
+    python -m loadtests.experiments.coral_sensitivity [--model NAME]
 
 The paper's test bed: the prefill phase of GPT-OSS 120B on the extended setup's 20 node
 configurations. N_max is the number of nodes of a template, and rho is its memory relative to the
@@ -17,7 +16,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -31,8 +29,7 @@ from autoscaler.templates.engine_filter import CORAL
 from autoscaler.templates.library_request import LibraryRequest
 from autoscaler.templates.throughput_table import throughput_table
 from loadtests.experiments.coral_setup import MODELS, PRICES
-from loadtests.experiments.page import put, rows_of
-from streams.tools.backtest.svg_charts import Series, line_chart
+from loadtests.experiments.page import rows_of
 
 PAIRS = ((1, 2.0), (2, 4.0), (3, 6.0), (4, 8.0), (5, 10.0), (6, 12.0), (6, 24.0))
 """Pairs (N_max, rho). Both rise together, as in the paper's Figure 13; the last one doubles rho."""
@@ -79,15 +76,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 bad input."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.experiments.coral_sensitivity")
     parser.add_argument("--model", default="gpt-oss-120b", help="a name in coral_setup.MODELS")
-    parser.add_argument("--page", type=Path, help="put table and chart there")
     args = parser.parse_args(argv)
     try:
         measure(args.model, 2, 12.0)  # This compiles before the measurements.
         rows = [measure(args.model, n, rho) for n, rho in PAIRS]
-        lines = _table(rows)
-        print("\n".join(lines))
-        if args.page:
-            put(args.page, "coral-sensitivity", lines, _chart(rows))
+        print("\n".join(_table(rows)))
     except InvalidValue as error:
         print(f"coral_sensitivity: {error}", file=sys.stderr)
         return 2
@@ -104,19 +97,6 @@ def _table(rows: Sequence[Row]) -> list[str]:
         for r in rows
     ]  # fmt: skip
     return rows_of(heads, cells)
-
-
-def _chart(rows: Sequence[Row]) -> str:
-    top = max(row.best for row in rows)
-    most = max(row.templates for row in rows)
-    slow = max(row.cpu_s for row in rows)
-    at = range(1, len(rows) + 1)
-    series = [
-        Series("best req/USD", tuple(zip(at, (100 * r.best / top for r in rows), strict=True))),
-        Series("templates", tuple(zip(at, (100 * r.templates / most for r in rows), strict=True))),
-        Series("CPU seconds", tuple(zip(at, (100 * r.cpu_s / slow for r in rows), strict=True))),
-    ]
-    return line_chart(series, "row of the table", "% of the highest", (0.0, 105.0))
 
 
 if __name__ == "__main__":

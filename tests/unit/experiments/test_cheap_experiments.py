@@ -1,31 +1,12 @@
-"""The results page of the experiments, and results of the cheap experiments."""
+"""Results of the cheap experiments."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from autoscaler.domain.validation import InvalidValue
 from loadtests.experiments import cauchy_allocation, coral_sensitivity
 from loadtests.experiments.coral_helix import COUNTS, PRICES, pipeline_req_per_s
-from loadtests.experiments.page import bar_chart, put, rows_of
-
-
-def test_an_experiment_replaces_only_its_own_part_of_the_page(tmp_path: Path) -> None:
-    page = tmp_path / "experiments.md"
-    page.write_text("before\n<!-- a -->\nold\n<!-- /a -->\nafter\n<!-- b -->\nkept\n<!-- /b -->\n")
-    put(page, "a", rows_of(["x"], [["1"]]), bar_chart(["g"], {"s": [1.0]}, "y"))
-    text = page.read_text()
-    assert text.startswith("before\n<!-- a -->\n| x |\n| --- |\n| 1 |\n")
-    assert "![a](experiments/a.svg)\n<!-- /a -->\nafter\n<!-- b -->\nkept" in text
-    assert (tmp_path / "experiments" / "a.svg").read_text().startswith("<svg xmlns")
-
-
-def test_a_page_without_that_part_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValue, match="<!-- a -->"):
-        put(tmp_path / "none.md", "a", [])
 
 
 def test_a_larger_library_never_has_a_worse_best_template() -> None:
