@@ -21,10 +21,9 @@ ROOT = Path(__file__).parents[1]
 FACTS = ROOT / "tests" / "data" / "checkpoints" / "facts.json.gz"
 PAGE = ROOT / "docs" / "reference" / "checkpoints.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
-_SIZES = (1, 2, 4, 8)
 _HEAD = (
-    "| checkpoint | parameters, 1e9 | stated | weights, GB | index, GB | KV, B/token |"
-    " state, MB/sequence | GPUs of one split |\n| --- | --: | --: | --: | --: | --: | --: | --- |\n"
+    "| checkpoint | parameters, 1e9 | stated | weights, GB | index, GB | KV, bytes/token |\n"
+    "| --- | --: | --: | --: | --: | --: |\n"
 )
 
 
@@ -37,16 +36,23 @@ def facts() -> Mapping[str, Mapping[str, Any]]:
 
 
 def table() -> str:
-    """Return the table in Markdown: accepted configurations first, then refused ones with the
-    reason."""
-    read, refused = [], []
+    """Return Markdown: the checkpoints for which the publisher states a figure, the names of all
+    others, and the refused ones with the reason.
+    """
+    rows, others, refused = [], [], []
     for name, row in facts().items():
         try:
-            read.append(_row(name, row, from_config(name, row["config"])))
+            spec = from_config(name, row["config"])
         except InvalidValue as error:
             why = str(error).removeprefix("config: ").partition(" is not allowed")[0]
             refused.append(f"- {name}: `{why}`\n")
-    return f"{_HEAD}{''.join(read)}\nRefused by name:\n\n{''.join(refused)}"
+            continue
+        if "published" in row or "index_bytes" in row:
+            rows.append(_row(name, row, spec))
+        else:
+            others.append(name)
+    read = f"Also read, without a stated figure: {', '.join(others)}.\n"
+    return f"{_HEAD}{''.join(rows)}\n{read}\nRefused by name:\n\n{''.join(refused)}"
 
 
 def _row(name: str, row: Mapping[str, Any], spec: ModelSpec) -> str:
@@ -59,8 +65,6 @@ def _row(name: str, row: Mapping[str, Any], spec: ModelSpec) -> str:
         f"{spec.weight_bytes / 1e9:.4g}",
         f"{row['index_bytes'] / 1e9:.4g}" if "index_bytes" in row else "-",
         f"{spec.kv_bytes_per_token:,.0f}",
-        f"{spec.state_bytes / 1e6:.3g}" if spec.state_bytes else "-",
-        ", ".join(str(n) for n in _SIZES if not spec.split_refusal(n)),
     ]
     return f"| {' | '.join(cells)} |\n"
 
