@@ -130,29 +130,31 @@ def _commit() -> str:
 
 
 def _head(share: float, commits: Mapping[str, str]) -> str:
-    """Text for the page: date, commit and conditions of the runs."""
-    today = datetime.now(UTC).date().isoformat()
+    """Text for the page: conditions, date and commit of the runs."""
+    models = ", ".join(f"{name} {part:.0%}" for name, part in MODELS.items())
     by_commit: dict[str, list[str]] = {}
     for name, commit in commits.items():
         by_commit.setdefault(commit, []).append(name)
-    said = "; ".join(f"{commit} ({', '.join(names)})" for commit, names in by_commit.items())
-    commit = next(iter(by_commit)) if len(by_commit) == 1 else said
-    return (
-        f"{today}, commit {commit}. Written by "
-        "`python -m loadtests.scorecard`; the figures are defined in [backtest.md](backtest.md). "
-        f"Three models ({', '.join(f'{name} {part:.0%}' for name, part in MODELS.items())} of "
-        "the requests) on the bundled configuration (`streams/data/backtest.yaml`) unless a "
-        "trace names another one. Each policy's "
-        f"knob, ours too, was swept on another trace {_TUNE:.0%} as long and of "
-        f"{_TUNE_S / 60:.0f} min at least (a recorded trace: even arrivals at its mean rate, with "
-        "its lengths; a generated one: another seed) and set to the cheapest value that reached "
-        "95% there. Of a generated trace figures are means over the draws that the page names, all "
-        "with the same knobs; in brackets the least and the greatest (of more than 20 draws, the "
-        "middle 90%). "
-        + ("" if share == 1.0 else f"Spans are {share:g} times those named below. ")
-        + "Cost counts 4 minutes before the first request, in which every fleet comes up: of a "
-        "short trace that is a large part, the same for all policies."
-    )
+    runs = "; ".join(f"{', '.join(names)}: commit {commit}" for commit, names in by_commit.items())
+    lines = [
+        "This page compares Shoal with other policies by the rent of the fleet and the share of "
+        "requests that met their SLO. `python -m loadtests.scorecard` writes it. "
+        "[Backtest](../how-to/backtest.md) describes the policies and the columns.",
+        "",
+        f"- **Fleet**: three models ({models} of the requests) on "
+        "`streams/data/backtest.yaml`, unless a trace names another file.",
+        "- **Knob**: each policy has one parameter, Shoal too. It was set on another trace to the "
+        "cheapest value that reached 95%. For a generated trace, the other trace has another seed. "
+        "For a recorded one, it has the same lengths and mean rate, with even arrivals. It is "
+        f"{_TUNE:.0%} as long, but at least {_TUNE_S / 60:.0f} min.",
+        "- **Draws**: figures of a generated trace are means over its draws. The range in brackets "
+        "is from the least to the greatest (of more than 20 draws, the middle 90%).",
+        "- **Cost** includes 4 minutes before the first request, in which every fleet starts.",
+        f"- **Runs** until {datetime.now(UTC).date().isoformat()}: {runs}.",
+    ]
+    if share != 1.0:
+        lines.append(f"- **Length**: traces are {share:g} times as long as described below.")
+    return "\n".join(lines)
 
 
 def _source(scenario: Scenario, traces: Path | None) -> Path | None:

@@ -34,10 +34,10 @@ def write(
         chart = charts / f"{name}.svg"
         chart.write_text(_chart(report))
         asked = sum(model["requests"] for model in report["models"].values())
-        parts += ["", f"## {name}: {about}", ""]
+        parts += ["", f"## {name}", ""]
         draws = len(report.get("also", ())) + 1
         more = f" in {draws} draws" if draws > 1 else ""
-        parts += [f"{asked} requests in {report['duration_s'] / 60:.1f} min{more}.", ""]
+        parts += [f"{about} {asked} requests in {report['duration_s'] / 60:.1f} min{more}.", ""]
         parts += _table(report)
         if old := _old_knobs(report):
             parts += ["", old]
@@ -62,7 +62,9 @@ def _compared(report: Report) -> list[Report]:
 
 def _summary(reports: Mapping[str, Report]) -> list[str]:
     lines = [
-        "| trace | shoal | cheapest other as good (within 0.5 points) | as good and cheaper |",
+        "A policy is *as good* as Shoal if its attainment is at most 0.5 points lower.",
+        "",
+        "| trace | shoal | cheapest other that is as good | as good and cheaper |",
         "| --- | --- | --- | --- |",
     ]
     for name, report in reports.items():
@@ -73,8 +75,7 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
         shown = "none" if best is None else f"{best['name']}: {_brief(best)}"
         under = ", ".join(ours["undercut_by"]) or "none"
         lines.append(f"| {name} | {_brief(ours)} | {shown} | {under} |")
-    lines += ["", *_exceptions(reports), *_parts(reports)]
-    return lines
+    return [*lines, "", *_exceptions(reports), *_parts(reports)]
 
 
 def _exceptions(reports: Mapping[str, Report]) -> list[str]:
@@ -87,8 +88,8 @@ def _exceptions(reports: Mapping[str, Report]) -> list[str]:
         for other in _named(report, "shoal")["undercut_by"]
     ]
     if not lines:
-        return ["No policy attains at least as much (within 0.5 points) for less.", ""]
-    return ["Exceptions, with where the difference comes from:", "", *lines, ""]
+        return ["No other policy is as good and cheaper.", ""]
+    return ["Policies that are as good and cheaper:", "", *lines, ""]
 
 
 def _cause(ours: Report, other: Report) -> str:
@@ -99,8 +100,8 @@ def _cause(ours: Report, other: Report) -> str:
     hours = other["gpu_hours"] / ours["gpu_hours"] - 1.0
     price = (other["cost_usd"] / other["gpu_hours"]) / (ours["cost_usd"] / ours["gpu_hours"]) - 1.0
     text = (
-        f"{less:.1%} cheaper, {points:+.2f} points; {hours:+.0%} GPU hours at {price:+.0%} of our "
-        f"price per GPU hour"
+        f"{less:.1%} cheaper, {points:+.2f} points of attainment, {hours:+.0%} GPU hours, "
+        f"{price:+.0%} per GPU hour."
     )
     gaps = {
         model: (_share(other["models"][model]) - _share(found), _share(found))
@@ -108,11 +109,11 @@ def _cause(ours: Report, other: Report) -> str:
     }
     model, (gap, share) = max(gaps.items(), key=lambda item: item[1][0])
     if gap > WITHIN:
-        text += f"; most of ours miss at {model}: {share:.1%} met against {share + gap:.1%}"
+        text += f" Shoal misses most at {model} ({share:.1%} met instead of {share + gap:.1%})."
     if other["name"] in HINDSIGHT:
-        text += "; it is given this very trace beforehand and starts nothing during it"
+        text += " This fixed fleet knows the trace beforehand."
     elif ours["starts"] > other["starts"]:
-        text += f"; {ours['starts']:.0f} starts against {other['starts']:.0f}"
+        text += f" Shoal starts {ours['starts']:.0f} instances instead of {other['starts']:.0f}."
     return text
 
 
@@ -122,19 +123,25 @@ def _share(model: Report) -> float:
 
 def _parts(reports: Mapping[str, Report]) -> list[str]:
     reports = {n: r for n, r in reports.items() if any(_has(r, v) for v in VARIANTS)}
-    found = [v for v in VARIANTS if all(_has(report, v) for report in reports.values())]
-    if not found or not reports:
+    parts = [v for v in VARIANTS if all(_has(report, v) for report in reports.values())]
+    if not parts or not reports:
         return []
-    lines = ["Ours without one part, against ours: cost, attainment.", ""]
-    lines += ["| part | " + " | ".join(reports) + " |", "| --- |" + " --- |" * len(reports)]
-    for name in found:
+    lines = [
+        "Shoal without one part ([parts](../how-to/backtest.md#policies)): change of its cost, and "
+        "of its attainment in points.",
+        "",
+    ]
+    lines += ["| trace | " + " | ".join(part.removeprefix("shoal-no-") for part in parts) + " |"]
+    lines += ["| --- |" + " --- |" * len(parts)]
+    for name, report in reports.items():
+        ours = _named(report, "shoal")
         cells = []
-        for report in reports.values():
-            ours, without = _named(report, "shoal"), _named(report, name)
+        for part in parts:
+            without = _named(report, part)
             usd = 100.0 * (without["cost_usd"] / ours["cost_usd"] - 1.0)
             points = 100.0 * (without["slo_attainment"] - ours["slo_attainment"])
-            cells.append(f"{usd:+.1f}%, {points:+.2f} points")
-        lines.append(f"| {name.removeprefix('shoal-no-')} | " + " | ".join(cells) + " |")
+            cells.append(f"{usd:+.1f}%, {points:+.2f}")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
 
 

@@ -119,17 +119,24 @@ def _mix(
 
 
 SCENARIOS = (
-    Scenario("conversation", "Azure 2023 conversations, the first 20 min, 5.5 req/s", 1200.0),
-    Scenario("aibrix", "AIBrix, 8 min, up and down", 480.0, file="aibrix_8min_up_and_down.csv.gz"),
+    Scenario(
+        "conversation", "The first 20 min of Azure's conversations of 2023, at 5.5 req/s.", 1200.0
+    ),
+    Scenario(
+        "aibrix",
+        "8 min of AIBrix; the rate rises and falls.",
+        480.0,
+        file="aibrix_8min_up_and_down.csv.gz",
+    ),
     Scenario(
         "mooncake",
-        "Mooncake, the first 15 min: long contexts (15,000 tokens on average), 3.9 req/s",
+        "The first 15 min of Mooncake, at 3.9 req/s. Prompts are long: 15,000 tokens on average.",
         900.0,
         file="mooncake_synthetic.jsonl.gz",
     ),
     Scenario(
         "servegen",
-        "ServeGen m-large, day 2, 07:00 to 07:30, at 3% of its rate",
+        "ServeGen m-large, 07:00 to 07:30 of its second day, at 3% of its rate.",
         1800.0,
         file="servegen/m-large_rate_10min.csv.gz",
         from_s=31 * 3600.0,
@@ -137,18 +144,24 @@ SCENARIOS = (
     ),
     Scenario(
         "swing",
-        "25 min that swing 4:1 around 16.5 req/s, once",
+        "25 min around 16.5 req/s. The rate rises to four times its lowest value and falls, once.",
         1500.0,
         _swing,
         req_per_s=16.5,
     ),
-    Scenario("bursts", "20 min of Gamma arrivals with CV 3.5, 5.5 req/s", 1200.0, _bursts),
-    Scenario("steps", "7 min at 2.75 req/s, 7 at 11, 7 at 2.75", 1260.0, _steps),
+    Scenario(
+        "bursts",
+        "20 min of bursts at a mean of 5.5 req/s "
+        "(Gamma arrivals with a coefficient of variation of 3.5).",
+        1200.0,
+        _bursts,
+    ),
+    Scenario("steps", "7 min at 2.75 req/s, 7 min at 11, and 7 min at 2.75.", 1260.0, _steps),
     Scenario(
         "large",
-        "25 min that swing 4:1 around 24 req/s, once; two large models (chat 40%, code 60%) with "
-        "a TTFT of 1 s on five kinds of nodes, none of which there is enough of "
-        "(`loadtests/scorecard_large.yaml`); as rates",
+        "25 min around 24 req/s. The rate rises to four times its lowest value and falls, once. "
+        "Two large models (chat 40%, code 60%) have a TTFT limit of 1 s. Each of five kinds of "
+        "nodes is scarce (`loadtests/scorecard_large.yaml`). Simulated as rates.",
         1500.0,
         _swing,
         req_per_s=24.0,
@@ -159,9 +172,9 @@ SCENARIOS = (
     ),
     Scenario(
         "roles",
-        "8 min of 6,000 tokens in and 150 out at 14.5 req/s, 8 of 2,000 and 400 at 24, 8 as "
-        "before; one model with 10 ms a token on six nodes, which is all there are "
-        "(`loadtests/scorecard_roles.yaml`)",
+        "8 min at 14.5 req/s with 6,000 tokens in and 150 out, 8 min at 24 req/s with 2,000 in and "
+        "400 out, and 8 min as before. One model has a TPOT limit of 10 ms. Only six nodes exist "
+        "(`loadtests/scorecard_roles.yaml`).",
         1440.0,
         _roles,
         req_per_s=17.67,
@@ -171,8 +184,8 @@ SCENARIOS = (
     ),
     Scenario(
         "hourly",
-        "5 h at 1.5 req/s, 6 req/s in the first 6 min of each; one model on nodes that take a "
-        "minute to come up (`loadtests/scorecard_hourly.yaml`); as rates",
+        "5 h at 1.5 req/s, except 6 req/s in the first 6 min of each hour. One model runs on nodes "
+        "that take a minute to start (`loadtests/scorecard_hourly.yaml`). Simulated as rates.",
         18_000.0,
         _hourly,
         req_per_s=1.95,
@@ -183,8 +196,9 @@ SCENARIOS = (
     ),
     Scenario(
         "mix",
-        "25 min at 16 req/s that go from 8,000 tokens in and 80 out to 500 and 400 and back, once; "
-        "one model on up to twelve nodes (`loadtests/scorecard_mix.yaml`); as rates",
+        "25 min at 16 req/s. Requests change once from 8,000 tokens in and 80 out to 500 in and "
+        "400 out, and back. One model has at most twelve nodes (`loadtests/scorecard_mix.yaml`). "
+        "Simulated as rates.",
         1500.0,
         _mix,
         req_per_s=16.0,
@@ -195,8 +209,8 @@ SCENARIOS = (
     ),
     Scenario(
         "scarce",
-        "the requests of mix, the first token within 1 s, on three H100 and sixteen L40S "
-        "(`loadtests/scorecard_scarce.yaml`); as rates",
+        "The requests of mix with a TTFT limit of 1 s, on three H100 and sixteen L40S "
+        "(`loadtests/scorecard_scarce.yaml`). Simulated as rates.",
         1500.0,
         _mix,
         req_per_s=16.0,
@@ -207,9 +221,9 @@ SCENARIOS = (
     ),
     Scenario(
         "fleet",
-        "a day of twelve models, split by client from two of ServeGen's records; five GPU types in "
-        "three regions, on demand and spot, whose prices and nodes move "
-        "(`streams/data/fleet.yaml`, `python -m loadtests.fleet_day`); as rates",
+        "A day of twelve models from two of ServeGen's records, split by client. Prices and offers "
+        "of five GPU types in three regions change, on demand and spot "
+        "(`streams/data/fleet.yaml`, `python -m loadtests.fleet_day`). Simulated as rates.",
         86_400.0,
         file="servegen/m-large_clients_10min.csv.gz",
         policies=("shoal", "hpa-utilization", "skyserve", "fixed-peak"),
