@@ -1,6 +1,7 @@
 """Reads docs/reference/json.md, and lists the keys of JSON values in its notation.
 
-In a documented key, `[]` stands for an item of a list, and a word in capitals for any name.
+In a documented key, `[]` stands for an item of a list, and a word in capitals for any name. A key
+that begins with a dot has the prefix of the first key in its cell.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ def documented() -> dict[str, dict[str, bool]]:
 def _keys(body: str) -> Iterator[tuple[str, bool]]:
     for row in re.findall(r"^\| (`.*)$", body, re.MULTILINE):
         cell, meaning = row.split(" | ", 1)
-        for key in _KEY.findall(cell):
-            yield key, RECORD in meaning or "as in `models[]` of" in meaning
+        opaque = RECORD in meaning or "as in `models[]` of" in meaning
+        keys = _KEY.findall(cell)
+        prefix = keys[0].rpartition(".")[0]
+        for key in keys:
+            yield prefix + key if key.startswith(".") else key, opaque
 
 
 def paths(value: Any, path: str = "") -> Iterator[str]:
