@@ -58,7 +58,7 @@ IMAGE = Key("image", units.text, "Container image of the engine.", otherwise="no
 ARGS = Key(
     "args",
     Parser(_arguments, _ARGS.form, _ARGS.schema),
-    "Arguments of the engine. Those that decide memory are counted, such as --quantization.",
+    "Arguments of the engine. Plans count those that change memory, such as --quantization.",
     otherwise="none",
 )
 MAX_NUM_SEQS = Key("max_num_seqs", units.count(1, 4096), "Most requests in one batch.", "256")

@@ -36,7 +36,7 @@ ENGINE = Key("engine", units.text, "Name under `engines`.", "default")
 SURVIVE = Key(
     "survive",
     units.word("none", "one-node", "all-spot"),
-    "The loss that the remaining capacity must survive at full load.",
+    "After this loss the remaining capacity must still serve the full load.",
     "none",
 )
 DISAGGREGATE = Key(

@@ -31,20 +31,20 @@ REPLAN_THRESHOLD = Key(
 SENSITIVITY = Key(
     "sensitivity",
     units.word(*SIGNIFICANCE),
-    "How little evidence of a rising rate triggers a scale-out. `high` reacts sooner and has more "
+    "How sensitive a scale-out is to a rising rate. `high` reacts sooner and has more "
     "false alarms.",
     "normal",
 )
 REVERSALS_PER_H = Key(
     "reversals_per_h",
     units.count(1, 60),
-    "Most changes of one model per hour from adding to removing or back. Only scale-in waits.",
+    "Most changes per hour of one model from adding to removing or back. Only removals wait.",
     "2",
 )
 TRANSITION_COST = Key(
     "transition_cost",
     units.word(*PENALTIES),
-    "What a plan charges for a start, on top of the rent. `off` plans as if starts were free.",
+    "Penalty of a plan for each start, in addition to the rent. `off`: starts are free.",
     "normal",
 )
 ROLE_SWITCH = Key(
@@ -62,19 +62,19 @@ FORECAST = Key(
 BUDGET = Key(
     "budget",
     units.number(0.0, 1e9),
-    "Most that all rented nodes may cost, in USD/h, starting and draining ones included.",
+    "Highest cost of all rented nodes in USD/h, including nodes that start or drain.",
     otherwise="no limit",
 )
 OBJECTIVE = Key(
     "objective",
     units.word(*Objective),
-    "The least cost for the demand, or the most work for `budget`.",
+    "`cost`: the least cost for the demand; otherwise the most work for `budget`.",
     "cost",
 )
 START_TIMEOUT = Key(
     "start_timeout",
     _A_DAY,
-    "An instance that is not ready after this time has failed (at least twice its expected start).",
+    "If an instance is not ready after this time (at least twice its expected start), it failed.",
     "10m",
 )
 DRAIN_TIMEOUT = Key(
@@ -92,7 +92,7 @@ APPROVE_WITHIN = Key(
 NODE_SILENT = Key(
     "node_silent",
     units.duration_between("5s", "1h"),
-    "A node that sends no status for this long is lost (three times as long if it is empty).",
+    "If a node sends no status for this long, it is lost. An empty node has three times as long.",
     "15s",
 )
 LOCAL_WINDOW = Key(

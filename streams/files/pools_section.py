@@ -76,7 +76,7 @@ WITHIN = Key(
 BETWEEN = Key(
     "between",
     units.bandwidth_gb_s,
-    "Bandwidth per direction between nodes. It decides whether prefill and decode may be apart.",
+    "Bandwidth per direction between nodes. Separate prefill and decode instances need enough.",
     otherwise="200Gbit/s, and plans that depend on it say so",
 )
 NETWORK = Group("Bandwidths of the nodes.", (WITHIN, BETWEEN))
