@@ -79,7 +79,8 @@ def topic_page() -> str:
     """The page of all topics and their records."""
     lines = [f"# Topics and records\n\n{_WRITTEN}"]
     lines.append(
-        "Names on a broker begin with `shoal.` (`--prefix`). Times are ms since the epoch. "
+        "Names on a broker begin with `shoal.` (`--prefix`). Times are ms since the epoch in domain "
+        "time, which is real time if `--speed` is 1. "
         "Records are JSON; a reader ignores fields that it does not know. The signer is the "
         "principal whose key signs the record ([threat model](../explanation/threat-model.md)).\n"
     )
@@ -99,17 +100,36 @@ def topic_page() -> str:
 
 
 def _record(record: type[Any]) -> Iterator[str]:
+    fields = dataclasses.fields(record)
+    intro, meanings = _described(record.__doc__ or "", {field.name for field in fields})
     yield f"## {record.__name__}\n"
-    for paragraph in re.split(r"\n\s*\n", (record.__doc__ or "").strip()):
-        yield _plain(paragraph) + "\n"
-    yield "| field | type |"
-    yield "| --- | --- |"
-    for field in dataclasses.fields(record):
+    yield from (f"{_plain(paragraph)}\n" for paragraph in intro)
+    yield "| field | type | meaning |"
+    yield "| --- | --- | --- |"
+    for field in fields:
         optional = field.default is not dataclasses.MISSING
         optional |= field.default_factory is not dataclasses.MISSING
         kind = str(field.type).replace("|", "\\|")
-        yield f"| `{field.name}` | `{kind}`{', may be absent' if optional else ''} |"
+        about = _plain(meanings.get(field.name, ""))
+        yield f"| `{field.name}` | `{kind}`{', optional' if optional else ''} | {about} |"
     yield ""
+
+
+def _described(text: str, names: set[str]) -> tuple[list[str], dict[str, str]]:
+    """The paragraphs of a docstring without the parts "field: meaning.", and these meanings."""
+    intro: list[str] = []
+    meanings: dict[str, str] = {}
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        rest = []
+        for part in re.split(r"(?<=[.\"]) (?=\w+(?:, \w+)*: )", " ".join(paragraph.split())):
+            listed, colon, meaning = part.partition(": ")
+            if colon and set(listed.split(", ")) <= names:
+                meanings |= dict.fromkeys(listed.split(", "), meaning)
+            else:
+                rest.append(part)
+        if rest:
+            intro.append(" ".join(rest))
+    return intro, meanings
 
 
 def metric_page() -> str:

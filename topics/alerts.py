@@ -14,9 +14,11 @@ STATES = ("firing", "resolved")
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alert. name: free text of 1 to 200 printable characters. models: the affected models,
-    empty = all. A "resolved" alert does not prove that a problem is over, because an exporter that
-    stops also resolves its alerts."""
+    """One alert. A "resolved" alert does not prove that a problem is over, because an exporter that
+    stops also resolves its alerts.
+
+    name: Free text of 1 to 200 printable characters. models: The affected models, empty = all.
+    """
 
     fingerprint: str
     name: str

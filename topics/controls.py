@@ -17,12 +17,12 @@ ALL_MODELS = "*"
 class Control:
     """One command of an operator, in force until a later record with the same key.
 
-    scope: a model, or "*" for all models. kind: "pause" (do not change the model), "freeze"
-    (remove, move and exchange nothing of the model; additions are allowed), "release" (Shoal no
-    longer manages the model) or "verdict" (on a proposal). active: for a verdict, whether it
-    approves the proposal; for all other kinds, whether the command is in force. who, why: operator
-    and reason, as free text. until_ms: end of a pause or freeze, 0 = no end. proposal,
-    leader_token: the decision to which a verdict refers.
+    scope: A model, or "*" for all models. kind: "pause" (change nothing of the model), "freeze"
+    (remove, move and exchange nothing), "release" (Shoal no longer manages the model) or "verdict"
+    (on a proposal). active: For a verdict, whether it approves the proposal; for all other kinds,
+    whether the command is in force. who: Operator, as free text. why: Reason, as free text.
+    until_ms: End of a pause or freeze, 0 = no end. proposal, leader_token: Number and leader token
+    of the decision to which a verdict refers.
     """
 
     scope: str

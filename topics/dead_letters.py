@@ -9,8 +9,9 @@ from topics import checks
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that could not be decoded, with its position and the reason. payload: the record in
-    base64, truncated at 64 KiB. reader: the process that refused the record."""
+    """A record that could not be decoded, with its position and the reason. payload: The record in
+    base64, truncated at 64 KiB. reader: The process that refused the record.
+    """
 
     topic: str
     partition: int

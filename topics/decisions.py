@@ -22,15 +22,15 @@ DECISION_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision of the controller, with its reason. model: name of a model, or "*" for all
-    models.
+    """One decision of the controller, with its reason.
 
-    number: serial number among the decisions of a leader. applied: whether the decision was applied
-    (mode act) or only recommended. change: combos added (+) or removed (-) as (combo, count).
-    cost_delta_usd_per_h: change of the cost of billed nodes. over_since_ms: first second of demand
-    above the threshold, 0 = none. expires_ms: time until which the proposal can be approved, 0 = no
-    proposal. reason: a sentence for people; codes: its reason codes, see `topics.reason_codes` (a
-    later version may write unknown codes). trace: traceparent of the decision's span, "" = none.
+    model: Name of a model, or "*" for all models. number: Serial number among the decisions of a
+    leader. applied: Whether the decision was applied (mode act) or only recommended. change: Combos
+    added (+) or removed (-) as (combo, count). cost_delta_usd_per_h: Change of the cost of billed
+    nodes. over_since_ms: First second of demand above the threshold, 0 = none. expires_ms: Time
+    until which the proposal can be approved, 0 = no proposal. reason: A sentence for people. codes:
+    Its reason codes, see `topics.reason_codes`. A later version may write unknown codes. trace:
+    Traceparent of the decision's span, "" = none.
     """
 
     number: int
@@ -93,7 +93,7 @@ class PlannedCombo:
 class PlanRecord:
     """The planned target of the whole fleet.
 
-    gap: proven optimality gap as a fraction, -1 if none was proven. next_serial: serial number of
+    gap: Proven optimality gap as a fraction, -1 if none was proven. next_serial: Serial number of
     the next group, so that a later leader does not use a group name again.
     """
 

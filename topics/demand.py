@@ -60,9 +60,11 @@ class Demand:
     """All records of one model that the broker appended to `partition` of `telemetry` within the
     second `appended_s` (since the epoch).
 
-    (model, partition, appended_s) identifies the record. Merging is deterministic, so a repeated
-    record is equal to the first one and is recognised as a duplicate. kinds: number of requests in
-    all `seconds`, by kind, see `Telemetry.sent`.
+    (model, partition, appended_s) identifies the record. A repeated record is equal to the first
+    one, because merging is deterministic.
+
+    model, partition, appended_s: Part of the record's identity. kinds: Number of requests in all
+    `seconds`, by kind, see `Telemetry.sent`.
     """
 
     model: str

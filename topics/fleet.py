@@ -65,15 +65,15 @@ class DesiredInstance:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The desired state of one node.
+    """The desired state of one node. An executor refuses an assignment whose (leader_token,
+    generation) is lower than that of its current assignment.
 
-    generation counts changes of this node, and leader_token orders leaders: an executor refuses an
-    assignment whose (leader_token, generation) is lower than that of its current assignment.
-    said_ms: time of the last publication, by the leader's clock; each publication extends the
-    validity. valid_ms: validity from the broker's append time, 0 = unlimited; after an assignment
-    expires, the executor starts nothing new and stops nothing. drain_timeout_ms: longest wait of a
-    drain for requests and KV leases, 0 = the executor's own limit. signature: see `topics.signing`.
-    trace: traceparent of the decision that this assignment carries out, "" = none.
+    generation: Counts changes of this node. leader_token: Orders leaders. said_ms: Time of the last
+    publication, by the leader's clock. Each publication extends the validity. valid_ms: Validity
+    from the broker's append time, 0 = unlimited. After an assignment expires, the executor starts
+    nothing new and stops nothing. drain_timeout_ms: Longest wait of a drain for requests and KV
+    leases, 0 = the executor's own limit. signature: See `topics.signing`. trace: Traceparent of the
+    decision that this assignment carries out, "" = none.
     """
 
     node: str
@@ -154,15 +154,15 @@ class ObservedInstance:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One node as its executor observes it.
+    """One node as its executor observes it. Different values of boot or place reveal two executors
+    on one node.
 
-    observed_generation, observed_token: generation and leader token of the current assignment.
-    boot: id of the executor's process. place: machine and state folder of the executor. Different
-    values of boot or place reveal two executors on one node. refused: number of refused
-    assignments. reclaim_ms: time at which the node is reclaimed (spot), 0 = no notice. faults: text
-    of faults of the node that do not stop serving. load_feed: address at which the executor
-    publishes the load of its engines, "" = none. address: host of all endpoints of the node; ""
-    from an older executor, whose endpoints are on one host too. addresses: further hosts of
+    observed_generation: Generation of the current assignment. observed_token: Leader token of the
+    current assignment. boot: Id of the executor's process. place: Machine and state folder of the
+    executor. refused: Number of refused assignments. reclaim_ms: Time at which the node is
+    reclaimed (spot), 0 = no notice. faults: Faults of the node that do not stop serving, as text.
+    load_feed: Address at which the executor publishes the load of its engines, "" = none. address:
+    Host of all endpoints of the node, "" from an older executor. addresses: Further hosts of
     endpoints, if each instance has its own (pods).
     """
 

@@ -48,9 +48,9 @@ class PredictionDrift:
 class RateHour:
     """One hour of one model.
 
-    hour: hours since the epoch. arrivals: arrivals in each minute, UNKNOWN if the minute was not
-    observed. derate: measured / predicted capacity. learnt: measured start times and capacity.
-    basis: hash of the inputs of the predictions; derate and learnt are valid only for predictions
+    hour: Hours since the epoch. arrivals: Arrivals in each minute, UNKNOWN if the minute was not
+    observed. derate: Measured / predicted capacity. learnt: Measured start times and capacity.
+    basis: Hash of the inputs of the predictions. derate and learnt are valid only for predictions
     with an equal basis.
     """
 

@@ -18,10 +18,10 @@ class Leadership:
     """One leadership record of a controller.
 
     kind: "claim" (a controller wants to lead), "renewal" (the leader extends its lease),
-    "resignation" (the leader stops in an orderly way) or "standby" (a controller waits). claim: id
-    of the claim (id of the boot if there is no claim). base: in a claim, the highest token in use
-    before this topic was created; 0 unless the topic was recreated. token: in a renewal or
-    resignation, the leader token of the sender.
+    "resignation" (the leader stops in an orderly way) or "standby" (a controller waits). claim: Id
+    of the claim, or id of the boot without a claim. base: In a claim, the highest token in use
+    before this topic was created again; otherwise 0. token: In a renewal or resignation, the leader
+    token of the sender.
     """
 
     controller: str

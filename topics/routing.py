@@ -151,20 +151,20 @@ class TypeRoute:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """The routes of one model. generation: counts changes of this model's routes.
+    """The routes of one model.
 
-    ttft_limit_ms, tpot_limit_ms: the model's SLO, by which gateways count attained requests.
-    said_ms, valid_ms: as in `Assignment`, but gateways continue to use expired routes. signature:
-    see `topics.signing`. start_s: seconds from launch to ready of the model's slowest combo, 0 =
-    unknown; requests for a model scaled to zero wait at least this long. aliases: other names that
-    clients may use (the full Hugging Face name). types: types of requests with their own traffic
-    split; if empty, all requests are split by the groups' weights. kinds: types of requests of a
-    model of components, whose groups have paths. split: set if this name is a service that routes
-    to several models; then only these models have instances. feeds: load feeds of the model's
-    executors (`executors.load_feed`), "host:port KEY". advised: whether the model is declared in
-    mode recommend; existing instances keep their routes, even after the declaration is withdrawn.
-    adapters: names of the model's LoRA adapters, which clients may use like models; an instance has
-    those that were declared when it started.
+    generation: Counts changes of this model's routes. ttft_limit_ms, tpot_limit_ms: The model's
+    SLO, by which gateways count attained requests. said_ms, valid_ms: As in `Assignment`, but
+    gateways continue to use expired routes. signature: See `topics.signing`. start_s: Seconds from
+    launch to ready of the model's slowest combo, 0 = unknown. Requests for a model at zero wait at
+    least this long. aliases: Other names that clients may use (the full Hugging Face name). types:
+    Types of requests with their own traffic split. If empty, the groups' weights split all
+    requests. kinds: Types of requests of a model of components, whose groups have paths. split: Set
+    if this name is a service that routes to several models. Only these models then have instances.
+    feeds: Load feeds of the model's executors (`executors.load_feed`), "host:port KEY". advised:
+    Whether the model is declared in mode recommend. Existing instances keep their routes, even
+    after the declaration is withdrawn. adapters: Names of the model's LoRA adapters, which clients
+    may use like models. An instance has those that were declared when it started.
     """
 
     model: str

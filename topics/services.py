@@ -14,8 +14,11 @@ MOST_TEXT = 100_000
 
 @dataclass(frozen=True, slots=True)
 class DeclaredService:
-    """The current declaration of a model. declared: the model's section of `shoal.yaml` as YAML or
-    JSON text, which is checked as strictly as the file. A tombstone withdraws the model."""
+    """The current declaration of a model. A tombstone withdraws the model.
+
+    declared: The model's section of `shoal.yaml` as YAML or JSON text, which is checked as strictly
+    as the file.
+    """
 
     model: str
     declared: str

@@ -12,9 +12,9 @@ from topics import checks
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """The number of available nodes of a pool. pool: "region/name/market".
+    """The number of available nodes of a pool. pool: As "region/name/market".
 
-    observed_ms: time of the observation, which only identifies it; its age is computed from the
+    observed_ms: Time of the observation, which only identifies it. Its age is computed from the
     broker's append time.
     """
 
@@ -30,8 +30,10 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of a node of a pool. pool: "region/name/market". observed_ms: as in
-    `Availability`."""
+    """The price of a node of a pool.
+
+    pool, observed_ms: As in `Availability`.
+    """
 
     pool: str
     usd_per_node_h: float

@@ -44,26 +44,30 @@ class Telemetry:
     """Counts of one gateway for one model in one span of its time (usually a second).
 
     (gateway, boot, sequence) identifies the record, so a repeated record is recognised as a
-    duplicate. age_ms: domain ms from the end of the span until the record was sent, on the
-    gateway's monotonic clock; the event time is the broker's append time minus age_ms.
+    duplicate. gateway, boot, sequence: Part of the record's identity. age_ms: Ms of domain time
+    from the end of the span until the record was sent, by the gateway's monotonic clock. The event
+    time is the broker's append time minus age_ms.
 
-    Counts of the span: arrivals of requests; completions (answered in full); failures (an error or
-    an interruption after acceptance); refused (429 or no route); attained (within both limits);
-    withdrawn (no fault of the service: the client left before a limit was missed, or no instance
-    serves such a request). Token sums count requests that completed in the span, except
-    input_tokens_arrived.
+    arrivals: Requests that arrived in the span. completions: Requests answered in full. failures:
+    Requests with an error or an interruption after acceptance. refused: Requests with 429 or
+    without a route. attained: Requests within both limits. withdrawn: Requests that ended without a
+    fault of the service, because the client left before a limit was missed or no instance serves
+    such a request. in_flight: Requests in flight at the end of the span. input_tokens_arrived:
+    Tokens of arrived requests. input_tokens, output_tokens: Tokens of requests that completed in
+    the span.
 
-    ttft_ms, tpot_ms: latency sketches of `topics.sketch` as {bucket: count}. input_lengths,
-    output_lengths: sketches in tokens, input counted on arrival and output on completion. shapes:
-    arrivals by input and expected output length, in buckets of `topics.request_shapes`. classes:
-    arrivals by score class (`topics.scoring`; `UNCLASSED` without a score), for services that route
-    to several models. On the wire all sketches share the field `cells`.
+    ttft_ms, tpot_ms: Latency sketch of `topics.sketch` as {bucket: count}. input_lengths: Sketch of
+    prompt tokens, counted on arrival. output_lengths: Sketch of answer tokens, counted on
+    completion. shapes: Arrivals by input and expected output length, in buckets of
+    `topics.request_shapes`. classes: Arrivals by score class (`topics.scoring`; `UNCLASSED` without
+    a score), for services that route to several models.
 
-    sent: requests sent in the span, as {kind: {destination: requests}}. For workload types, the
-    kind is the type and the destination is the group that received the requests. For score splits:
-    {"all": {model: requests}}. For LoRA adapters: {"adapter:NAME": {model: n}}. leaving: whether
-    this is the last record of the gateway, which then stops. in_flight: requests in flight at the
-    end of the span. route_generation: generation of the routes that the gateway applies.
+    sent: Requests sent in the span, as {kind: {destination: requests}}. For workload types: {type:
+    {group: n}}. For score splits: {"all": {model: n}}. For LoRA adapters: {"adapter:NAME": {model:
+    n}}. leaving: Whether this is the last record of the gateway, which then stops.
+    route_generation: Generation of the routes that the gateway applies.
+
+    On the wire all sketches share the field `cells`.
     """
 
     model: str
