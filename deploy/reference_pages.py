@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from deploy.written_files import write_or_check  # noqa: E402  the path comes first
 from executors.gateway.gateway_metrics import GatewayMetrics  # noqa: E402
+from executors.node.executor_metrics import Metrics as ExecutorMetrics  # noqa: E402
 from streams.cli.main import COMMANDS  # noqa: E402
 from streams.health.metric_names import METRICS  # noqa: E402
 from topics.keys import SIGNER  # noqa: E402
@@ -79,10 +80,10 @@ def topic_page() -> str:
     """The page of all topics and their records."""
     lines = [f"# Topics and records\n\n{_WRITTEN}"]
     lines.append(
-        "Names on a broker begin with `shoal.` (`--prefix`). Times are ms since the epoch in domain "
-        "time, which is real time if `--speed` is 1. "
-        "Records are JSON; a reader ignores fields that it does not know. The signer is the "
-        "principal whose key signs the record ([threat model](../explanation/threat-model.md)).\n"
+        "Names on a broker begin with `shoal.` (`--prefix`). Records are JSON, and readers ignore "
+        "unknown fields. Times are ms since the epoch in domain time, which passes faster with a "
+        "`--speed` above 1. The record is signed with the key of its signer "
+        "([threat model](../explanation/threat-model.md)).\n"
     )
     lines += ["| topic | record | partitions | kept | signer |", "| --- | --- | --- | --- | --- |"]
     for topic in TABLE:
@@ -132,26 +133,33 @@ def _described(text: str, names: set[str]) -> tuple[list[str], dict[str, str]]:
     return intro, meanings
 
 
+_METRIC_HEAD = ("| metric | kind | labels | meaning |", "| --- | --- | --- | --- |")
+
+
 def metric_page() -> str:
-    """The page of all metrics of controllers and gateways."""
-    lines = [f"# Metrics\n\n{_WRITTEN}\nAll metrics are served at `/metrics`.\n"]
-    lines += [
-        "## Controller\n",
-        "| metric | kind | labels | meaning |",
-        "| --- | --- | --- | --- |",
-    ]
+    """The page of all metrics of controllers, gateways and executors."""
+    lines = [f"# Metrics\n\n{_WRITTEN}\nEach process serves its metrics at `/metrics`.\n"]
+    lines += ["## Controller\n", *_METRIC_HEAD]
     for metric in METRICS:
         labels = ", ".join(metric.labels) or "-"
         lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |")
     lines += ["", "## Gateway\n"]
-    lines += ["Milliseconds are those of the gateway's own work.\n"]
-    lines += ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
-    collectors = GatewayMetrics()._registry._collector_to_names
-    for collector in collectors:
+    lines += [
+        "Further gauges count clients that exceeded a limit (`shoal:gateway_clients_cut`, `_late`, "
+        "`_refused`), failures of the scorer by reason (`shoal:gateway_scorer_...`), and instances "
+        "with a known load (`shoal:gateway_loads_known`).\n"
+    ]
+    lines += [*_METRIC_HEAD, *_collected(GatewayMetrics()._registry)]
+    lines += ["", "## Executor\n", *_METRIC_HEAD, *_collected(ExecutorMetrics().registry)]
+    return "\n".join(lines) + "\n"
+
+
+def _collected(registry: Any) -> Iterator[str]:
+    """The rows of the metrics of a registry of prometheus_client."""
+    for collector in registry._collector_to_names:
         kind, labels = collector._type, ", ".join(collector._labelnames) or "-"
         name = collector._name + ("_total" if kind == "counter" else "")
-        lines.append(f"| `{name}` | {kind} | {labels} | {collector._documentation} |")
-    return "\n".join(lines) + "\n"
+        yield f"| `{name}` | {kind} | {labels} | {collector._documentation} |"
 
 
 PAGES = {"cli.md": commands, "topics.md": topic_page, "metrics.md": metric_page}

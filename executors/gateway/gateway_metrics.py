@@ -25,7 +25,7 @@ class GatewayMetrics:
         def counter(name: str, what: str, *labels: str) -> Counter:
             return Counter(f"shoal:gateway_{name}", what, labels, registry=registry)
 
-        self.requests = counter("requests", "Requests ended, by ending", "model", "ending")
+        self.requests = counter("requests", "Ended requests by ending", "model", "ending")
         self.unknown_model = counter("unknown_model", "Requests for a model without routes")
         self.bad_requests = counter("bad_requests", "Requests refused as invalid (4xx)")
         self.adapter_requests = counter(
@@ -47,11 +47,15 @@ class GatewayMetrics:
         self.client_aborts = counter("client_aborts", "Requests whose client left", "model")
         self.ejections = counter("ejections", "Instances ejected after a failure", "model")
         self.readmissions = counter("readmissions", "Instances readmitted after a probe", "model")
-        self.stale_routes = counter("stale_routes", "Routes refused: older leader or generation")
-        self.unbacked_routes = counter("unbacked_routes", "Routes with an unknown leader token")
+        self.stale_routes = counter(
+            "stale_routes", "Refused routes of an older leader or generation"
+        )
+        self.unbacked_routes = counter(
+            "unbacked_routes", "Routes that wait because their leader token is unknown"
+        )
         self.denied = counter("denied", "Requests refused because of their API key: 401, 403, 429")
         self.scored = counter(
-            "scored", "Requests for a name of several models, by source of the score",
+            "scored", "Requests for a service of several models, by source of the score",
             "model", "source",
         )  # fmt: skip
         self.fallbacks = counter(
@@ -85,13 +89,13 @@ class GatewayMetrics:
         )
         self._overhead = Histogram(
             "shoal:gateway_overhead_ms",
-            "Real ms of a request in this process, without waiting for engine, client or capacity",
+            "Milliseconds of the gateway's own work for a request",
             buckets=_REAL_MS,
             registry=registry,
         )
         self._lag = Histogram(
             "shoal:gateway_loop_lag_ms",
-            "Real ms by which the event loop wakes up late",
+            "Milliseconds by which the event loop wakes up late",
             buckets=_REAL_MS,
             registry=registry,
         )

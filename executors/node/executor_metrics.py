@@ -22,13 +22,13 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.refused = Counter(
             "shoal_executor_refused_assignments",
-            "Assignments that were not followed: leader token, generation, node, unclaimed token",
+            "Refused assignments by reason: leader token, generation, node, unclaimed token",
             ("reason",),
             registry=self.registry,
         )
         self.forged = Gauge(
             "shoal_executor_forged_records",
-            "Records since the start whose signature was missing or wrong",
+            "Records since the start without a valid signature",
             registry=self.registry,
         )
         self.launches = Counter(
@@ -36,13 +36,13 @@ class Metrics:
         )
         self.failed_launches = Counter(
             "shoal_executor_failed_launches",
-            "Engines that could not be started or ended before they served",
+            "Engines that did not start, or ended before they served",
             ("engine",),
             registry=self.registry,
         )
         self.orphans = Counter(
             "shoal_executor_orphans",
-            "Engine processes without a record that were adopted or killed",
+            "Engine processes that the executor had not recorded, adopted or killed",
             ("done",),
             registry=self.registry,
         )

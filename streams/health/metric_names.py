@@ -55,26 +55,38 @@ class Metric:
 
 METRICS: tuple[Metric, ...] = (
     Metric("shoal_leader", "gauge", (), "1 while this controller leads, 0 while it stands by"),
-    Metric("shoal_leader_token", "gauge", (), "token of the highest claim to lead that was seen"),
-    Metric("shoal_tick_age_seconds", "gauge", (), "since it last decided, or came to lead; alert"),
-    Metric("shoal_ticks_total", "counter", (), "decisions made (ticks), those without effects too"),
-    Metric("shoal_ticks_skipped_total", "counter", (), "seconds without a tick: it falls behind"),
+    Metric("shoal_leader_token", "gauge", (), "highest leader token seen"),
+    Metric(
+        "shoal_tick_age_seconds", "gauge", (), "seconds since the last decision, or since it leads"
+    ),
+    Metric("shoal_ticks_total", "counter", (), "ticks, with and without effects"),
+    Metric(
+        "shoal_ticks_skipped_total",
+        "counter",
+        (),
+        "seconds without a tick, because it is overloaded",
+    ),
     Metric("shoal_tick_cpu_seconds", "histogram", (), "CPU time of one tick"),
-    Metric("shoal_decisions_total", "counter", ("kind",), "decisions published"),
-    Metric("shoal_solver_restarts_total", "counter", (), "planners killed for lack of an answer"),
-    Metric("shoal_records_sent_total", "counter", (), "records that the broker has"),
+    Metric("shoal_decisions_total", "counter", ("kind",), "published decisions"),
+    Metric(
+        "shoal_solver_restarts_total", "counter", (), "planners killed because they did not answer"
+    ),
+    Metric("shoal_records_sent_total", "counter", (), "records that the broker has acknowledged"),
     Metric(
         "shoal_records_dropped_total",
         "counter",
         (),
-        "records given up: not the leader, full, or too large",
+        "records not sent: not the leader, queue full, or too large",
     ),
     Metric(
-        "shoal_telemetry_records_total", "counter", ("result",), "applied, duplicate, late, ahead"
+        "shoal_telemetry_records_total",
+        "counter",
+        ("result",),
+        "telemetry records that were applied, duplicate, late or ahead",
     ),
-    Metric("shoal_telemetry_age_seconds", "gauge", ("model",), "of the newest second reported"),
-    Metric("shoal_lag_records", "gauge", ("topic",), "records not read yet"),
-    Metric("shoal_dead_letters_total", "counter", (), "places of topics that were not understood"),
+    Metric("shoal_telemetry_age_seconds", "gauge", ("model",), "age of the newest reported second"),
+    Metric("shoal_lag_records", "gauge", ("topic",), "unread records"),
+    Metric("shoal_dead_letters_total", "counter", (), "records that could not be decoded"),
     Metric(
         "shoal_undeclared_records_total",
         "counter",
@@ -82,46 +94,61 @@ METRICS: tuple[Metric, ...] = (
         "dropped records of undeclared models, nodes or pools",
     ),
     Metric(
-        "shoal_refused_declarations",
-        "gauge",
-        (),
-        "models whose last declaration cannot be used; the one before stands",
+        "shoal_refused_declarations", "gauge", (), "models whose last declaration cannot be used"
     ),
     Metric(
         "shoal_refused_records_total",
         "counter",
         ("topic", "reason"),
-        "records without a good signature",
+        "records without a valid signature",
     ),
     Metric("shoal_decision_log_lost_total", "counter", (), "ticks missing from the decision log"),
     Metric(
-        "shoal_alerts_total", "counter", ("result",), "accepted, duplicate, unknown_model, refused"
+        "shoal_alerts_total",
+        "counter",
+        ("result",),
+        "alerts that were accepted, duplicate, refused, or of an unknown model",
     ),
-    Metric("shoal_supply_age_seconds", "gauge", ("kind", "pool"), "since a feed observed it"),
-    Metric("shoal_demand_requests_per_second", "gauge", ("model",), "arrivals, local window"),
+    Metric(
+        "shoal_supply_age_seconds",
+        "gauge",
+        ("kind", "pool"),
+        "age of the last price or availability",
+    ),
+    Metric("shoal_demand_requests_per_second", "gauge", ("model",), "arrivals in the local window"),
     Metric(
         "shoal_adapter_requests_per_second",
         "gauge",
         ("model", "adapter"),
-        "of these, requests for a LoRA adapter",
+        "arrivals in the local window for a LoRA adapter",
     ),
-    Metric("shoal_target_requests_per_second", "gauge", ("model",), "demand planned for"),
+    Metric("shoal_target_requests_per_second", "gauge", ("model",), "demand that is planned for"),
     Metric(
         "shoal_capacity_requests_per_second",
         "gauge",
         ("model", "state"),
         "capacity of desired and of ready combos",
     ),
-    Metric("shoal_slo_attained_ratio", "gauge", ("model",), "requests that met it, long window"),
-    Metric("shoal_combos", "gauge", ("model", "state"), "combos wanted, ready"),
+    Metric(
+        "shoal_slo_attained_ratio",
+        "gauge",
+        ("model",),
+        "share of requests in the long window that met the SLO",
+    ),
+    Metric("shoal_combos", "gauge", ("model", "state"), "desired and ready combos"),
     Metric(
         "shoal_desired_replicas",
         "gauge",
         ("model", "region", "pool", "role"),
-        "instances that should run, for KEDA or an HPA; absent before a plan and on a standby",
+        "desired instances, for KEDA or an HPA; absent before a plan and on a standby",
     ),
     Metric("shoal_held", "gauge", ("model",), "1 while the model is paused or released"),
-    Metric("shoal_uncertain", "gauge", ("model",), "1 while it is far from its predictions"),
-    Metric("shoal_cost_usd_per_hour", "gauge", (), "of billed nodes, as they run"),
+    Metric(
+        "shoal_uncertain",
+        "gauge",
+        ("model",),
+        "1 while measurements differ from predictions by more than a fifth",
+    ),
+    Metric("shoal_cost_usd_per_hour", "gauge", (), "cost of the billed nodes"),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
