@@ -19,13 +19,12 @@ from deploy.written_files import write_or_check  # noqa: E402
 
 _HEAD = """# Reason codes
 
-Every decision record (topic `decisions`, `shoal explain --json`, `/v1/explain`) carries `codes`:
-the reason codes of the decision, then those of the reasons behind them, each once. `reason` is
-the same as a sentence for people, and may be worded otherwise in a later version. A program reads
-the codes alone: a code keeps its meaning. A later version may add codes, so a code that is not
-listed here is no error. A record of a version without codes has none.
+Every decision record has `codes`: the reason codes of the decision, and then those of the reasons
+behind them. `reason` is the same as a sentence for people. Programs should read the codes, because
+a code keeps its meaning and a sentence may change. Later versions may add codes.
 
-`shoal plan --json` carries `codes` in `binding` and `broken_promises`.
+The codes are in the topic `decisions`, in `shoal explain --json` and `/v1/explain`, and in
+`binding` and `broken_promises` of `shoal plan --json`.
 
 This page is written by `python deploy/reason_codes.py` from `topics/reason_codes.py`.
 """

@@ -24,20 +24,23 @@ class ReasonCode(StrEnum):
 
     # Reasons to request a full plan.
     PERIOD = "period", "The time between two full plans has passed."
-    PRICE = "price", "The price of a pool moved by more than the policy's ratio."
-    BILL = "bill", "Additions since the last full plan made the bill grow."
-    AVAILABILITY = "availability", "A pool offers notably more or fewer nodes than before."
-    NODE_LOST = "node_lost", "A node became silent that is owned or had an instance."
+    PRICE = "price", "The price of a pool changed by more than `replan_threshold`."
+    BILL = "bill", "The cost grew by more than `replan_threshold` since the last full plan."
+    AVAILABILITY = (
+        "availability",
+        "The nodes that a pool offers changed by more than `replan_threshold`.",
+    )
+    NODE_LOST = "node_lost", "An owned node, or one with an instance, became silent."
     NODE_BACK = "node_back", "A node that was lost reports again."
     LAUNCH_FAILED = "launch_failed", "An instance did not start in time, or failed to start."
     SERVICE_ADDED = "service_added", "A model was declared."
     SERVICE_REMOVED = "service_removed", "A model's declaration was withdrawn."
     SERVICE_MODE = "service_mode", "The declared mode of a model changed."
-    SERVICE_FLOOR = "service_floor", "The floor of a model changed, as declared or by a schedule."
+    SERVICE_FLOOR = "service_floor", "The declared or scheduled floor of a model changed."
     SERVICE_CHANGED = "service_changed", "The declaration of a model changed."
     ALERT = "alert", "An alert fired."
     ENGINES_SEEN = "engines_seen", "The state that engines reported when the alert fired."
-    SLO_MISSED = "slo_missed", "Requests missed their SLO at a load within the plan."
+    SLO_MISSED = "slo_missed", "Requests missed their SLO although the load was within the plan."
     TYPE_MIX = "type_mix", "The shares of a model's request types changed."
     MODEL_MIX = "model_mix", "The models' shares of all requests changed."
     LENGTHS = "lengths", "Prompts became longer and answers shorter, or vice versa."
@@ -54,7 +57,7 @@ class ReasonCode(StrEnum):
 
     # Reasons for the planned demand.
     DECLARED = "declared", "The declared rate is used until traffic arrives."
-    INHERITED = "inherited", "Capacity that existed at the controller's start counts as needed."
+    INHERITED = "inherited", "Capacity that ran at the controller's start counts as needed."
     WAKE = "wake", "The first requests arrived at a model that runs no instance."
     SURGE = "surge", "More requests arrive than planned."
     BURST = "burst", "Requests arrive in bursts above their mean rate."
@@ -64,14 +67,14 @@ class ReasonCode(StrEnum):
     RISING = "rising", "The rate is rising and expected to rise further."
     LOWER_DEMAND = "lower_demand", "Demand was below the plan for long enough."
     IDLE = "idle", "No request arrived for long enough."
-    OVERESTIMATED = "overestimated", "Missed SLOs show less capacity than predicted."
-    DERATED = "derated", "Capacity counts for less because SLOs were missed."
+    OVERESTIMATED = "overestimated", "Missed SLOs show that capacity is lower than predicted."
+    DERATED = "derated", "Planned capacity is lower because SLOs were missed."
 
     # Parts of a change.
     REPLANNED = "replanned", "A full plan contains the change."
     CAPACITY_LOST = "capacity_lost", "Lost capacity is replaced."
     FLOOR = "floor", "The model has fewer instances than its floor."
-    LENGTHS_WORTH = "lengths_worth", "Current request lengths reduce the fleet's capacity."
+    LENGTHS_WORTH = "lengths_worth", "The present request lengths reduce the fleet's capacity."
     COST = "cost", "The change of the bill."
     MOVED_TOGETHER = "moved_together", "An instance moves so that a node can be released."
     SERVING_IN = "serving_in", "The time until new instances serve."
@@ -117,7 +120,7 @@ class ReasonCode(StrEnum):
     LEFT_RUNNING = "left_running", "A withdrawn model keeps running, unmanaged."
     HELD_RUNNING = (
         "held_running",
-        "A withdrawn model keeps running while an operator has paused or released it.",
+        "A withdrawn model keeps running because an operator paused or released it.",
     )
     RESUMED = "resumed", "A pause ended."
     MANAGED_AGAIN = "managed_again", "A released model is managed by Shoal again."
@@ -189,7 +192,7 @@ class ReasonCode(StrEnum):
     PROMISED_FLOOR = "promised_floor", "A model has fewer instances than its floor."
     PROMISED_USEFUL_FLOOR = (
         "promised_useful_floor",
-        "Too few instances of a model can serve one request after another.",
+        "Too few instances of a model can serve one request at a time without pauses.",
     )
     PROMISED_SPOT = "promised_spot", "A model has a larger share on spot nodes than it allows."
     PROMISED_SURVIVAL = (
@@ -203,7 +206,7 @@ class ReasonCode(StrEnum):
     NODES_COST = "nodes_cost", "The cost of whole nodes."
     NOT_POSSIBLE = "not_possible", "No plan satisfies the constraint with the available capacity."
     NOT_PLANNED = "not_planned", "No plan that was found satisfies the constraint."
-    NOT_KEPT = "not_kept", "The plan of a strategy that ignores a constraint violates it."
+    NOT_KEPT = "not_kept", "A strategy ignores the constraint, and its plan violates it."
 
     # Notes on a plan.
     SLO_OUT_OF_REACH = "slo_out_of_reach", "No GPU that the model may use meets its SLO."
@@ -214,7 +217,7 @@ class ReasonCode(StrEnum):
     NOTHING_SERVES_IT = "nothing_serves_it", "No pool can hold the model and serve it."
     ONE_AFTER_ANOTHER = (
         "one_after_another",
-        "No instance of the model can serve one request after another.",
+        "No instance of the model can serve one request at a time without pauses.",
     )
     ROUGH_BOUND = "rough_bound", "The proven gap is a weak bound for this plan."
     TYPE_NOT_SERVED = "type_not_served", "No GPU serves a request type within the SLO."

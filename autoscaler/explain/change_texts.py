@@ -39,7 +39,7 @@ def _cost(reason: Reason, _: Text) -> str:
 
 
 def _moved_together(reason: Reason, _: Text) -> str:
-    return f"moved next to other instances: frees a node of {', '.join(reason.names)}"
+    return f"moved to other nodes, which frees a node of {', '.join(reason.names)}"
 
 
 def _serving_in(reason: Reason, _: Text) -> str:

@@ -50,14 +50,14 @@ def _scheduled_floor(reason: Reason, _: Text) -> str:
 
 def _left_running(_reason: Reason, _: Text) -> str:
     return (
-        "no longer declared; its instances keep running, and are stopped "
-        "if it is declared in mode act and removed again"
+        "no longer declared; its instances keep running "
+        "(to stop them, declare it in mode act and remove it again)"
     )
 
 
 def _held_running(_reason: Reason, _: Text) -> str:
     return (
-        "no longer declared; its instances keep running, and are stopped once it is managed again"
+        "no longer declared; its instances keep running until a person lets Shoal manage it again"
     )
 
 
@@ -70,7 +70,7 @@ def _managed_again(_reason: Reason, _: Text) -> str:
 
 
 def _declared_again(_reason: Reason, _: Text) -> str:
-    return "declared again, or its instances were stopped because it is no longer declared"
+    return "declared again, or its instances have stopped"
 
 
 def _window_over(reason: Reason, _: Text) -> str:
@@ -119,9 +119,9 @@ def _limit(seconds: float) -> str:
 def _drain_too_short(reason: Reason, _: Text) -> str:
     declared, needed = map(_limit, reason.quantities)
     return (
-        f"policy.drain_timeout {declared} is shorter than answers of {reason.subject} may take "
-        f"({needed}: the longest answers at the TPOT limit): scale-in may cut requests; "
-        "omit it to derive it from the workload"
+        f"policy.drain_timeout {declared} is shorter than the longest answers of {reason.subject} "
+        f"({needed} at the TPOT limit), so scale-in may cut requests; "
+        "leave the key out to derive it from the workload"
     )
 
 

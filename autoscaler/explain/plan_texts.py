@@ -20,7 +20,10 @@ def promise(reason: Reason) -> str:
     if reason.code is Code.PROMISED_FLOOR:
         return f"floor of {promised:.0f} instances"
     if reason.code is Code.PROMISED_USEFUL_FLOOR:
-        return f"a floor of {promised:.0f} instances that can serve one request after another"
+        return (
+            f"a floor of {promised:.0f} instances that can serve one request at a time "
+            "without pauses"
+        )
     if reason.code is Code.PROMISED_SPOT:
         return f"spot <= {promised:.0%}"
     return f"budget of {promised:.2f} USD/h"
@@ -36,7 +39,7 @@ def _instances_planned(reason: Reason, _: Text) -> str:
 
 def _off_spot(reason: Reason, _: Text) -> str:
     firm, needed = reason.quantities
-    return f"only {firm:.3g} of {needed:.3g} req/s off spot"
+    return f"only {firm:.3g} of {needed:.3g} req/s not on spot nodes"
 
 
 def _loss_leaves(reason: Reason, _: Text) -> str:
@@ -116,9 +119,8 @@ def _slo_out_of_reach(reason: Reason, _: Text) -> str:
     if missed:
         return "; ".join(missed)
     return (
-        f"TTFT {_ms(ttft_limit_ms)} and TPOT {_ms(tpot_limit_ms)} cannot be met together "
-        f"for enough of the requests; each limit alone allows {_ms(ttft_ms)} on {ttft_on} and "
-        f"{_ms(tpot_ms)} on {tpot_on}"
+        f"too few requests meet both TTFT {_ms(ttft_limit_ms)} and TPOT {_ms(tpot_limit_ms)}; "
+        f"the best of each is TTFT {_ms(ttft_ms)} on {ttft_on} and TPOT {_ms(tpot_ms)} on {tpot_on}"
     )
 
 
@@ -151,7 +153,7 @@ def _too_large(reason: Reason, _: Text) -> str:
     hint = f"; {reason.quoted}{hint}" if reason.quoted else hint
     return (
         f"no slice of its pools holds it: {weights_gb:.1f} GB of weights and "
-        f"{kv_gb:.1f} GB of KV cache for {tokens:.0f} tokens, but the largest, "
+        f"{kv_gb:.1f} GB of KV cache for {tokens:.0f} tokens; the largest slice, "
         f"{largest} of {where}, has {usable_gb:.1f} GB for both{hint}"
     )
 
@@ -162,21 +164,21 @@ def _nothing_serves_it(_reason: Reason, _: Text) -> str:
 
 def _one_after_another(reason: Reason, _: Text) -> str:
     return (
-        "no instance that it may have can serve one request after another within the SLO; "
+        "no instance can serve one request at a time without pauses within the SLO; "
         f"the best sustains {reason.quantities[0]:.2g} req/s"
     )
 
 
 def _rough_bound(_reason: Reason, _: Text) -> str:
     return (
-        "survive one-node: with so many models and pools the cost bound ignores most of its cost, "
-        "so the gap may be much smaller"
+        "survive one-node: with this many models and pools the bound leaves out most of its cost, "
+        "so the true gap may be much smaller"
     )
 
 
 def _budget_stuck(reason: Reason, _: Text) -> str:
     models = "" if reason.subject else f"{', '.join(reason.names)}: "
-    return f"{models}no rolling path: the better plan needs all running instances to stop first"
+    return f"{models}a better plan exists, but all running instances would have to stop first"
 
 
 def _not_in_time(_reason: Reason, _: Text) -> str:

@@ -46,8 +46,8 @@ def _burst(reason: Reason) -> str:
 def _backlog(reason: Reason) -> str:
     in_flight, recent, expected, capacity = reason.quantities
     return (
-        f"{in_flight:.0f} requests in flight, {rate(recent)} req/s explain {expected:.0f}; "
-        f"capacity {rate(capacity)}"
+        f"{in_flight:.0f} requests in flight, but {rate(recent)} req/s explain only "
+        f"{expected:.0f}; capacity {rate(capacity)}"
     )
 
 

@@ -27,7 +27,7 @@ def _bill(reason: Reason, _: Text) -> str:
 
 def _availability(reason: Reason, _: Text) -> str:
     now, before = map(int, reason.quantities)
-    return f"{reason.subject}: {count(now, 'node')} obtainable (was {before})"
+    return f"{reason.subject}: {count(now, 'node')} available (was {before})"
 
 
 def _nodes(reason: Reason, _: Text) -> str:

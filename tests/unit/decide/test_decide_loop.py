@@ -108,7 +108,7 @@ def test_waiting_requests_count_as_demand() -> None:
     w.in_flight["chat"] = 400
     w.run(3)
     assert w.assigned_count("chat") == 2
-    assert "400 requests in flight, 8.2 req/s explain 35" in w.decisions[-1].reason
+    assert "400 requests in flight, but 8.2 req/s explain only 35" in w.decisions[-1].reason
     w.run(20)
     assert w.assigned_count("chat") == 2  # Starting instances count as capacity.
 

@@ -28,7 +28,7 @@ def test_every_code_has_a_sentence_in_exactly_one_family() -> None:
         (Reason(ReasonCode.PRICE, POOL, (), (3.0, 2.0)), f"{POOL} now 3.00 USD/h (was 2.00)"),
         (
             Reason(ReasonCode.AVAILABILITY, POOL, (), (12, 0)),
-            f"{POOL}: 12 nodes obtainable (was 0)",
+            f"{POOL}: 12 nodes available (was 0)",
         ),
         (
             Reason(ReasonCode.CAPACITY_LOST, "chat", ("us.l4.spot.1",)),
