@@ -32,8 +32,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "apply",
         help="declare the models of a shoal.yaml to a running controller",
-        description="Publishes every model of the file that changed, withdraws those that were "
-        "declared this way and are not in the file any more, and prints what it did.",
+        description="Publishes each changed model of the file, withdraws models that it declared "
+        "before and that are no longer in the file, and prints what it did.",
     )
     parser.add_argument("--config", required=True, metavar="FILE", help="the shoal.yaml")
     add_broker(parser, "kafka in the file, else that of the controller at --url")

@@ -132,7 +132,7 @@ def _refuse_idle(args: argparse.Namespace) -> None:
         raise UserError("--since: only with --prometheus; --from and --to cut a trace")
     for text in args.trace or ():
         if args.trace.count(text) > 1:
-            raise UserError(f"--trace {text}: is there twice; --rate-scale 2 doubles the load")
+            raise UserError(f"--trace {text}: is given twice; --rate-scale 2 doubles the load")
 
 
 def _rebuilt(args: argparse.Namespace, folder: Path) -> Path:

@@ -38,8 +38,8 @@ def add_parser(subparsers: Any) -> None:
     models = subparsers.add_parser(
         "models",
         help="list the known models, with the source of each fact",
-        description="Lists the packaged models; with names or config.json files, which entry "
-        "stands for each of them.",
+        description="Lists the packaged models, or shows which entry stands for each given name "
+        "or config.json.",
     )
     models.add_argument("names", nargs="*", metavar="NAME", help="a model, or a config.json")
     models.add_argument("--json", action="store_true", help="print JSON")
@@ -47,8 +47,9 @@ def add_parser(subparsers: Any) -> None:
     gpus = subparsers.add_parser(
         "gpus",
         help="list the known GPUs, with the source of each fact",
-        description="Lists the packaged GPUs; with names, which entry stands for each of them: "
-        "what drivers and device plugins print, instance types of AWS, GCP, Azure, OCI, Lambda and "
+        description="Lists the packaged GPUs, or shows which entry stands for each given name: "
+        "names that drivers and device plugins print, instance types of AWS, GCP, Azure, "
+        "OCI, Lambda and "
         "CoreWeave, and MIG slices (H100/1g.10gb).",
     )
     gpus.add_argument("names", nargs="*", metavar="NAME", help="a GPU, or an instance type")

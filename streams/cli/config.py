@@ -45,7 +45,8 @@ def add_parser(subparsers: Any) -> None:
     init = commands.add_parser(
         "init",
         help="write a first shoal.yaml",
-        description="Asks for whatever no option answers. With --vllm, running servers name the "
+        description="Asks for everything that no option gives. With --vllm, running servers name "
+        "the "
         "models. With --from-cluster, the nodes of a Kubernetes cluster name the pools.",
     )
     init.add_argument("--out", type=Path, default=Path("shoal.yaml"), metavar="FILE",

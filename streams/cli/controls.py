@@ -26,12 +26,13 @@ from topics.records import Control, Decision
 from topics.topic_table import CONTROLS, DECISIONS
 
 _HELP = {
-    "pause": "change nothing of a model, or of any, until it is resumed",
+    "pause": "stop all changes of a model, or of every model, until it is resumed",
     "resume": "end a pause",
-    "freeze": "remove, move and exchange nothing of a model, or of any; additions go on",
+    "freeze": "stop removals, moves and exchanges of a model, or of every model; additions "
+    "continue",
     "unfreeze": "end a freeze",
-    "release": "hand a model back: its instances go on, Shoal changes nothing of it any more",
-    "adopt": "take a released model over again, as it is declared",
+    "release": "stop managing a model; its instances keep running",
+    "adopt": "manage a released model again, as it is declared",
     "approve": "carry out a proposal of mode approve",
     "reject": "drop a proposal of mode approve",
 }
@@ -50,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
             parser.add_argument("model")
         if name in ("pause", "freeze"):
             parser.add_argument(
-                "--for", dest="lasting", metavar="TIME", help="it ends by itself after, as 2h"
+                "--for", dest="lasting", metavar="TIME", help="end after this time, such as 2h"
             )
         parser.add_argument("--why", default="", required=needs_why(name), help="recorded with it")
         parser.add_argument("--who", default=_user(), help="default: your user name (%(default)s)")

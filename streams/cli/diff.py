@@ -42,8 +42,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "diff",
         help="compare the running fleet with the plan",
-        description="Plans for a demand and shows what that would change in the fleet that runs: "
-        "a minus for what would go, a plus for what would come. Nothing is changed. "
+        description="Plans for a demand and compares the plan with the running fleet: minus for "
+        "removed, plus for added capacity. Nothing is changed. "
         "Exit code 3: the plan leaves demand unserved.",
     )
     parser.add_argument("--config", type=Path, required=True, help="the shoal.yaml")
@@ -64,8 +64,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--demand",
         type=Path,
-        help="as for plan; left out: what the running controller last saw, else the declared "
-        "workloads",
+        help="as for plan (default: the demand that the running controller last measured, else "
+        "the declared workloads)",
     )
     parser.add_argument("--gap", type=float, default=1e-4, metavar="G", help="as for plan (0.0001)")
     parser.add_argument(

@@ -165,7 +165,7 @@ def _broker(config: Config) -> Finding:
     try:
         asyncio.run(greet(address, 3.0))
     except (BrokerUnreachable, ValueError) as error:
-        mend = f"mend kafka in {config.path} or the variables named here, or start it"
+        mend = f"correct kafka in {config.path} or the variables named here, or start it"
         return Finding(False, "kafka", str(error), mend)
     return Finding(True, "kafka", f"{address} answers")
 
@@ -219,7 +219,7 @@ def _controller(found: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(False, scope, words)
     yield from _lag(found)
     for model, why in found.get("refused", {}).items():
-        said = f"its last declaration is refused, the one before holds: {why}"
+        said = f"its last declaration cannot be used, so the previous one stays in force: {why}"
         yield Finding(
             False, model, said, "correct its section and declare it again with shoal apply"
         )

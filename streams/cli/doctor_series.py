@@ -70,7 +70,7 @@ def _finding(
     probe = _demand if what == "demand" else _servers
     title = f"{what} of {service.model}"
     if not names:
-        said = "every name of it belongs to another model"
+        said = "all of its names belong to other models"
         return Finding(False, title, said, f"name it: models.{service.model}.served_as")
     replies = {(s, name): probe(ask, name) for s, ask in asks.items() for name in names}
     values = [reply.value for reply in replies.values() if reply.value is not None]
@@ -160,7 +160,7 @@ def _custom_demand(config: Config, service: Service, asks: Mapping[str, Ask]) ->
     failed = any(reply.value is None and not reply.empty for reply in replies.values())
     said = f"{_rate(sum(values)) if values else 'unknown, not 0'} ({words}) for {query}"
     key = f"models.{service.model}.demand in {config.path}"
-    mend = "" if values and not failed else f"mend {key}: it must return requests/s"
+    mend = "" if values and not failed else f"correct {key}: it must return requests/s"
     return Finding(not mend, title, said, mend)
 
 

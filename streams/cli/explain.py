@@ -37,14 +37,14 @@ def add_parser(subparsers: Any) -> None:
     """Add `explain` to the command line."""
     parser = subparsers.add_parser(
         "explain",
-        help="the last decision on a model: why, what binds, what would help",
-        description="Says why a model has what it has: the last decision, the demand, what binds, "
-        "what was rejected and what would relieve it. Nothing is changed.",
+        help="explain the last decision on a model",
+        description="Shows the last decision on a model, its demand, the limits, rejected "
+        "alternatives, and changes that would help. Nothing is changed.",
     )
     parser.add_argument("model")
     add_url(parser)
     parser.add_argument(
-        "--quick", action="store_true", help="leave out what is found by planning again"
+        "--quick", action="store_true", help="leave out the parts that need a new plan"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
@@ -162,7 +162,7 @@ def _decision(one: Mapping[str, Any], waits: int) -> str:
     how = "applied" if one["applied"] else "recommended, not applied"
     if one["expires_ms"]:
         how = f"proposed, waits for approval until {clock_words(one['expires_ms'])}"
-        how = how if waits == one["number"] else "proposed, not open any more"
+        how = how if waits == one["number"] else "proposed, no longer open"
     if one["kind"] == "infeasible":
         how = "cannot be met"
     return f"#{one['number']} {clock_words(one['at_ms'])} {one['model']}: {change}, {how}"

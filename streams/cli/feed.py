@@ -33,8 +33,8 @@ def add_parser(subparsers: Any) -> None:
         "feed",
         help="publish node prices or availability from a file or URL",
         description="Reads `region/pool/market: number` as YAML or JSON (USD per node and hour, or "
-        "nodes that can be had), or a price list of a cloud, and publishes it. The controller sets "
-        "aside jumps it does not believe.",
+        "available nodes), or a price list of a cloud, and publishes it. The controller ignores "
+        "implausible jumps.",
     )
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--from", dest="source", required=True, metavar="FILE|URL")
@@ -42,8 +42,8 @@ def add_parser(subparsers: Any) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="for a price list: the shoal.yaml whose pools have its instance types (default: pools "
-        "are called as the cloud does, us-east-1/g6.xlarge/spot)",
+        help="for a price list: the shoal.yaml whose pools have its instance types (default: the "
+        "cloud's names, such as us-east-1/g6.xlarge/spot)",
     )
     parser.add_argument("--follow", action="store_true", help="read it again and again")
     parser.add_argument(
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         except UserError as error:
             if not args.follow:
                 raise
-            sys.stderr.write(f"shoal: {error}; the last good reading stands\n")
+            sys.stderr.write(f"shoal: {error}; the last good reading stays in force\n")
         if not args.follow:
             return 0
         time.sleep(every_s)

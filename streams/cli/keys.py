@@ -62,7 +62,9 @@ def add_parser(subparsers: Any) -> None:
         "(--unsigned). Names everything that it signs.",
     )
     sign.add_argument(
-        "--unsigned", action="store_true", help="also what has no signature yet: look at it first"
+        "--unsigned",
+        action="store_true",
+        help="also sign records that have no signature yet; check them first",
     )
     add_broker(sign)
     sign.set_defaults(run=run_sign)
@@ -73,7 +75,7 @@ def _add_cluster_file(parser: argparse.ArgumentParser) -> None:
         "--cluster-key-file",
         type=Path,
         metavar="FILE",
-        help=f"what `shoal keys new` wrote (default: {CLUSTER_KEY}_FILE)",
+        help=f"file of `shoal keys new` (default: {CLUSTER_KEY}_FILE)",
     )
 
 

@@ -32,11 +32,11 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "library",
         help="build or show the library of serving templates",
-        description="Serving templates: node combinations, the best placement of a model on each, "
-        "and the requests/s it gives. Built at first use and kept; this is for a look.",
+        description="Serving templates are combinations of nodes, with the best placement of a "
+        "model and its requests/s. Shoal builds them at first use; this command shows them.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    build = actions.add_parser("build", help="build what is missing and say what there is")
+    build = actions.add_parser("build", help="build missing libraries and list all of them")
     show = actions.add_parser("show", help="list the best templates of each library")
     for action in (build, show):
         what = action.add_argument_group("models of a file, or one model")
@@ -55,12 +55,12 @@ def add_parser(subparsers: Any) -> None:
             "--engine",
             choices=list(ENGINES),
             help="possible instances: one node (vllm), uneven pipelines, or Coral's full library "
-            "(left out: what the engines of the file declare; with --model, one node)",
+            "(default: as the engines of the file declare; with --model, one node)",
         )
         action.add_argument("--cache", type=Path, metavar="DIR", help=f"default: {cache_folder()}")
         action.add_argument("--json", action="store_true")
     show.add_argument("--top", type=int, default=10, metavar="N", help="templates per library")
-    show.add_argument("--file", type=Path, help="say what a library file was built from")
+    show.add_argument("--file", type=Path, help="show the inputs of a library file")
     parser.set_defaults(run=run)
 
 

@@ -40,8 +40,8 @@ def add_parsers(commands: Any) -> None:
         "import",
         help="calibrate a model on a GPU from a benchmark's result",
         description="Reads results of `vllm bench serve --save-result`, `vllm bench sweep`, "
-        "GuideLLM or aiperf and calibrates that model on that GPU. Plans use it where a "
-        "shoal.yaml says `measurements: measurements.json`.",
+        "GuideLLM or aiperf and calibrates that model on that GPU. Plans use it if a shoal.yaml "
+        "has `measurements: measurements.json`.",
     )
     importing.add_argument("files", nargs="+", type=Path, metavar="FILE")
     _common(importing)
@@ -53,7 +53,7 @@ def add_parsers(commands: Any) -> None:
         "OpenAI-compatible server and calibrates that model on that GPU.",
     )
     measuring.add_argument("--url", required=True, help="address of the engine, without /v1")
-    measuring.add_argument("--served-model", help="the name it serves the model under")
+    measuring.add_argument("--served-model", help="the name under which it serves the model")
     key = measuring.add_mutually_exclusive_group()
     key.add_argument(
         "--api-key-file", type=Path, metavar="FILE", help="holds the key sent as a bearer token"
@@ -64,7 +64,7 @@ def add_parsers(commands: Any) -> None:
     measuring.add_argument("--input", type=int, default=1024, help="tokens of a prompt (1024)")
     measuring.add_argument("--output", type=int, default=128, help="tokens of an answer (128)")
     measuring.add_argument(
-        "--concurrency", default="1,4,16", help="requests under way, one step each (1,4,16)"
+        "--concurrency", default="1,4,16", help="concurrent requests of each step (1,4,16)"
     )
     _common(measuring)
     measuring.set_defaults(run=_measure)
@@ -73,7 +73,7 @@ def add_parsers(commands: Any) -> None:
 def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", required=True, help="GPU type of the engine")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="number of its GPUs (1)")
-    parser.add_argument("--model", help="name or config.json, where the result does not tell it")
+    parser.add_argument("--model", help="name or config.json, if the result does not name it")
     parser.add_argument(
         "--quantization", default="", help="quantization of the weights in the engine"
     )
@@ -111,7 +111,7 @@ def _import(args: argparse.Namespace) -> int:
         raise UserError(f"results of several models ({', '.join(sorted(names))}); name --model")
     name = args.model or next(iter(names), "")
     if not name:
-        raise UserError("the result names no model; say --model")
+        raise UserError("the result names no model; give --model")
     day = max((run.day for run in runs), default="") or _today()
     return _keep(args, _spec(name, args.quantization), runs, day)
 
@@ -165,7 +165,7 @@ def _say(found: Measurement, name: str, points: Sequence[MeasuredPoint]) -> None
         f"error {found.error:.0%} (estimated alone {guess:.0%})"
     )
     if found.error > _DISAGREE:
-        print("the runs disagree with each other: more requests on a quiet engine would help")
+        print("the runs differ from each other; repeat them with more requests on an idle engine")
     print(
         f"prompts take {found.prefill:.2f} times the estimate, decode iterations {found.decode:.2f}"
         + ("" if found.first_token_ms is None else

@@ -42,7 +42,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "plan",
         help="plan the fleet, with its cost and the reasons",
-        description="Plans the whole fleet for a demand and says what binds and what would help. "
+        description="Plans the whole fleet for a demand, and shows its limits and the changes "
+        "that would help. "
         "Nothing is changed. Exit code 3: demand is left unserved.",
     )
     parser.add_argument("--config", type=Path, required=True, help="the shoal.yaml")

@@ -180,7 +180,7 @@ def how_far(gap: float | None) -> str:
     """Text on how far the plan may be from the best plan. gap: the largest possible improvement as
     a fraction; None: not proven."""
     if gap is None:
-        return "nothing is proven of what could be done"
+        return "no bound is proven"
     return "proven optimal" if gap < 1e-4 else f"the best plan does at most {gap:.1%} more"
 
 

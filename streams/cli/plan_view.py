@@ -227,7 +227,7 @@ def _networks(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
     ]
     if names:
         where = ", ".join(dict.fromkeys(names))
-        yield f"{where}: no network declared; prefill and decode are apart on assumed 200 Gbit/s"
+        yield f"{where}: no network declared; separate prefill and decode assume 200 Gbit/s"
 
 
 def _relief_text(relief: Relief) -> str:

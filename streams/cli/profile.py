@@ -41,7 +41,9 @@ _PIPE_WIDTH = 140
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `profile evaluate`, `fit`, `import` and `measure`."""
-    parser = subparsers.add_parser("profile", help="the performance model against measurements")
+    parser = subparsers.add_parser(
+        "profile", help="compare the performance model with measurements"
+    )
     commands = parser.add_subparsers(dest="profile_command", required=True)
     evaluate = commands.add_parser("evaluate", help="errors of TTFT and TPOT at measured points")
     evaluate.add_argument("--points", type=Path, nargs="+", required=True, metavar="FILE")
@@ -73,7 +75,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         nargs="+",
         default=[],
         metavar="FILE",
-        help="more points to fit to when points are set aside",
+        help="further points for the fit if points are set aside",
     )
     evaluate.set_defaults(run=_evaluate)
     fit = commands.add_parser("fit", help="calibrate and write a profile")

@@ -75,7 +75,7 @@ class Broker:
         keys = operator_keys(address, prefix)
         if found.get("records_signed") and not keys.principal_keys(Principal.OPERATOR):
             raise UserError(
-                f"the controller at {args.url} believes only what an operator signed; set "
+                f"the controller at {args.url} accepts only records that an operator signed; set "
                 f"{OPERATOR_KEY}_FILE to the file of `shoal keys derive --operator`"
             )
         return cls(address, prefix, int(found["now_ms"]), models, pools, keys)

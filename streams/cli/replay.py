@@ -54,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
         "--controller", metavar="ID", help="which controller, if several wrote to the folder"
     )
     parser.add_argument(
-        "--policy", type=Path, metavar="FILE", help="the shoal.yaml to compare with what was in use"
+        "--policy", type=Path, metavar="FILE", help="a shoal.yaml to compare with the recorded one"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(

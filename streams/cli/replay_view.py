@@ -172,7 +172,7 @@ def show_compared(facts: Mapping[str, Any], policy: str) -> None:
     if facts["missing_s"]:
         print(f"not recorded and left out: {age_words(facts['missing_s'])}")
     label = "declared"
-    for change in facts["changed"] or ["nothing that matters here changed"]:
+    for change in facts["changed"] or ["no relevant change"]:
         print(f"{label:9} {change}")
         label = ""
     before, after = facts["recorded"], facts["policy"]
@@ -203,7 +203,7 @@ def _figures(
     before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> Iterator[tuple[str, float, float]]:
     yield "cost, USD", before["usd"], after["usd"]
-    yield "demand above what was ready, requests", before["short_requests"], after["short_requests"]
+    yield "requests above the ready capacity", before["short_requests"], after["short_requests"]
     yield "of requests in all", before["requests"], after["requests"]
     models = dict.fromkeys((*before["models"], *after["models"]))
     if len(models) > 1:

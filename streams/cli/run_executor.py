@@ -49,14 +49,15 @@ def add_parser(subparsers: Any) -> None:
         executor.add_argument(option, metavar=kind, help=what)
     executor.add_argument(
         "--reclaim-command", default="", metavar="COMMAND",
-        help="asked every 5 s whether the node will be taken away (docs/how-to/executors.md)",
+        help="polled every 5 s for a notice that the node will be reclaimed "
+            "(docs/how-to/executors.md)",
     )  # fmt: skip
     executor.add_argument(
         "--containers", choices=("docker", "podman"), default="",
         help="start engines that declare an image in containers of it",
     )  # fmt: skip
     kinds = ("vllm", "simulated")
-    started = "what it starts (default: vllm; for virtual nodes simulated)"
+    started = "engines to start (default: vllm; for virtual nodes simulated)"
     executor.add_argument("--engine", choices=kinds, help=started)
     executor.add_argument("--vllm", default="vllm", metavar="PATH", help="the vllm to start")
     executor.add_argument(

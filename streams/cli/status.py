@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "status",
         help="show who leads, the age of the data, and every model",
-        description="Asks a running controller how things stand. A standby answers for itself.",
+        description="Shows the state of a running controller. A standby answers for itself.",
     )
     add_url(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -53,7 +53,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[Line]:
         yield from labelled("cost", [_cost(found)])
     held = [f"{name.rsplit('/', 1)[0]}: {words}" for name, words in found["held"].items()]
     held += [
-        f"{model}: the last declaration is refused, the one before holds: {why}"
+        f"{model}: the last declaration cannot be used, so the previous one stays in force: {why}"
         for model, why in found.get("refused", {}).items()
     ]
     yield from section("Held", (line for one in held for line in wrapped(one)))

@@ -137,7 +137,7 @@ class LeadershipClient:
         base = election.next_base() if kind == "claim" else 0
         if base > election.base:
             log.warning(
-                "leadership: the topic was deleted or made again; tokens go on above %d", base
+                "leadership: the topic was deleted or created again; tokens continue above %d", base
             )
         return Leadership(
             self._controller, election.boot, kind, self._clock.now_ms(), base, token,

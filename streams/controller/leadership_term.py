@@ -72,7 +72,7 @@ class Terms:
                 await asyncio.gather(lost, term, return_exceptions=True)
                 self._outbox.clear()
             leader = self._seat.election.leader
-            log.warning("leading no more; %s leads with token %d", leader,
+            log.warning("no longer leading; %s leads with token %d", leader,
                         self._seat.election.highest)  # fmt: skip
 
     async def _seated(self) -> int:

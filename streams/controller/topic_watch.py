@@ -51,7 +51,7 @@ class TopicWatch:
                 continue
             said = ""
             if found.created:
-                log.error("deleted topics were made again, empty: %s", ", ".join(found.created))
+                log.error("deleted topics were created again, empty: %s", ", ".join(found.created))
                 self._loop.say_again()
             report_changed(found)
             self._control.repartition(found.partitions)
@@ -61,4 +61,4 @@ class TopicWatch:
 def report_changed(found: EnsuredTopics) -> None:
     """Log the topics whose settings were corrected, if any."""
     if found.changed:
-        log.warning("settings of topics were put right: %s", ", ".join(found.changed))
+        log.warning("settings of topics were corrected: %s", ", ".join(found.changed))

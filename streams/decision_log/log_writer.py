@@ -96,7 +96,7 @@ class DecisionLog:
                 self.lost += 1
                 self._broken.set()
                 self._retry_at_s = self._monotonic_s() + _RETRY_S
-                log.error("decision log: %s; deciding goes on without it", error)
+                log.error("decision log: %s; decisions continue without it", error)
         try:
             self._end_segment()
         except OSError as error:

@@ -184,7 +184,7 @@ def _types(section: Section, media: Mapping[str, frozenset[str]]) -> tuple[Reque
         for other, _, _, same in found:
             if same == with_:
                 told = ", ".join(sorted(with_)) or "text alone"
-                what = f"cannot be told from {other}: requests of both come with {told}"
+                what = f"cannot be distinguished from {other}: requests of both come with {told}"
                 raise kind.error("uses", f"{what}; give their components other `media`")
         found.append((name, share, uses, with_))
         REQUEST.finish(kind)

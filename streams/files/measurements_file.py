@@ -35,8 +35,8 @@ def read_measurements(path: Path) -> tuple[Measurement, ...]:
     for number, one in enumerate(raw, start=1):
         if not isinstance(one, dict) or not _NEEDED <= set(one) <= _KEYS:
             raise UserError(
-                f"{path}: measurement {number}: the keys must be {sorted(_NEEDED)}, "
-                f"and may be {sorted(_KEYS - _NEEDED)}"
+                f"{path}: measurement {number}: required keys: {sorted(_NEEDED)}, "
+                f"optional: {sorted(_KEYS - _NEEDED)}"
             )
         try:
             key = tuple(int(n) for n in one["architecture"])

@@ -121,7 +121,8 @@ def read_models(section: Section, given: Surroundings) -> tuple[Service, ...]:
     plain = [name for name, model in sections.items() if not is_graph(model)]
     if plain and len(plain) < len(sections):
         raise section.error(
-            plain[0], "has no components; models with and without them stand in files apart"
+            plain[0],
+            "has no components; declare models with and without components in separate files",
         )
     for name, model in section.children():
         check_name(section, name)

@@ -15,7 +15,7 @@ from streams.files import units
 from streams.files.units import Parser
 from streams.files.yaml_tree import Section
 
-_ALLOWED = "one name or a list of names, each at most 200 printable characters, and there once"
+_ALLOWED = "one name or a list of names, each once and of at most 200 printable characters"
 
 
 def _names(value: object) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ class Section:
             if key in self._values:
                 first = self._lines[key]
                 raise ConfigError(
-                    file, line, self._key(key), f"is there twice (first in line {first})"
+                    file, line, self._key(key), f"is given twice (first in line {first})"
                 )
             self._values[key] = value_node
             self._lines[key] = line

@@ -57,14 +57,17 @@ METRICS: tuple[Metric, ...] = (
     Metric("shoal_leader", "gauge", (), "1 while this controller leads, 0 while it stands by"),
     Metric("shoal_leader_token", "gauge", (), "highest leader token seen"),
     Metric(
-        "shoal_tick_age_seconds", "gauge", (), "seconds since the last decision, or since it leads"
+        "shoal_tick_age_seconds",
+        "gauge",
+        (),
+        "seconds since the last decision, or since this controller leads",
     ),
     Metric("shoal_ticks_total", "counter", (), "ticks, with and without effects"),
     Metric(
         "shoal_ticks_skipped_total",
         "counter",
         (),
-        "seconds without a tick, because it is overloaded",
+        "seconds without a tick, because the controller is overloaded",
     ),
     Metric("shoal_tick_cpu_seconds", "histogram", (), "CPU time of one tick"),
     Metric("shoal_decisions_total", "counter", ("kind",), "published decisions"),

@@ -119,7 +119,7 @@ class PrometheusSource:
             raise UserError(f"--prometheus {self._url}: {_first_line(error)}") from None
 
     def _no_result(self) -> UserError:
-        return UserError(f"--prometheus {self._url}: what it answers is no result of Prometheus")
+        return UserError(f"--prometheus {self._url}: the answer is no result of Prometheus")
 
 
 def _values(one: Mapping[str, Any], from_s: float, every_s: float, steps: int) -> Floats:

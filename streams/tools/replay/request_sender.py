@@ -156,7 +156,7 @@ class Sender:
         except Exception as error:
             # A bug here or in the HTTP client fails one request visibly. The load continues.
             self._record.fail(job.model, type(error).__name__)
-            log.exception("a request met a bug")
+            log.exception("unhandled error in a request")
 
     async def _exchange(self, job: Job, due_ns: int) -> None:
         assert self._session is not None  # noqa: S101 - run() opened it

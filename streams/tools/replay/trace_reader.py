@@ -232,7 +232,7 @@ class Rows:
                     if what in _TIMES:
                         self._column_of[what] = name
                     if columns.count(name) > 1:
-                        raise UserError(f"{place}: the column {name} is there twice")
+                        raise UserError(f"{place}: the column {name} appears twice")
             self._refuse_missing(place, columns, found)
             self._names[columns] = found
         return found

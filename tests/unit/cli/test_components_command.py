@@ -36,7 +36,7 @@ def test_the_plan_of_the_example_serves_the_declared_rates_and_shares(
         ("share: 50%", "share: 40%", "shares sum to 90.0%"),
         ("{after: [llm],", "{after: [lm],", "'lm'"),
         ("media: [audio-out]", "media: [smell]", "models.omni.components.talker.media"),
-        ("image:  {}", "image:  {media: []}", "cannot be told from"),
+        ("image:  {}", "image:  {media: []}", "cannot be distinguished from"),
         ("A100: 1.2}}", "A100: 1.2}, start_time: 9}", "deployments.everything.start_time"),
         ("see-think:  {runs", "see+think:  {runs", "see+think: a name is 1 to 63 letters"),
         ("    spot: 50%", "    spot: 50%\n    source: a/b", "models.omni.source"),

@@ -43,7 +43,7 @@ def test_an_answer_without_uncertain_predictions_is_accepted() -> None:
 
 def test_the_person_who_answered_and_the_reason_are_shown() -> None:
     told = explain_lines(0, PROPOSED, REJECTED)
-    assert told[0].endswith("proposed, not open any more")
+    assert told[0].endswith("proposed, no longer open")
     assert any("answer" in line and "rejected by ann: not today" in line for line in told)
 
 

@@ -298,9 +298,8 @@ def test_a_slow_network_keeps_prefill_and_decode_together(
     asked = declared(tmp_path, capsys, pools, model)
     _, out = asked.text("--no-explain")
     assert "prefill" in out
-    assert (
-        "us/h100: no network declared; prefill and decode are apart on assumed 200 Gbit/s"
-        in flat(out)
+    assert "us/h100: no network declared; separate prefill and decode assume 200 Gbit/s" in flat(
+        out
     )
     for network, apart in (("3200Gbit/s", True), ("1Gbit/s", False)):
         declared_pool = pools.replace(

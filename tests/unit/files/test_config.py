@@ -106,7 +106,7 @@ def test_the_default_mode_is_recommend(tmp_path: Path) -> None:
         ("min: 1", "mim: 1", "shoal.yaml:23: models.chat.mim: unknown key; did you mean min?"),
         ("max: 3", "mx: 3", "regions.us-east.l40s.mx: unknown key; did you mean max?"),
         ("regions:", "regoins:", "regoins: unknown key; did you mean regions?"),
-        ("  mini:", "  chat:", "shoal.yaml:32: models.chat: is there twice (first in line 18)"),
+        ("  mini:", "  chat:", "shoal.yaml:32: models.chat: is given twice (first in line 18)"),
         ("price: 7.20", "price: .nan", "regions.us-east.l40s.price: nan"),
         ("price: 7.20", "price: .inf", "regions.us-east.l40s.price: inf"),
         ("price: 7.20", "price: -1", "regions.us-east.l40s.price: -1"),

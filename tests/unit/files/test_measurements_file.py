@@ -15,6 +15,6 @@ def test_only_optional_keys_may_be_missing(tmp_path: Path) -> None:
     file.write_text('[{"gpu": "L4"}]')
     with pytest.raises(UserError) as refused:
         read_measurements(file)
-    needed, _, others = str(refused.value).partition(", and may be ")
-    assert "measurement 1: the keys must be ['architecture', " in needed
+    needed, _, others = str(refused.value).partition(", optional: ")
+    assert "measurement 1: required keys: ['architecture', " in needed
     assert others == "['first_token_ms']"

@@ -61,7 +61,7 @@ async def test_corrected_topics_and_an_unreachable_broker_are_logged(
     with contextlib.suppress(asyncio.CancelledError):
         await watching
     assert [record.message for record in caplog.records] == [
-        "settings of topics were put right: shoal.status",
+        "settings of topics were corrected: shoal.status",
         "topics: Kafka at b:1 cannot be used: tls.crt cannot be read",
     ]
     assert readers.said_again == 0 and readers.partitions[0] == {"status": 4}

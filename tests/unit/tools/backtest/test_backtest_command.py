@@ -303,7 +303,7 @@ def test_a_refused_huge_request_changes_no_other_figure(
         (["--seeds", "0"], "--seeds"),
         (["--jobs", "-1"], "--jobs: -1 is not allowed; allowed: a whole number from 1 to 4096"),
         (["--since", "3d"], "--since: only with --prometheus"),
-        (["--trace", "mini=a.csv", "mini=a.csv"], "--trace mini=a.csv: is there twice"),
+        (["--trace", "mini=a.csv", "mini=a.csv"], "--trace mini=a.csv: is given twice"),
         (["--json", "/nowhere/else/a.json"], "/nowhere/else does not exist"),
         (["--json", "/"], "/: is a folder"),
         (["--report", "/"], "/: is a folder"),

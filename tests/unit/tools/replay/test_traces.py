@@ -79,7 +79,7 @@ def test_rows_out_of_order_are_sorted(tmp_path: Path) -> None:
             b"time,input_tokens\n1,2\n",
             ":1: 'time,input_tokens': the column output_tokens is missing",
         ),
-        (b"time,input_tokens,output_tokens,time\n1,2,3,4\n", "the column time is there twice"),
+        (b"time,input_tokens,output_tokens,time\n1,2,3,4\n", "the column time appears twice"),
         (b"\xff\xfe\x00\x01", "not text"),
         (b"\x1f\x8b\x08\x00broken", "damaged gzip"),
         (gzip.compress(AZURE.encode(), mtime=0)[:-12], "damaged gzip"),
