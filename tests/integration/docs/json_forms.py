@@ -28,7 +28,7 @@ def documented() -> dict[str, dict[str, bool]]:
 def _keys(body: str) -> Iterator[tuple[str, bool]]:
     for row in re.findall(r"^\| (`.*)$", body, re.MULTILINE):
         cell, meaning = row.split(" | ", 1)
-        opaque = RECORD in meaning or "as in `models[]` of" in meaning
+        opaque = RECORD in meaning or "as in `" in meaning
         keys = _KEY.findall(cell)
         prefix = keys[0].rpartition(".")[0]
         for key in keys:
