@@ -22,8 +22,8 @@ FACTS = ROOT / "tests" / "data" / "checkpoints" / "facts.json.gz"
 PAGE = ROOT / "docs" / "reference" / "checkpoints.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 _HEAD = (
-    "| checkpoint | parameters, 1e9 | stated | weights, GB | index, GB | KV, bytes/token |\n"
-    "| --- | --: | --: | --: | --: | --: |\n"
+    "| checkpoint | parameters, 1e9 | stated | weights, GB | index, GB |\n"
+    "| --- | --: | --: | --: | --: |\n"
 )
 
 
@@ -64,7 +64,6 @@ def _row(name: str, row: Mapping[str, Any], spec: ModelSpec) -> str:
         " / ".join(_stated(row)) or "-",
         f"{spec.weight_bytes / 1e9:.4g}",
         f"{row['index_bytes'] / 1e9:.4g}" if "index_bytes" in row else "-",
-        f"{spec.kv_bytes_per_token:,.0f}",
     ]
     return f"| {' | '.join(cells)} |\n"
 
