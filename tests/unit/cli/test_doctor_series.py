@@ -96,7 +96,7 @@ def test_a_custom_query_is_shown_with_its_answer(tmp_path: Path) -> None:
     )
     (bad,) = findings(tmp_path, {"main": prometheus({})}, "demand: yours")
     assert bad.state == "unknown, not 0 (Prometheus main: empty) for yours"
-    assert bad.remedy.startswith("mend models.mini.demand in ")
+    assert bad.remedy.startswith("correct models.mini.demand in ")
 
 
 def test_servers_are_counted_with_a_custom_query_too(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_new_leader_shows_no_decision_before_its_first_one() -> None:
 def test_a_refused_declaration_is_shown() -> None:
     facts = {**FACTS, "leads": True, "refused": {"mini": "service mini:1: no"}}
     text = " ".join(" ".join(map(str, lines(facts))).split())
-    assert "mini: the last declaration is refused" in text and "service mini:1: no" in text
+    assert "mini: the last declaration cannot be used" in text and "service mini:1: no" in text
 
 
 def test_servers_that_shoal_did_not_start_are_no_part_of_its_bill() -> None:
