@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         type=float,
         metavar="USD",
-        help="USD per hour to spend at most (default: policy.budget, if policy.objective is not cost)",
+        help="USD per hour to spend at most "
+        "(default: policy.budget, if policy.objective is not cost)",
     )
     group.add_argument(
         "--objective",
