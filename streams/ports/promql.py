@@ -100,7 +100,9 @@ def prometheus(server: PrometheusServer, timeout_s: float = 5.0) -> Ask:
         except (KeyError, TypeError):  # JSON, but not an answer of Prometheus
             found = None
         if not isinstance(found, list):
-            raise ValueError(f"what {without_login(server.url)} answers is no result of Prometheus")
+            raise ValueError(
+                f"the answer of {without_login(server.url)} is no result of Prometheus"
+            )
         return found
 
     return ask

@@ -161,7 +161,7 @@ async def test_an_unexpected_answer_is_no_data(body: str) -> None:
     try:
         port = server.server_address[1]
         ask = prometheus(PrometheusServer(f"http://ann:hush@127.0.0.1:{port}"))
-        with pytest.raises(ValueError, match=f"what http://127.0.0.1:{port} answers is no result"):
+        with pytest.raises(ValueError, match=f"the answer of http://127.0.0.1:{port} is no result"):
             ask("q")
         clock = Clock(TimeBase(1.0, 1_000_000, 0))
         reported: list[int] = []

@@ -171,7 +171,7 @@ def test_an_unexpected_answer_gives_one_error_line(answer: Any, tmp_path: Path) 
             raise answer
         return answer
 
-    with pytest.raises(UserError, match="--prometheus u: what it answers is no result"):
+    with pytest.raises(UserError, match="--prometheus u: the answer is no result"):
         rebuild(ask, "u", END_S, SPAN_S, tmp_path, 1)
 
 
