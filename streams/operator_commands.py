@@ -38,7 +38,10 @@ COMMANDS = {
     "freeze": _Command("freeze", True, "frozen; nothing is removed from the next tick on", True),
     "unfreeze": _Command("freeze", False, "no longer frozen", before="frozen"),
     "release": _Command(
-        "release", True, "released; its instances go on, Shoal leaves them alone", True
+        "release",
+        True,
+        "released; its instances keep running without Shoal",
+        True,
     ),
     "adopt": _Command("release", False, "managed again as declared", before="released"),
     "approve": _Command("verdict", True, "approved"),

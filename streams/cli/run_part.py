@@ -29,12 +29,12 @@ from topics.topic_table import PREFIX
 
 _PROBE_S = 3.0
 _GATEWAY_SECONDS = {
-    "hold-s": (30.0, "seconds a request waits for a ready instance before 503; as long as an "
-               "instance takes to start, where that is known to be longer"),
-    "queue-s": (600.0, "seconds one waits while instances have no room, before 429"),
-    "stall-s": (240.0, "seconds of silence after which an engine with requests is looked at"),
+    "hold-s": (30.0, "seconds that a request waits for a ready instance before 503, at least "
+               "twice the expected start"),
+    "queue-s": (600.0, "seconds that a request waits for a free slot before 429"),
+    "stall-s": (240.0, "seconds of silence after which an engine with requests is probed"),
     "request-s": (1800.0, "longest life of a request in seconds"),
-    "drain-s": (120.0, "seconds for requests under way to finish after SIGTERM"),
+    "drain-s": (120.0, "seconds after SIGTERM in which running requests may finish"),
 }  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def reachable(args: argparse.Namespace, config: Config, remembers: str = "") -> 
     except BrokerUnreachable as error:
         if not remembers:
             raise UserError(str(error)) from None
-        sys.stderr.write(f"shoal: {error}; going on with {remembers}\n")
+        sys.stderr.write(f"shoal: {error}; continuing with {remembers}\n")
     return address
 
 

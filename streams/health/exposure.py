@@ -52,7 +52,7 @@ def open_points(keys: Keys, security: KafkaSecurity, bootstrap: str) -> tuple[Op
         found.append(
             OpenPoint(
                 "kafka_open",
-                "Kafka is reached without a login or a certificate, so nothing tells it who writes",
+                "Kafka is reached without a login or a certificate, so it cannot tell who writes",
                 "give each principal a login and its rights (docs/how-to/kafka.md)",
             )
         )

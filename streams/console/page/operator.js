@@ -9,7 +9,7 @@ const WORDS = {
   resume: ["Resume", "Ends the pause.", false],
   freeze: ["Freeze", "Nothing is removed, moved or exchanged; capacity may still be added.", true],
   unfreeze: ["Unfreeze", "Ends the freeze.", false],
-  release: ["Release", "Its instances go on, and Shoal leaves them alone.", true],
+  release: ["Release", "Its instances keep running, and Shoal does not manage them.", true],
   adopt: ["Adopt", "Shoal manages it again as declared.", false],
   approve: ["Approve", "The change is carried out from the next tick on.", false],
   reject: ["Reject", "The change is dropped, and not proposed again before it would have expired.", true],

@@ -145,7 +145,7 @@ def test_a_role_with_stored_state_starts_without_a_broker(
     assert "debug" in became[0]
     said = capsys.readouterr().err
     assert f"Kafka at {nobody} cannot be used" in said
-    assert "going on with" in said
+    assert "continuing with" in said
 
 
 def test_the_gateway_gets_every_option_and_the_models_that_are_not_in_mode_act(
