@@ -143,7 +143,7 @@ def apply_change(
     makes_room = bool(leave and placed.unplaced)
     yields = short > RATE_EPSILON or makes_room
     after = tuple(group.name for group in placed.groups)
-    kept |= {g.name: replace(retire(g, fleet.now_ms, after), yields=yields) for g in leave}
+    kept |= {g.name: retire(g, fleet.now_ms, after, yields) for g in leave}
     if makes_room:
         until_ms = fleet.now_ms + _MAKE_ROOM_MS
         unmet = replace(state.infeasibility, preemption_until_ms=until_ms)

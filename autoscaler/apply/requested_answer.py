@@ -65,7 +65,7 @@ def requested_answer(answer: PlanAnswer, pending: Pending, fleet: TickFleet) -> 
     for model, kind, combo, part in answer.shares:
         shares.setdefault(model, []).append((kind, combo, part))
     demands = (*pending.request.demands, *answer.demands)
-    leaving = any(group.yields for group in fleet.groups if group.model in answer.scope)
+    leaving = any(group.exit.yields for group in fleet.groups if group.model in answer.scope)
     return RequestedAnswer(
         answer=answer,
         pending=pending,

@@ -14,10 +14,10 @@ from topics.reason_codes import ReasonCode
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """A trigger if the cost of the used nodes has grown by more than `policy.ratio` since the last
     full plan. Both sums use the present prices, because price changes have a separate trigger."""
-    planned = news.planned_nodes
-    if planned is None or planned == news.nodes:
+    planned = news.fleet.planned_nodes
+    if planned is None or planned == news.fleet.nodes:
         return
-    before, now = _usd_per_h(planned, news), _usd_per_h(news.nodes, news)
+    before, now = _usd_per_h(planned, news), _usd_per_h(news.fleet.nodes, news)
     if now > (1.0 + news.cluster.policy.ratio) * before:
         yield Trigger((), Reason(ReasonCode.BILL, "*", quantities=(now, before)))
 

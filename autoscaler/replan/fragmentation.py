@@ -18,12 +18,12 @@ from topics.reason_codes import ReasonCode
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One trigger per rented pool that a group left in this tick, for the models in that pool. If
     no group can move now, the periodic plan tries again."""
-    stay = {group.name for group in news.groups}
+    stay = {group.name for group in news.fleet.groups}
     gone = (group for group in news.state.groups if group.name not in stay)
     left = {placed.pool for group in gone for placed in group.placed}
     if not left:
         return
-    placed = [(group.model, at) for group in news.groups for at in group.placed]
+    placed = [(group.model, at) for group in news.fleet.groups for at in group.placed]
     gpus = Counter[str]()
     for _, at in placed:
         gpus[at.pool] += len(at.gpus)

@@ -13,6 +13,6 @@ from topics.reason_codes import ReasonCode
 
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One trigger per failed launch."""
-    for failure in news.failures:
+    for failure in news.fleet.failures:
         model = failure.group.model
         yield Trigger((model,), Reason(ReasonCode.LAUNCH_FAILED, model, (failure.node,)))

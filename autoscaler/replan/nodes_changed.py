@@ -16,8 +16,8 @@ _NAMED = 3
 def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One trigger for the nodes lost, and one for the nodes that returned, since the last tick."""
     for nodes, code in (
-        (news.lost - news.state.observed.lost_nodes, ReasonCode.NODE_LOST),
-        (news.state.observed.lost_nodes - news.lost, ReasonCode.NODE_BACK),
+        (news.fleet.lost - news.state.observed.lost_nodes, ReasonCode.NODE_LOST),
+        (news.state.observed.lost_nodes - news.fleet.lost, ReasonCode.NODE_BACK),
     ):
         if nodes:
             named = tuple(sorted(nodes)[:_NAMED])

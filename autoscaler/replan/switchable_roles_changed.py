@@ -19,10 +19,10 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One trigger per model that has more switchable combos than at its last full plan, or has
     switchable combos after the end of a switch."""
     planned = news.state.full.last.switchable
-    switching = {group.name for group in news.groups if group.switch}
+    switching = {group.name for group in news.fleet.groups if group.switch}
     done = {g.model for g in news.state.groups if g.switch and g.name not in switching}
-    may = {i: _model(i) for i, count in news.switchable.items() if count}
-    more = {m for i, m in may.items() if m in done or news.switchable[i] > planned.get(i, 0)}
+    may = {i: _model(i) for i, count in news.fleet.switchable.items() if count}
+    more = {m for i, m in may.items() if m in done or news.fleet.switchable[i] > planned.get(i, 0)}
     for model in sorted(more):
         yield Trigger((model,), Reason(ReasonCode.ROLES, model))
 

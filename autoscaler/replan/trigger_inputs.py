@@ -18,14 +18,27 @@ from topics.alerts import Alert
 
 
 @dataclass(frozen=True, slots=True)
+class FleetChanges:
+    """The fleet after the tick. groups: all groups. lost: silent nodes that had instances.
+    failures: launches that failed in this tick. nodes: used nodes per pool; planned_nodes: used
+    nodes per pool after the last full plan (None: there was none). switchable: combos of models
+    below target, and how many of each may take other roles now.
+    """
+
+    groups: tuple[ServingGroup, ...] = ()
+    lost: frozenset[str] = frozenset()
+    failures: tuple[Failure, ...] = ()
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    planned_nodes: Mapping[str, int] | None = None
+    switchable: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TriggerInputs:
     """Inputs of one tick. state: the state before the tick. cluster: the present declaration.
-    supply: from the latest records. lost: silent nodes that had instances. engines: load that
-    engines reported themselves, by model, if an alert requested it. failures: launches that failed
-    in this tick. replan: triggers for partly applied answers. demand: observed demand, including
-    services that route to several models. nodes: used nodes per pool; planned_nodes: used nodes per
-    pool after the last full plan (None: there was none). groups: all groups after this tick.
-    switchable: combos of models below target, and how many of each may take other roles now.
+    supply: from the latest records. engines: load that engines reported themselves, by model, if an
+    alert requested it. replan: triggers for partly applied answers. demand: observed demand,
+    including services that route to several models.
     """
 
     now_ms: int
@@ -33,12 +46,7 @@ class TriggerInputs:
     cluster: Cluster
     supply: Supply
     views: Mapping[str, ModelView]
-    lost: frozenset[str] = frozenset()
-    groups: tuple[ServingGroup, ...] = ()
-    nodes: Mapping[str, int] = field(default_factory=dict)
-    planned_nodes: Mapping[str, int] | None = None
-    switchable: Mapping[str, int] = field(default_factory=dict)
-    failures: tuple[Failure, ...] = ()
+    fleet: FleetChanges = FleetChanges()
     alerts: tuple[Alert, ...] = ()
     engines: Mapping[str, EngineView] = field(default_factory=dict)
     replan: tuple[Trigger, ...] = ()

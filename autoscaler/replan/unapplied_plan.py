@@ -25,7 +25,7 @@ def waits_for_room(
     """Whether the omitted part should be planned only after some groups have left. These groups
     make room for other models, and belong to the models of `trigger` or are in a pool of one of its
     combos."""
-    yielding = [group for group in groups if group.yields] if trigger.is_partly_applied else []
+    yielding = [group for group in groups if group.exit.yields] if trigger.is_partly_applied else []
     if not yielding or not trigger.scope:
         return bool(yielding)
     known = (combo for combo in combos.values() if combo.model in trigger.scope)

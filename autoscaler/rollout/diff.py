@@ -50,7 +50,9 @@ def revived(groups: Iterable[ServingGroup], now_ms: int) -> tuple[ServingGroup, 
     return tuple(
         reactivate(group, now_ms)
         for group in groups
-        if group.life in (Life.RETIRING, Life.UNROUTED) and not group.failed_ms and not group.yields
+        if group.life in (Life.RETIRING, Life.UNROUTED)
+        and not group.failed_ms
+        and not group.exit.yields
     )
 
 

@@ -18,7 +18,7 @@ def confirmed(group: ServingGroup, gateways: Sequence[GatewayReport], now_ms: in
     time-out has passed."""
     if now_ms - group.since_ms >= CONFIRM_TIMEOUT_MS:
         return True
-    generation = group.unrouted_generation
+    generation = group.exit.generation
     return bool(generation and gateways) and all(
         seen.route_generation >= generation for seen in gateways
     )

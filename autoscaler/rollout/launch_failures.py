@@ -68,7 +68,7 @@ def detect_faults(
         elif sight.reclaim_ms(group) and group.life is Life.ACTIVE and ours:
             lost.append(group)
             # The group must leave because its node will be reclaimed, although its model needs it.
-            group = replace(retire(group, now_ms), yields=True)
+            group = retire(group, now_ms, yields=True)
         elif view.broken is not None and group.counts and ours:
             mark = failed(marks, view.broken_node, view.broken_pool, now_ms, view.pool_full)
             marks[view.broken_node] = mark

@@ -27,6 +27,7 @@ from autoscaler.rollout.serving_group import (
     FleetView,
     GroupView,
     Placed,
+    RouteExit,
     ServingGroup,
     Switch,
     combo_id_of,
@@ -170,25 +171,22 @@ def advance(
     if not switch.asked:
         if not confirmed(group, gateways, now_ms):
             return group
-        return replace(group, switch=replace(switch, asked=True), unrouted_generation=0)
+        return replace(group, switch=replace(switch, asked=True), exit=RouteExit())
     if view.all_ready:
         return replace(group, switch=None)
     if _rolled_back(group, switch, fleet, assignments):
-        return rolled_back(group, now_ms)
+        return _with_former_phases(group, switch, now_ms)
     return group
 
 
-def rolled_back(group: ServingGroup, now_ms: int) -> ServingGroup:
-    """A switching group with its former phases."""
-    switch = group.switch
-    assert switch is not None  # noqa: S101
+def _with_former_phases(group: ServingGroup, switch: Switch, now_ms: int) -> ServingGroup:
     return replace(
         group,
         name=switch.source,
         combo_id=combo_id_of(switch.source),
         placed=switch.placed,
         since_ms=now_ms,
-        unrouted_generation=0,
+        exit=RouteExit(),
         switch=None,
         stays=True,
     )

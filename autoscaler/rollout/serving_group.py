@@ -78,15 +78,27 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
+class RouteExit:
+    """How instances leave the routes.
+
+    after: names of groups that must be ready before. yields: whether the group makes room for other
+    models although its own model is below target. generation: of the first routes without the
+    instances, 0 before.
+    """
+
+    after: tuple[str, ...] = ()
+    yields: bool = False
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ServingGroup:
     """One placed combo. name: "{combo id}:{serial}".
 
-    created_ms: first assignment. since_ms: begin of the present state. after: names of groups that
-    must be ready before this group may leave. unrouted_generation: generation of the first routes
-    without the group, 0 before. failed_ms: time at which the group was detected as broken, 0 if it
-    is not broken. yields: whether the group makes room for other models although its own model is
-    below target. switch: a role switch in progress. stays: whether a role switch failed, so that
-    none is tried again.
+    created_ms: first assignment. since_ms: begin of the present state. exit: how the group, or its
+    switching instances, leave the routes. failed_ms: time at which the group was detected as
+    broken, 0 if it is not broken. switch: a role switch in progress. stays: whether a role switch
+    failed, so that none is tried again.
     """
 
     name: str
@@ -97,10 +109,8 @@ class ServingGroup:
     created_ms: int
     life: Life = Life.ACTIVE
     since_ms: int = 0
-    after: tuple[str, ...] = ()
-    unrouted_generation: int = 0
+    exit: RouteExit = RouteExit()
     failed_ms: int = 0
-    yields: bool = False
     switch: Switch | None = None
     stays: bool = False
 

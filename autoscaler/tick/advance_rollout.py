@@ -11,7 +11,7 @@ from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.diff import revived
 from autoscaler.rollout.multi_node import waits
 from autoscaler.rollout.serving_group import Life, ServingGroup, ready_req_per_s
-from autoscaler.rollout.waves import WaveInputs, retire, step
+from autoscaler.rollout.waves import RemovalLimits, WaveInputs, retire, step
 from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from autoscaler.state.reader_lag import topics_behind
 
@@ -54,25 +54,10 @@ def _is_idle(group: ServingGroup) -> bool:
 
 
 def _wave_inputs(own: list[ServingGroup], view: ModelView | None, fleet: TickFleet) -> WaveInputs:
-    inputs, sight = fleet.inputs, fleet.sight
-    needed, floor, disruption, proven = 0.0, 0, 1.0, math.inf
-    gateways = view.demand.reporting_gateways if view is not None else ()
-    if view is not None:
-        service = view.service
-        needed = view.raw_for(view.state.target.req_per_s)
-        # Planned capacity may be below demand, if the model gives capacity to other models or makes
-        # room first. Groups on reclaimed nodes count too, because they serve until the node is
-        # gone.
-        wanted = [group for group in own if sight.counts(group) or sight.reclaim_ms(group)]
-        if not (view.frozen or insufficient_evidence(view, inputs.now_ms)):
-            proven = needed
-        needed = min(needed, raw_req_per_s(wanted, inputs.combos))
-        floor = min(service.min_instances, len(wanted))
-        disruption = service.max_disruption
-    combos = inputs.combos
+    inputs, sight, combos = fleet.inputs, fleet.sight, fleet.combos
     return WaveInputs(
         now_ms=inputs.now_ms,
-        demand_req_per_s=needed,
+        limits=_removal_limits(own, view, fleet) if view is not None else RemovalLimits(),
         ready_req_per_s={
             g.name: ready_req_per_s(combos[g.combo_id], sight.views[g.name])
             if g.combo_id in combos
@@ -80,16 +65,28 @@ def _wave_inputs(own: list[ServingGroup], view: ModelView | None, fleet: TickFle
             for g in own
         },
         views=sight.views,
-        gateways=gateways,
+        gateways=view.demand.reporting_gateways if view is not None else (),
         fleet=sight.fleet,
         assignments=inputs.state.published.assignments,
-        floor=floor,
         drain_timeout_ms=_drain_timeout_ms(own, view, inputs),
-        max_disruption=disruption,
-        proven_req_per_s=proven,
         rated_req_per_s={g.name: raw_req_per_s([g], combos) for g in own},
         reclaim_ms={g.name: at_ms for g in own if (at_ms := sight.reclaim_ms(g))},
         paused=bool(topics_behind(inputs.observation.lag_ms)),
+    )
+
+
+def _removal_limits(own: list[ServingGroup], view: ModelView, fleet: TickFleet) -> RemovalLimits:
+    target = view.raw_for(view.state.target.req_per_s)
+    # Planned capacity may be below demand, if the model gives capacity to other models or makes
+    # room first. Groups on reclaimed nodes count too, because they serve until the node is gone.
+    sight = fleet.sight
+    wanted = [group for group in own if sight.counts(group) or sight.reclaim_ms(group)]
+    proven = not (view.frozen or insufficient_evidence(view, fleet.now_ms))
+    return RemovalLimits(
+        needed_req_per_s=min(target, raw_req_per_s(wanted, fleet.combos)),
+        floor=min(view.service.min_instances, len(wanted)),
+        max_disruption=view.service.max_disruption,
+        proven_req_per_s=target if proven else math.inf,
     )
 
 

@@ -225,10 +225,10 @@ def _with_route_generations(
     kept = []
     for group in groups:
         held = group.switch is not None and not group.switch.asked
-        if (group.life is Life.UNROUTED or held) and not group.unrouted_generation:
+        if (group.life is Life.UNROUTED or held) and not group.exit.generation:
             generation = published.get(group.model)
             if generation:
-                group = replace(group, unrouted_generation=generation)
+                group = replace(group, exit=replace(group.exit, generation=generation))
         kept.append(group)
     return tuple(sorted(kept, key=lambda g: (g.created_ms, g.name)))
 

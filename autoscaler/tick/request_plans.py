@@ -21,7 +21,7 @@ from autoscaler.replan.plan_request import (
 )
 from autoscaler.replan.rate_limit import plan_allowed
 from autoscaler.replan.switchable_roles_changed import remember_switchable
-from autoscaler.replan.trigger_inputs import TriggerInputs
+from autoscaler.replan.trigger_inputs import FleetChanges, TriggerInputs
 from autoscaler.replan.triggers import collect, declared_only, limited_to, scope_of
 from autoscaler.replan.unapplied_plan import already_tried, group_positions, waits_for_room
 from autoscaler.rollout.capacity_and_cost import nodes_of
@@ -59,7 +59,7 @@ def request_plans(observed: ObservedTick, applied: AppliedPlans) -> PlanRequests
         asks.append(urgent_request(number, fleet, needy))
     memory, decisions = _report_failure(observed, _declared_only(applied.full, fleet))
     news = _trigger_inputs(observed, applied)
-    memory = replace(memory, last=replace(memory.last, nodes=news.planned_nodes))
+    memory = replace(memory, last=replace(memory.last, nodes=news.fleet.planned_nodes))
     now_ms, services, routed = fleet.now_ms, tuple(fleet.views), observed.inputs.observation.demand
 
     waiting = (*memory.due, *applied.again)
@@ -160,16 +160,18 @@ def _trigger_inputs(observed: ObservedTick, applied: AppliedPlans) -> TriggerInp
         cluster=inputs.declared,
         supply=inputs.supply,
         views=views,
-        lost=fleet.sight.lost,
-        failures=observed.faults.failures,
+        fleet=FleetChanges(
+            groups=fleet.groups,
+            lost=fleet.sight.lost,
+            failures=observed.faults.failures,
+            nodes=nodes,
+            planned_nodes=nodes if applied.full.made_ms == now_ms else applied.full.last.nodes,
+            switchable=dict(may_switch(fleet, short)),
+        ),
         alerts=observation.alerts,
         engines=observation.engines,
         replan=applied.replan,
         demand=observation.demand,
-        groups=fleet.groups,
-        nodes=nodes,
-        planned_nodes=nodes if applied.full.made_ms == now_ms else applied.full.last.nodes,
-        switchable=dict(may_switch(fleet, short)),
     )
 
 
@@ -186,9 +188,9 @@ def _remember_request(
             memory.last,
             usd_per_h=news.supply.prices_usd_per_h(),
             lengths={**memory.last.lengths, **lengths},
-            nodes=news.nodes,
+            nodes=news.fleet.nodes,
             managed=any(fleet.views[model].service.managed for model in scope),
-            switchable=remember_switchable(memory.last.switchable, news.switchable, scope),
+            switchable=remember_switchable(memory.last.switchable, news.fleet.switchable, scope),
         ),
         asked_ms=(*recent, now_ms),
     )

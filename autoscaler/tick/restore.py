@@ -23,6 +23,7 @@ from autoscaler.rollout.reversal_limit import Reversals, after_move
 from autoscaler.rollout.serving_group import (
     Life,
     Placed,
+    RouteExit,
     ServingGroup,
     Switch,
     combo_id_of,
@@ -185,6 +186,7 @@ def _groups(
             draining = not _is_complete(name, placed)
         placed.sort(key=lambda member: member.instance)
         known = routes.get(first.model)
+        generation = max(1, known.generation) if known else 1
         leaves = draining and any(p.instance in served for p in placed)
         created = min((launched[p.instance] for p in placed if p.instance in launched), default=0)
         groups.append(
@@ -198,7 +200,7 @@ def _groups(
                 created_ms=min(created or now_ms, now_ms),
                 life=Life.DRAINING if draining else Life.ACTIVE,
                 since_ms=now_ms,
-                unrouted_generation=max(1, known.generation if known else 1) if leaves else 0,
+                exit=RouteExit(generation=generation if leaves else 0),
                 switch=None if draining else _switch(name, first.model, placed, phases),
             )
         )

@@ -150,9 +150,9 @@ class Promises:
             taken = sum(rate[g.name] for g in leaving)
             others = [g for g in leaving if g.name != group.name]
             within = not others or taken <= service.max_disruption * total + 1e-6
-            within = within or (not was.after and self._is_surplus(group, own, done))
+            within = within or (not was.exit.after and self._is_surplus(group, own, done))
             self._hold("6", within, f"{len(leaving)} groups of {group.model} leave at once")
-            if group.yields:
+            if group.exit.yields:
                 continue  # The plan makes room for something larger, or for another model.
             stays = [g for g in own if g.life in (Life.ACTIVE, Life.RETIRING) and _ready(g, done)]
             wanted = sum(g.counts for g in own)
@@ -170,7 +170,7 @@ class Promises:
         strain = self._since("strain", model)
         hidden = self._gap_s(model) > _WAY_S or self._since("false zero", model) is not None
         late = strain is not None and self._world.now_s - strain > 20.0
-        if hidden or late or group.yields or done.observation.lag_ms:
+        if hidden or late or group.exit.yields or done.observation.lag_ms:
             return False
         state, service = done.before.models[model], done.cluster.service(model)
         needed = state.target.req_per_s / (service.utilization * state.capacity.derate)

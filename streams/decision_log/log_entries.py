@@ -20,9 +20,8 @@ from autoscaler.state.effects import PublishDecision
 from topics.codec import write_value
 from topics.decisions import Decision
 
-FORM = 3
-"""Version of the line format. Version 1 held reasons only as sentences, version 2 the state of the
-controller as other values; neither can be replayed."""
+FORM = 4
+"""Version of the line format. Earlier versions held other values, so they cannot be replayed."""
 
 
 @dataclass(frozen=True, slots=True)

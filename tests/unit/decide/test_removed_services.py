@@ -39,7 +39,7 @@ def test_routes_of_a_removed_service_are_withdrawn_once_before_its_instances_dra
     w.undeclare("chat")
     w.run(1)
     assert w.routes["chat"].groups == () and w.assigned_count("chat") == 3
-    assert {g.unrouted_generation for g in w.state.groups if g.model == "chat"} == {generation + 1}
+    assert {g.exit.generation for g in w.state.groups if g.model == "chat"} == {generation + 1}
     w.run(60)
     assert w.assigned_count("chat") == 0 and route_records(w) == before + 1
     assert w.ready("mini") == 3

@@ -13,7 +13,7 @@ from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.schedule import Weekly
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
-from autoscaler.rollout.serving_group import Life
+from autoscaler.rollout.serving_group import Life, RouteExit
 from autoscaler.state.replan_trigger import Trigger, partly_applied
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import combo, combos, pool, service, simple
@@ -270,7 +270,7 @@ def test_a_model_without_a_node_waits_for_a_drain_only_in_its_own_pools(
     w = world(5.0, *services, pools=(NEAR, FAR), catalogue=catalogue, drain_s=500).run(340)
     leaves = next(g for g in w.state.groups if g.model == "code")
     no_room = partly_applied("chat", Reason(ReasonCode.NO_ROOM))
-    gone = replace(leaves, life=Life.DRAINING, since_ms=w.now_ms, yields=True)
+    gone = replace(leaves, life=Life.DRAINING, since_ms=w.now_ms, exit=RouteExit(yields=True))
     w.state = replace(
         w.state,
         groups=tuple(gone if g is leaves else g for g in w.state.groups),

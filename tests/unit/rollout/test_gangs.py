@@ -22,7 +22,7 @@ from autoscaler.rollout.serving_group import (
     observe_group,
     ready_req_per_s,
 )
-from autoscaler.rollout.waves import WaveInputs, step
+from autoscaler.rollout.waves import RemovalLimits, WaveInputs, step
 from autoscaler.tick.restore import restore
 from tests.unit.planning.planning_clusters import pool, service
 from topics.codec import decode, encode
@@ -81,9 +81,8 @@ def wave(
     one: ServingGroup, view: FleetView, assignments: dict[str, Assignment]
 ) -> tuple[ServingGroup, ...]:
     views = {one.name: group_view(one, view)}
-    return step(
-        [one], WaveInputs(NOW, 0.0, {one.name: 0.0}, views, (), view, assignments, 0, 120_000)
-    )
+    made = WaveInputs(NOW, RemovalLimits(), {one.name: 0.0}, views, (), view, assignments, 120_000)
+    return step([one], made)
 
 
 def test_a_pipeline_is_one_rank_on_each_node() -> None:

@@ -23,6 +23,7 @@ from autoscaler.rollout.serving_group import (
     GroupView,
     Life,
     Placed,
+    RouteExit,
     ServingGroup,
     fleet_view,
     observe_group,
@@ -160,7 +161,7 @@ def test_executors_get_a_switch_after_gateways_confirm_the_routes() -> None:
     _, view = reported_fleet(one, "ppd")
     assert [placed.phase for placed, _ in view.ready] == [P, D]
     assert view_at_once(one, reported_fleet(group("ppd"), "ppd")[1]).ready == view.ready
-    routed = replace(one, unrouted_generation=4)
+    routed = replace(one, exit=RouteExit(generation=4))
     assert step(routed, "ppd", gateways=(4, 3)) == routed
     asked = step(routed, "ppd", gateways=(4, 5))
     assert asked.switch is not None

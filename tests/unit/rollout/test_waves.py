@@ -12,11 +12,13 @@ from autoscaler.rollout.serving_group import (
     GroupView,
     Life,
     Placed,
+    RouteExit,
     ServingGroup,
     Switch,
 )
 from autoscaler.rollout.waves import (
     GONE_GRACE_MS,
+    RemovalLimits,
     WaveInputs,
     retire,
     step,
@@ -24,6 +26,7 @@ from autoscaler.rollout.waves import (
 from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
 
 NOW = 1_000_000
+LIMITS = {"floor", "max_disruption", "proven_req_per_s"}
 
 
 def group(serial: int, **changes: object) -> ServingGroup:
@@ -37,13 +40,16 @@ def group(serial: int, **changes: object) -> ServingGroup:
 def inputs(
     groups: list[ServingGroup], ready: set[int], demand: float, **changes: object
 ) -> WaveInputs:
-    """Inputs of a step. ready: serials of the serving groups, each with 10 requests/s."""
+    """Inputs of a step. ready: serials of the serving groups, each with 10 requests/s. changes: of
+    the inputs or of their limits."""
     views, rates = {}, {}
     for serial, one in enumerate(groups, start=1):
         up = serial in ready
         views[one.name] = GroupView(((one.placed[0], "h:1"),) if up else (), up, "", False)
         rates[one.name] = 10.0 if up else 0.0
-    made = WaveInputs(NOW, demand, rates, views, (), FleetView({}, {}), {}, 0, 120_000)
+    limited = {name: changes.pop(name) for name in LIMITS & changes.keys()}
+    limits = RemovalLimits(demand, **limited)  # type: ignore[arg-type]
+    made = WaveInputs(NOW, limits, rates, views, (), FleetView({}, {}), {}, 120_000)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -101,7 +107,7 @@ def test_a_drain_waits_for_every_live_gateway_or_a_time_out() -> None:
     """Routes of generation 5 omit the group. Both gateways must have generation 5, or 15 s must
     pass.
     """
-    gone = group(2, life=Life.UNROUTED, since_ms=NOW - 1000, unrouted_generation=5)
+    gone = group(2, life=Life.UNROUTED, since_ms=NOW - 1000, exit=RouteExit(generation=5))
     groups = [group(1), gone]
 
     def after(*generations: int, waited_ms: int = 1000) -> Life:
@@ -120,9 +126,9 @@ def test_a_group_that_leaves_during_a_switch_waits_for_routes_without_it() -> No
     the whole group.
     """
     held = Switch("chat:a1@us/p/owned:9", group(2).placed)
-    going = replace(retire(group(2, switch=held), NOW), unrouted_generation=6)
+    going = replace(retire(group(2, switch=held), NOW), exit=RouteExit(generation=6))
     (_, left) = step([group(1), going], inputs([group(1), going], {1, 2}, 1.0))
-    assert (left.life, left.unrouted_generation) == (Life.UNROUTED, 0)
+    assert (left.life, left.exit.generation) == (Life.UNROUTED, 0)
 
 
 def test_a_group_is_gone_when_its_executor_reports_it() -> None:
@@ -166,14 +172,14 @@ def test_draining_groups_count_against_the_disruption_budget() -> None:
     """
     groups = [group(serial) for serial in range(1, 8)]
     going = {"life": Life.DRAINING, "since_ms": NOW - 1000}
-    drains = [group(8, unrouted_generation=4, **going), group(9, unrouted_generation=4, **going)]
+    drains = [group(serial, exit=RouteExit(generation=4), **going) for serial in (8, 9)]
     fleet = [*groups, *drains, retire(group(10), NOW)]
     ready = {1, 2, 3, 4, 5, 6, 7, 10}
     rated = {one.name: 10.0 for one in fleet}
     seen = inputs(fleet, ready, 9.0, max_disruption=0.2, rated_req_per_s=rated)
     by_name = {one.name: one.life for one in step(fleet, seen)}
     assert by_name[fleet[-1].name] is Life.RETIRING
-    never = [replace(one, unrouted_generation=0) for one in drains]
+    never = [replace(one, exit=RouteExit()) for one in drains]
     seen = inputs(
         [*groups, *never, fleet[-1]], ready, 9.0, max_disruption=0.2, rated_req_per_s=rated
     )
@@ -211,7 +217,7 @@ def test_replacements_keep_to_the_disruption_budget() -> None:
 
 
 def test_a_group_that_yields_to_another_model_is_no_surplus() -> None:
-    groups = [group(1), *(replace(retire(group(k), NOW), yields=True) for k in range(2, 11))]
+    groups = [group(1), *(retire(group(k), NOW, yields=True) for k in range(2, 11))]
     given = inputs(groups, set(range(1, 11)), 0.0, max_disruption=0.1, proven_req_per_s=0.0)
     assert lives(step(groups, given)).count(Life.UNROUTED) == 1
 
