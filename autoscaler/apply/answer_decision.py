@@ -6,8 +6,8 @@ from autoscaler.apply.model_change import AppliedChange
 from autoscaler.apply.requested_answer import RequestedAnswer
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.reason import Reason
-from autoscaler.model.prediction_drift import expected_s
 from autoscaler.model.tick_fleet import TickFleet
+from autoscaler.sizing.prediction_drift import expected_s
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView
 from topics.reason_codes import ReasonCode

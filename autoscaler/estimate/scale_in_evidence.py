@@ -20,11 +20,6 @@ _ENDED_S = 10
 unserved rest."""
 
 
-def scale_in_paused(*reasons: Reason) -> Reason:
-    """One reason "scale-in paused", with `reasons` as its causes."""
-    return Reason(ReasonCode.SCALE_IN_PAUSED, because=reasons)
-
-
 def missing_evidence(
     demand: ModelDemand, policy: Policy, route_generation: int = 0, in_flight: int = 0
 ) -> Reason | None:

@@ -18,7 +18,6 @@ from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
 from autoscaler.estimate.request_lengths import estimate_lengths
 from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.estimate.windows import NoData
-from autoscaler.model.prediction_drift import start_times_s, update_drift
 from autoscaler.model.tick_fleet import TickInputs
 from autoscaler.model.unmanaged_servers import adopt_unmanaged
 from autoscaler.modes.planned_mix import with_planned_mix
@@ -27,6 +26,7 @@ from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.launch_failures import Faults
 from autoscaler.rollout.serving_group import combo_id_of
+from autoscaler.sizing.prediction_drift import start_times_s, update_drift
 from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.decision_record import notice
 from autoscaler.state.model_state import DemandEstimate, ModelState

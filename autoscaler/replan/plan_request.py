@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from autoscaler.apply.model_change import room_to_switch
-from autoscaler.apply.scale_in_guards import scale_in_allowed
 from autoscaler.domain.cluster import Market, Mode
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
@@ -22,6 +21,7 @@ from autoscaler.rollout.capacity_and_cost import by_model, nodes_of
 from autoscaler.rollout.node_limits import planned_nodes
 from autoscaler.rollout.role_switch import switchable
 from autoscaler.rollout.serving_group import ServingGroup
+from autoscaler.sizing.scale_in_conditions import REMOVAL, failed_condition
 from autoscaler.state.controller_state import Pending
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import SLIVER
@@ -121,7 +121,7 @@ def _keeps(fleet: TickFleet, scope: tuple[str, ...]) -> tuple[str, ...]:
     views = [fleet.views[model] for model in scope]
     if fleet.cluster.policy.spends_budget or not all(view.covers for view in views):
         return ()
-    return tuple(view.service.model for view in views if not scale_in_allowed(view, fleet.now_ms))
+    return tuple(view.service.model for view in views if failed_condition(view, REMOVAL))
 
 
 def may_switch(fleet: TickFleet, scope: Collection[str]) -> tuple[tuple[str, int], ...]:

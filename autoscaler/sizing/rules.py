@@ -23,6 +23,7 @@ from autoscaler.sizing import (
     scale_from_zero,
     scale_in,
 )
+from autoscaler.sizing.scale_in_conditions import LOWER_TARGET, failed_condition
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
@@ -129,8 +130,8 @@ def _rate_observed(view: ModelView, state: ModelState) -> ModelState:
         return state
     seen_s = BLOCK_S * len(since_first_arrival(view.demand.blocks))
     none_s = max(2.0 * view.service.scale_in_after_s, _NO_TRAFFIC_S)
-    waited_ms = view.now_ms - view.started_ms
-    silent = not seen_s and not scale_in.stale_evidence(view) and waited_ms >= none_s * 1000
+    waited = view.now_ms - view.started_ms >= none_s * 1000
+    silent = not seen_s and waited and failed_condition(view, LOWER_TARGET) is None
     if seen_s >= view.policy.local_window_s or silent:
         return replace(state, estimate=replace(state.estimate, rate_observed=True))
     return state

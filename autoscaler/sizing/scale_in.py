@@ -1,12 +1,10 @@
 """Rule: fewer requests arrive than are planned for, long enough and with enough evidence.
 
 The rule sets the lower target. The planner chooses which combos to remove, if any. Missed SLOs and
-rising latency veto removals when a planner answer is applied (`estimate.scale_in_evidence`).
+rising latency veto removals when a planner answer is applied (`scale_in_conditions`).
 """
 
 from __future__ import annotations
-
-import math
 
 from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.reason import Reason
@@ -15,11 +13,11 @@ from autoscaler.estimate.change_point import current_rate
 from autoscaler.estimate.memoize import memoize
 from autoscaler.estimate.overdispersion import suspected_dispersion
 from autoscaler.estimate.poisson_tests import mean_bounds
-from autoscaler.estimate.scale_in_evidence import is_stale, missing_evidence
 from autoscaler.estimate.windows import Stats
 from autoscaler.rollout.reversal_limit import Reversals, demand_returns, reversed_lately
 from autoscaler.sizing.burst_headroom import mean_and_burst
 from autoscaler.sizing.forecast_increase import expected_req_per_s
+from autoscaler.sizing.scale_in_conditions import LOWER_TARGET, failed_condition
 from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
@@ -28,7 +26,7 @@ _COVERED = 0.9
 gaps."""
 _MATTERS = 0.99
 """A lower target below this share of the present one counts; smaller differences are no change."""
-_REVERSAL_SHARE, _NO_LIMIT_AFTER_MS = 0.9, 3_600_000
+_REVERSAL_SHARE, _NO_LIMIT_AFTER_S = 0.9, 3600.0
 """Limit of reversals: within this time after an addition, a scale-in must lower the target below
 this share of the planned capacity."""
 # Standard deviations between the measured rate and its upper bound.
@@ -43,7 +41,9 @@ _BLOCKS_FOR_BURSTINESS = 27  # minimum of blocks for measuring burstiness
 def propose(view: ModelView) -> TargetProposal | None:
     """A lower target: the highest demand within the time for which an excess must last."""
     seen = view.demand.local
-    if not view.state.estimate.rate_observed or stale_evidence(view) or not isinstance(seen, Stats):
+    if not view.state.estimate.rate_observed or not isinstance(seen, Stats):
+        return None
+    if failed_condition(view, LOWER_TARGET):
         return None
     count = excess_blocks(view)
     covered_s, arrivals, highest = _counts_in(
@@ -137,26 +137,13 @@ def _highest_rate(blocks: Blocks, length: int) -> float:
     return found
 
 
-def stale_evidence(view: ModelView) -> Reason | None:
-    """The reason why the lower demand is not reliable now; None if nothing contradicts it."""
-    if view.now_ms - view.started_ms < view.policy.local_window_s * 1000:
-        return Reason(ReasonCode.NO_FULL_WINDOW)
-    if is_stale(view.demand):
-        return Reason(ReasonCode.TELEMETRY_STALE)
-    return missing_evidence(
-        view.demand, view.policy, view.serving.route_generation, view.serving.requests_in_engines
-    )
-
-
 def _lower(view: ModelView, rate: float, why: Reason) -> TargetProposal | None:
-    added_ms, planned = view.state.hysteresis.last_out_ms, view.planned_req_per_s
-    since_ms = view.now_ms - added_ms if added_ms else math.inf
-    turns = view.state.hysteresis.reversals.last == "out" and since_ms < _NO_LIMIT_AFTER_MS
+    history, planned = view.state.hysteresis, view.planned_req_per_s
+    since_s = history.since_addition_s(view.now_ms)
+    turns = history.reversals.last == "out" and since_s < _NO_LIMIT_AFTER_S
     # Keep the planned capacity if the last addition is too recent for an excess to have lasted long
     # enough, or if the excess is too small for a reversal.
-    if since_ms < view.service.scale_in_after_s * 1000 or (
-        turns and rate > _REVERSAL_SHARE * planned
-    ):
+    if since_s < view.service.scale_in_after_s or (turns and rate > _REVERSAL_SHARE * planned):
         rate = max(rate, planned)
     if rate >= _MATTERS * view.state.target.req_per_s:
         return None

@@ -5,6 +5,7 @@ Times are domain ms since the epoch; in a field that ends in `_ms`, 0 means "not
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from autoscaler.domain.reason import Reason
@@ -102,6 +103,10 @@ class Hysteresis:
 
     reversals: Reversals = field(default_factory=Reversals)
     last_out_ms: int = 0
+
+    def since_addition_s(self, now_ms: int) -> float:
+        """Seconds since the last addition; infinite if there was none."""
+        return (now_ms - self.last_out_ms) / 1000 if self.last_out_ms else math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.apply.scale_in_guards import insufficient_evidence
 from autoscaler.model.tick_fleet import TickFleet, TickInputs
 from autoscaler.planning.time_limits import LEAST_DRAIN_S, drain_timeout_s
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
@@ -12,6 +11,7 @@ from autoscaler.rollout.diff import revived
 from autoscaler.rollout.multi_node import waits
 from autoscaler.rollout.serving_group import Life, ServingGroup, ready_req_per_s
 from autoscaler.rollout.waves import RemovalLimits, WaveInputs, retire, step
+from autoscaler.sizing.scale_in_conditions import EXCHANGE, failed_condition
 from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from autoscaler.state.reader_lag import topics_behind
 
@@ -81,7 +81,7 @@ def _removal_limits(own: list[ServingGroup], view: ModelView, fleet: TickFleet) 
     # room first. Groups on reclaimed nodes count too, because they serve until the node is gone.
     sight = fleet.sight
     wanted = [group for group in own if sight.counts(group) or sight.reclaim_ms(group)]
-    proven = not (view.frozen or insufficient_evidence(view, fleet.now_ms))
+    proven = failed_condition(view, EXCHANGE) is None
     return RemovalLimits(
         needed_req_per_s=min(target, raw_req_per_s(wanted, fleet.combos)),
         floor=min(view.service.min_instances, len(wanted)),

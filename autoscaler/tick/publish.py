@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Mode
-from autoscaler.model.prediction_drift import basis, start_times_s
 from autoscaler.modes.budget.traffic_split import type_routes
 from autoscaler.modes.quality.thresholds import split_routes
 from autoscaler.planning.time_limits import drain_timeout_s
@@ -22,6 +21,7 @@ from autoscaler.rollout.assignments import (
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import Life, ServingGroup
+from autoscaler.sizing.prediction_drift import basis, start_times_s
 from autoscaler.state.controller_state import ControllerState, Published
 from autoscaler.state.effects import (
     Effect,

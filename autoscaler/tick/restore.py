@@ -16,7 +16,6 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Phase
 from autoscaler.estimate.forecast.forecast_state import ForecastState
 from autoscaler.estimate.forecast.history import restore_history
-from autoscaler.model.prediction_drift import basis
 from autoscaler.modes.quality.thresholds import from_routes
 from autoscaler.planning.combo_names import combo_id, parse_combo_id
 from autoscaler.rollout.reversal_limit import Reversals, after_move
@@ -30,6 +29,7 @@ from autoscaler.rollout.serving_group import (
     serial_of,
 )
 from autoscaler.sizing.capacity_derating import LEAST
+from autoscaler.sizing.prediction_drift import basis
 from autoscaler.state.controller_state import ControllerState, FullPlans, Numbers, Published, Term
 from autoscaler.state.model_state import Capacity, DemandEstimate, Hysteresis, ModelState, Target
 from topics.checks import MAX_RESTORED_COUNT

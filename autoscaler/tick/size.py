@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.model.prediction_drift import drift_notices as uncertain_said
 from autoscaler.model.tick_fleet import TickFleet, tick_fleet
 from autoscaler.model.unmanaged_servers import unmanaged_notices as unmanaged_said
 from autoscaler.model.update import data_notices, update_models
+from autoscaler.sizing.prediction_drift import drift_notices as uncertain_said
 from autoscaler.sizing.rules import update_target
 from autoscaler.tick.advance_rollout import advance_waves, keep_needed, retire_undeclared
 from autoscaler.tick.observe import ObservedTick

@@ -16,7 +16,6 @@ from autoscaler.estimate.windows import NoData, Stats
 from autoscaler.explain.event_texts import control_text
 from autoscaler.explain.quantity_texts import lasting, rate
 from autoscaler.explain.reason_texts import text, texts
-from autoscaler.model.prediction_drift import uncertainty
 from autoscaler.model.unmanaged_servers import is_uncounted, unmanaged_counts
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combo_usage import is_spot
@@ -24,6 +23,7 @@ from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot, snapshot
 from autoscaler.rollout.serving_group import Life, ServingGroup, ready_req_per_s
+from autoscaler.sizing.prediction_drift import uncertainty
 from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON

@@ -15,10 +15,10 @@ from typing import Any
 from autoscaler.domain.cluster import Mode
 from autoscaler.estimate.change_point import current_rate
 from autoscaler.explain.reason_texts import text, texts
-from autoscaler.model.prediction_drift import drift_veto
 from autoscaler.modes.quality.quality_route import QualityRoute
 from autoscaler.planning.planner_messages import PlanRequest
 from autoscaler.rollout.reversal_limit import scale_in_within_limit
+from autoscaler.sizing.prediction_drift import drift_veto
 from autoscaler.sizing.scale_in import excess_duration_s
 from autoscaler.sizing.sizing_sum import sizing_sum
 from autoscaler.state import reader_lag
@@ -256,9 +256,8 @@ def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
         freeze = state.declared.controls.get(key)
         if freeze is not None:
             said.append(text(freeze))
-    since_s = (now_ms - model.hysteresis.last_out_ms) / 1000.0
-    if model.hysteresis.last_out_ms and since_s < service.cooldown_s:
-        left_s = service.cooldown_s - since_s
+    left_s = service.cooldown_s - model.hysteresis.since_addition_s(now_ms)
+    if left_s > 0.0:
         said.append(f"no scale-in for another {left_s:.0f} s, because capacity was just added")
     if not scale_in_within_limit(model.hysteresis.reversals, now_ms, policy.reversals_per_h):
         said.append("scale-in paused: scaled out and in too often in two hours")

@@ -11,7 +11,9 @@ import pytest
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.reason import Reason
-from autoscaler.model.prediction_drift import (
+from autoscaler.rollout.serving_group import FleetView, ServingGroup
+from autoscaler.sizing.capacity_derating import LEAST
+from autoscaler.sizing.prediction_drift import (
     basis,
     drift_notices,
     drift_veto,
@@ -19,8 +21,6 @@ from autoscaler.model.prediction_drift import (
     uncertainty,
     update_drift,
 )
-from autoscaler.rollout.serving_group import FleetView, ServingGroup
-from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.state.controller_state import Observation
 from autoscaler.state.model_state import ModelState
 from autoscaler.tick.status import fleet_status
