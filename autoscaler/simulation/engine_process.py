@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from autoscaler.performance.timing_grid import timing_grid
-from autoscaler.serving.compiled_batching import CompiledBatcher
 from autoscaler.serving.engine_requests import FirstToken, Work
 from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.serving.pipeline_stages import PipelinedBatcher
+from autoscaler.simulation.compiled_batching import CompiledBatcher
 from autoscaler.simulation.event_queue import EventQueue
 
 _NEVER = float("inf")

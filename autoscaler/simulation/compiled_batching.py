@@ -1,7 +1,7 @@
-"""The batching machine for simulations: a compiled form of `batching.Batcher`, for one engine. A
-differential test compares it with the Batcher, which is the reference. It reports only the first
-token and the end of requests. It has no `abort`, because all requests of a simulated engine end
-with it.
+"""The batching machine of the simulation: a compiled form of `serving.batching.Batcher`, for one
+engine. A differential test compares it with the Batcher, which is the reference. It reports only
+the first token and the end of requests. It has no `abort`, because all requests of a simulated
+engine end with it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.performance import stepping_kernel as kernel
 from autoscaler.performance.engine_kernel import DECODE, PREFILL, WHOLE
 from autoscaler.performance.timing_grid import TimingGrid
 from autoscaler.serving.engine_requests import Finished, FirstToken, Limits, Part, Work
+from autoscaler.simulation import stepping_kernel as kernel
 
 _KINDS = {Part.WHOLE: WHOLE, Part.PREFILL: PREFILL, Part.DECODE: DECODE}
 _FIRST_ROWS = 64

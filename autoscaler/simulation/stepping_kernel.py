@@ -1,8 +1,8 @@
 """Continuous batching of one engine, advanced step by step, as a compiled kernel.
 
 It behaves like `autoscaler.serving.batching.Batcher`; a differential test compares the two. The
-caller (`autoscaler.serving.compiled_batching`) holds the state in arrays with one row per sequence.
-`engine_kernel` serves a whole list of requests at once and is faster.
+caller, `compiled_batching`, holds the state in arrays with one row per sequence.
+`performance.engine_kernel` serves a whole list of requests at once and is faster.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.step_times import step_times
 from autoscaler.performance.timing_grid import TimingGrid, timing_grid
 from autoscaler.serving.batching import Batcher
-from autoscaler.serving.compiled_batching import CompiledBatcher
 from autoscaler.serving.engine_requests import Finished, FirstToken, Limits, Part, Work
+from autoscaler.simulation.compiled_batching import CompiledBatcher
 
 BATCHED = 512
 
