@@ -3,13 +3,13 @@ effect."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from autoscaler.domain.reason import Reason
-from autoscaler.explain.quantity_texts import duration, money, rate
+from autoscaler.explain.quantity_texts import rate
+from autoscaler.explain.sentences import Sentence, Text
 from topics.reason_codes import ReasonCode as Code
 
-Text = Callable[[Reason], str]
 _MOST_NODES = 3
 
 
@@ -25,34 +25,9 @@ def _capacity_lost(reason: Reason, _: Text) -> str:
     return f"the capacity on {', '.join(shown)}{rest} was lost"
 
 
-def _floor(reason: Reason, _: Text) -> str:
-    return f"floor of {reason.quantities[0]:.0f}"
-
-
-def _lengths_worth(reason: Reason, _: Text) -> str:
-    planned, target = map(rate, reason.quantities)
-    return f"at the present request lengths the fleet can serve {planned} of {target} req/s"
-
-
-def _cost(reason: Reason, _: Text) -> str:
-    return money(reason.quantities[0])
-
-
-def _moved_together(reason: Reason, _: Text) -> str:
-    return f"moved to other nodes, which frees a node of {', '.join(reason.names)}"
-
-
-def _serving_in(reason: Reason, _: Text) -> str:
-    return f"serving in {duration(reason.quantities[0])}"
-
-
 def _role_switches(reason: Reason, _: Text) -> str:
     many = reason.quantities[0]
     return f"{many:.0f} role switch{'es' if many > 1 else ''} in place"
-
-
-def _plan_gap(reason: Reason, _: Text) -> str:
-    return f"plan within {reason.quantities[0]:.1%} of the best"
 
 
 def _unserved(reason: Reason, text: Text) -> str:
@@ -67,21 +42,19 @@ def _floor_unmet(reason: Reason, text: Text) -> str:
     return f"floor of {floor:.0f}: only {runs:.0f} can run: {bound}"
 
 
-def _nothing_more(_reason: Reason, _: Text) -> str:
-    return "no further capacity is available"
-
-
-CHANGE_TEXTS = {
+CHANGE_TEXTS: Mapping[Code, Sentence] = {
     Code.REPLANNED: _replanned,
     Code.CAPACITY_LOST: _capacity_lost,
-    Code.FLOOR: _floor,
-    Code.LENGTHS_WORTH: _lengths_worth,
-    Code.COST: _cost,
-    Code.MOVED_TOGETHER: _moved_together,
-    Code.SERVING_IN: _serving_in,
+    Code.FLOOR: "floor of {0:.0f}",
+    Code.LENGTHS_WORTH: (
+        "at the present request lengths the fleet can serve {0:rate} of {1:rate} req/s"
+    ),
+    Code.COST: "{0:money}",
+    Code.MOVED_TOGETHER: "moved to other nodes, which frees a node of {all_names}",
+    Code.SERVING_IN: "serving in {0:duration}",
     Code.ROLE_SWITCHES: _role_switches,
-    Code.PLAN_GAP: _plan_gap,
+    Code.PLAN_GAP: "plan within {0:.1%} of the best",
     Code.UNSERVED: _unserved,
     Code.FLOOR_UNMET: _floor_unmet,
-    Code.NOTHING_MORE: _nothing_more,
+    Code.NOTHING_MORE: "no further capacity is available",
 }

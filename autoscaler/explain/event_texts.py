@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from autoscaler.domain.reason import Reason
-from autoscaler.explain.quantity_texts import count, lasting
+from autoscaler.explain.quantity_texts import count, setting
+from autoscaler.explain.sentences import Sentence, Text
 from autoscaler.planning.time_limits import MOST_S
 from topics.reason_codes import ReasonCode as Code
-
-Text = Callable[[Reason], str]
 
 
 def _by(reason: Reason) -> str:
@@ -36,57 +35,8 @@ def _frozen(reason: Reason, _: Text) -> str:
     return f"frozen{_by(reason)}; nothing is removed"
 
 
-def _unfrozen(_reason: Reason, _: Text) -> str:
-    return "no longer frozen"
-
-
-def _freeze_began(reason: Reason, _: Text) -> str:
-    return f"freeze window {reason.names[0]} began; scale-in paused"
-
-
-def _scheduled_floor(reason: Reason, _: Text) -> str:
-    return f"scheduled floor of {reason.quantities[0]:.0f} ({reason.names[0]})"
-
-
-def _left_running(_reason: Reason, _: Text) -> str:
-    return (
-        "no longer declared; its instances keep running "
-        "(to stop them, declare it in mode act and remove it again)"
-    )
-
-
-def _held_running(_reason: Reason, _: Text) -> str:
-    return (
-        "no longer declared; its instances keep running until a person lets Shoal manage it again"
-    )
-
-
-def _resumed(_reason: Reason, _: Text) -> str:
-    return "resumed"
-
-
-def _managed_again(_reason: Reason, _: Text) -> str:
-    return "managed by Shoal again"
-
-
-def _declared_again(_reason: Reason, _: Text) -> str:
-    return "declared again, or its instances have stopped"
-
-
-def _window_over(reason: Reason, _: Text) -> str:
-    return f"{reason.names[0]} window is over"
-
-
 def _proposal(reason: Reason) -> str:
     return f"proposal #{reason.quantities[0]:.0f}"
-
-
-def _expired(reason: Reason, _: Text) -> str:
-    return f"{_proposal(reason)} has expired without an answer"
-
-
-def _withdrawn(reason: Reason, text: Text) -> str:
-    return f"{_proposal(reason)} is withdrawn: {'; '.join(map(text, reason.because))}"
 
 
 def _rejected(reason: Reason, _: Text) -> str:
@@ -110,43 +60,8 @@ def _rebuilt(reason: Reason, _: Text) -> str:
     )
 
 
-def _limit(seconds: float) -> str:
-    """A duration as written in configuration files: "90s", "16m"; rounded to the minute above two
-    minutes."""
-    return f"{seconds:g}s" if seconds < 120.0 else f"{seconds / 60.0:.0f}m"
-
-
-def _drain_too_short(reason: Reason, _: Text) -> str:
-    declared, needed = map(_limit, reason.quantities)
-    return (
-        f"policy.drain_timeout {declared} is shorter than the longest answers of {reason.subject} "
-        f"({needed} at the TPOT limit), so scale-in may cut requests; "
-        "leave the key out to derive it from the workload"
-    )
-
-
-def _drain_long_enough(_reason: Reason, _: Text) -> str:
-    return "the drain time-out is long enough for its answers again"
-
-
-def _start_below_provision(reason: Reason, _: Text) -> str:
-    declared, needed = map(_limit, reason.quantities)
-    return (
-        f"policy.start_timeout {declared} is shorter than the provision_time {needed} of "
-        f"{reason.subject}: for this pool Shoal waits twice the expected start time instead"
-    )
-
-
-def _approval_too_short(reason: Reason, _: Text) -> str:
-    declared, needed = map(_limit, reason.quantities)
-    return (
-        f"policy.approve_within {declared} is shorter than policy.replan_every {needed}: "
-        "a proposal expires before the next full plan can repeat it"
-    )
-
-
 def _request_limit_too_short(reason: Reason, _: Text) -> str:
-    declared, needed = map(_limit, reason.quantities)
+    declared, needed = map(setting, reason.quantities)
     enough_s = min(reason.quantities[1], MOST_S)
     return (
         f"answers of {reason.subject} may take {needed}, and a gateway ends them after "
@@ -161,51 +76,14 @@ def _behind(reason: Reason, _: Text) -> str:
     )
 
 
-def _caught_up(_reason: Reason, _: Text) -> str:
-    return "this controller has caught up: silent nodes count as lost again"
-
-
-def _backing_off(reason: Reason, text: Text) -> str:
-    why = "; ".join(map(text, reason.because))
-    wait = lasting(reason.quantities[0])
-    return f"{reason.subject}: {why}; backing off from {reason.names[0]} for {wait}"
-
-
 def _start_failed(reason: Reason, _: Text) -> str:
     return reason.quoted or "it failed to start"
-
-
-def _not_ready(reason: Reason, _: Text) -> str:
-    return f"not ready after {reason.quantities[0]:.0f} s"
-
-
-def _stray(reason: Reason, _: Text) -> str:
-    where = reason.names[0]
-    return f"{reason.subject} runs on {where} without an assignment: its executor stops it"
 
 
 def _price_set_aside(reason: Reason, _: Text) -> str:
     price, *good = reason.quantities
     stands = f"{good[0]:g}" if good else "the declared one"
     return f"{reason.subject}: implausible price {price:g} USD/h ignored; {stands} stays in force"
-
-
-def _price_stale(reason: Reason, _: Text) -> str:
-    age = f"{reason.quantities[0]:.0f} min old"
-    return f"{reason.subject}: price is {age}; Shoal assumes at least the declared price"
-
-
-def _price_fresh(reason: Reason, _: Text) -> str:
-    return f"{reason.subject}: price is fresh again"
-
-
-def _offer_stale(reason: Reason, _: Text) -> str:
-    age = f"{reason.quantities[0]:.0f} min old"
-    return f"{reason.subject}: availability is {age}; Shoal assumes at most one available node"
-
-
-def _offer_fresh(reason: Reason, _: Text) -> str:
-    return f"{reason.subject}: availability is fresh again"
 
 
 def _unmanaged(reason: Reason, _: Text) -> str:
@@ -220,62 +98,64 @@ def _uncertain(reason: Reason, text: Text) -> str:
     return f"uncertain: {', '.join(map(text, reason.because))}"
 
 
-def _as_predicted(_reason: Reason, _: Text) -> str:
-    return "as predicted again (within 20%)"
-
-
-def _not_measured(_reason: Reason, _: Text) -> str:
-    return "estimates reset: the measured instances are gone"
-
-
-def _no_new_plan(reason: Reason, text: Text) -> str:
-    why = "; ".join(map(text, reason.because))
-    return f"no new plan ({why}); the last good plan stays in force"
-
-
-def _no_answer(_reason: Reason, _: Text) -> str:
-    return "no answer in time"
-
-
-EVENT_TEXTS = {
+EVENT_TEXTS: Mapping[Code, Sentence] = {
     Code.PAUSED: _paused,
     Code.RELEASED: _released,
     Code.FROZEN: _frozen,
-    Code.UNFROZEN: _unfrozen,
-    Code.FREEZE_BEGAN: _freeze_began,
-    Code.SCHEDULED_FLOOR: _scheduled_floor,
-    Code.LEFT_RUNNING: _left_running,
-    Code.HELD_RUNNING: _held_running,
-    Code.RESUMED: _resumed,
-    Code.MANAGED_AGAIN: _managed_again,
-    Code.DECLARED_AGAIN: _declared_again,
-    Code.WINDOW_OVER: _window_over,
-    Code.PROPOSAL_EXPIRED: _expired,
-    Code.PROPOSAL_WITHDRAWN: _withdrawn,
+    Code.UNFROZEN: "no longer frozen",
+    Code.FREEZE_BEGAN: "freeze window {names[0]} began; scale-in paused",
+    Code.SCHEDULED_FLOOR: "scheduled floor of {0:.0f} ({names[0]})",
+    Code.LEFT_RUNNING: (
+        "no longer declared; its instances keep running (to stop them, declare it in mode act and "
+        "remove it again)"
+    ),
+    Code.HELD_RUNNING: (
+        "no longer declared; its instances keep running until a person lets Shoal manage it again"
+    ),
+    Code.RESUMED: "resumed",
+    Code.MANAGED_AGAIN: "managed by Shoal again",
+    Code.DECLARED_AGAIN: ("declared again, or its instances have stopped"),
+    Code.WINDOW_OVER: "{names[0]} window is over",
+    Code.PROPOSAL_EXPIRED: "proposal #{0:.0f} has expired without an answer",
+    Code.PROPOSAL_WITHDRAWN: "proposal #{0:.0f} is withdrawn: {because}",
     Code.PROPOSAL_REJECTED: _rejected,
     Code.PROPOSAL_APPROVED: _approved,
     Code.PROPOSAL_DROPPED: _dropped,
     Code.REBUILT: _rebuilt,
-    Code.DRAIN_TOO_SHORT: _drain_too_short,
-    Code.DRAIN_LONG_ENOUGH: _drain_long_enough,
-    Code.START_BELOW_PROVISION: _start_below_provision,
-    Code.APPROVAL_TOO_SHORT: _approval_too_short,
+    Code.DRAIN_TOO_SHORT: (
+        "policy.drain_timeout {0:setting} is shorter than the longest answers of {subject} "
+        "({1:setting} at the TPOT limit), so scale-in may cut requests; leave the key out to "
+        "derive it from the workload"
+    ),
+    Code.DRAIN_LONG_ENOUGH: "the drain time-out is long enough for its answers again",
+    Code.START_BELOW_PROVISION: (
+        "policy.start_timeout {0:setting} is shorter than the provision_time {1:setting} of "
+        "{subject}: for this pool Shoal waits twice the expected start time instead"
+    ),
+    Code.APPROVAL_TOO_SHORT: (
+        "policy.approve_within {0:setting} is shorter than policy.replan_every {1:setting}: a "
+        "proposal expires before the next full plan can repeat it"
+    ),
     Code.REQUEST_LIMIT_TOO_SHORT: _request_limit_too_short,
     Code.READER_BEHIND: _behind,
-    Code.READER_CAUGHT_UP: _caught_up,
-    Code.BACKING_OFF: _backing_off,
+    Code.READER_CAUGHT_UP: "this controller has caught up: silent nodes count as lost again",
+    Code.BACKING_OFF: "{subject}: {because}; backing off from {names[0]} for {0:lasting}",
     Code.START_FAILED: _start_failed,
-    Code.NOT_READY: _not_ready,
-    Code.STRAY: _stray,
+    Code.NOT_READY: "not ready after {0:.0f} s",
+    Code.STRAY: "{subject} runs on {names[0]} without an assignment: its executor stops it",
     Code.PRICE_SET_ASIDE: _price_set_aside,
-    Code.PRICE_STALE: _price_stale,
-    Code.PRICE_FRESH: _price_fresh,
-    Code.OFFER_STALE: _offer_stale,
-    Code.OFFER_FRESH: _offer_fresh,
+    Code.PRICE_STALE: (
+        "{subject}: price is {0:.0f} min old; Shoal assumes at least the declared price"
+    ),
+    Code.PRICE_FRESH: "{subject}: price is fresh again",
+    Code.OFFER_STALE: (
+        "{subject}: availability is {0:.0f} min old; Shoal assumes at most one available node"
+    ),
+    Code.OFFER_FRESH: "{subject}: availability is fresh again",
     Code.UNMANAGED: _unmanaged,
     Code.UNCERTAIN: _uncertain,
-    Code.AS_PREDICTED: _as_predicted,
-    Code.NOT_MEASURED: _not_measured,
-    Code.NO_NEW_PLAN: _no_new_plan,
-    Code.NO_ANSWER: _no_answer,
+    Code.AS_PREDICTED: "as predicted again (within 20%)",
+    Code.NOT_MEASURED: "estimates reset: the measured instances are gone",
+    Code.NO_NEW_PLAN: "no new plan ({because}); the last good plan stays in force",
+    Code.NO_ANSWER: "no answer in time",
 }

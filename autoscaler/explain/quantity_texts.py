@@ -27,6 +27,12 @@ def lasting(seconds: float) -> str:
     return duration(seconds).removeprefix("~")
 
 
+def setting(seconds: float) -> str:
+    """A duration as written in configuration files: "90s", "16m"; rounded to the minute above two
+    minutes."""
+    return f"{seconds:g}s" if seconds < 120.0 else f"{seconds / 60.0:.0f}m"
+
+
 def count(number: int, what: str) -> str:
     """A number with its noun: "1 node", "2 nodes"."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
@@ -38,12 +44,3 @@ def over(demand_req_per_s: float, utilization: float, raw_req_per_s: float) -> s
     relation = "over" if demand_req_per_s > utilization * raw_req_per_s else "within"
     share = f"{utilization:.0%} of capacity {rate(raw_req_per_s)}"
     return f"demand of {rate(demand_req_per_s)} req/s is {relation} {share}"
-
-
-def under(demand_req_per_s: float, utilization: float, raw_req_per_s: float, for_s: float) -> str:
-    """The reason why capacity is removed: "demand at most 3.1 req/s for 10 min; target is 80% of
-    capacity 17.6"."""
-    return (
-        f"demand at most {rate(demand_req_per_s)} req/s for {lasting(for_s)}; "
-        f"target is {utilization:.0%} of capacity {rate(raw_req_per_s)}"
-    )

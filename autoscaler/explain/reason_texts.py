@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from autoscaler.domain.reason import Reason
 from autoscaler.explain.change_texts import CHANGE_TEXTS
 from autoscaler.explain.event_texts import EVENT_TEXTS
 from autoscaler.explain.guard_texts import GUARD_TEXTS
 from autoscaler.explain.plan_texts import PLAN_TEXTS
+from autoscaler.explain.sentences import Sentence, compose
 from autoscaler.explain.target_texts import TARGET_TEXTS
 from autoscaler.explain.trigger_texts import TRIGGER_TEXTS
 from autoscaler.modes.budget.budget_texts import BUDGET_TEXTS
@@ -17,9 +18,7 @@ from topics.reason_codes import ReasonCode
 
 _MOST = 2000  # maximal length of a reason in a decision record, in characters
 
-Family = Mapping[ReasonCode, Callable[[Reason, Callable[[Reason], str]], str]]
-
-FAMILIES: Mapping[str, Family] = {
+FAMILIES: Mapping[str, Mapping[ReasonCode, Sentence]] = {
     "Triggers of a full plan": TRIGGER_TEXTS,
     "Reasons for the planned demand": TARGET_TEXTS,
     "Parts of a change": CHANGE_TEXTS,
@@ -31,7 +30,7 @@ FAMILIES: Mapping[str, Family] = {
 }
 """The sentences of each family of codes, under its title."""
 
-TEXTS: Family = {code: own for family in FAMILIES.values() for code, own in family.items()}
+TEXTS = {code: own for family in FAMILIES.values() for code, own in family.items()}
 
 
 def text(reason: Reason) -> str:
@@ -41,8 +40,8 @@ def text(reason: Reason) -> str:
     must not fail for its text.
     """
     try:
-        return TEXTS[reason.code](reason, text)
-    except (ValueError, IndexError):
+        return compose(TEXTS[reason.code], reason, text)
+    except (ValueError, LookupError):
         return reason.code.meaning
 
 

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from autoscaler.domain.reason import Reason
-from autoscaler.explain.quantity_texts import duration, lasting, over, rate, under
+from autoscaler.explain.quantity_texts import over, rate
+from autoscaler.explain.sentences import Sentence, Text, compose
 from topics.reason_codes import ReasonCode as Code
 
-Text = Callable[[Reason], str]
 
-
-def _declared(reason: Reason) -> str:
-    return f"declared workload of {rate(reason.quantities[0])} req/s"
-
-
-def _inherited(_reason: Reason) -> str:
-    return "capacity taken over at the start"
-
-
-def _wake(_reason: Reason) -> str:
-    return "its first requests arrived"
-
-
-def _surge(reason: Reason) -> str:
+def _surge(reason: Reason, _: Text) -> str:
     size, *capacity = reason.quantities
     if not capacity:  # no capacity given: the increase fits within the planned load
         return f"demand of {rate(size)} req/s"
@@ -38,75 +25,36 @@ def _surge(reason: Reason) -> str:
     return f"demand of {rate(size)} req/s, and {none}"
 
 
-def _burst(reason: Reason) -> str:
-    high, mean = reason.quantities
-    return f"bursts of {rate(high)} req/s around a mean of {rate(mean)}"
+def _with_derating(own: Sentence) -> Sentence:
+    """The sentence `own`, followed by the reasons for a lowered capacity, if there are any."""
+    return lambda reason, text: "; ".join([compose(own, reason, text), *map(text, reason.because)])
 
 
-def _backlog(reason: Reason) -> str:
-    in_flight, recent, expected, capacity = reason.quantities
-    return (
-        f"{in_flight:.0f} requests in flight, but {rate(recent)} req/s explain only "
-        f"{expected:.0f}; capacity {rate(capacity)}"
-    )
-
-
-def _forecast(reason: Reason) -> str:
-    expected, in_s, error, last_error = reason.quantities
-    return (
-        f"{rate(expected)} req/s expected in {duration(in_s)} by {reason.names[0]} "
-        f"(mean error {rate(error)}, last value {rate(last_error)})"
-    )
-
-
-def _rising(reason: Reason) -> str:
-    expected, in_s, lasted_s, now, per_min = reason.quantities
-    return (
-        f"{rate(expected)} req/s expected in {duration(in_s)} because the rate has been rising for "
-        f"{lasting(lasted_s)} ({rate(now)} now, {per_min:+.2f} a minute)"
-    )
-
-
-def _lower_demand(reason: Reason) -> str:
-    return under(*reason.quantities)
-
-
-def _idle(reason: Reason) -> str:
-    return f"no requests for {duration(reason.quantities[0])}"
-
-
-def _overestimated(reason: Reason) -> str:
-    share, requests, load, planned = reason.quantities
-    return (
-        f"only {share:.0%} of {requests:.0f} requests met the SLO "
-        f"(load {rate(load)} of {rate(planned)} req/s)"
-    )
-
-
-def _derated(reason: Reason) -> str:
-    return f"capacity derated to {reason.quantities[0]:.0%} because SLOs were missed"
-
-
-def _with_derating(own: Text) -> Callable[[Reason, Text], str]:
-    """A text function that returns the sentence of `own`, followed by the reasons for a lowered
-    capacity, if there are any."""
-    return lambda reason, text: "; ".join([own(reason), *map(text, reason.because)])
-
-
-TARGET_TEXTS = {
-    code: _with_derating(own)
-    for code, own in {
-        Code.DECLARED: _declared,
-        Code.INHERITED: _inherited,
-        Code.WAKE: _wake,
-        Code.SURGE: _surge,
-        Code.BURST: _burst,
-        Code.BACKLOG: _backlog,
-        Code.FORECAST: _forecast,
-        Code.RISING: _rising,
-        Code.LOWER_DEMAND: _lower_demand,
-        Code.IDLE: _idle,
-        Code.OVERESTIMATED: _overestimated,
-        Code.DERATED: _derated,
-    }.items()
+_SENTENCES: Mapping[Code, Sentence] = {
+    Code.DECLARED: "declared workload of {0:rate} req/s",
+    Code.INHERITED: "capacity taken over at the start",
+    Code.WAKE: "its first requests arrived",
+    Code.SURGE: _surge,
+    Code.BURST: "bursts of {0:rate} req/s around a mean of {1:rate}",
+    Code.BACKLOG: (
+        "{0:.0f} requests in flight, but {1:rate} req/s explain only {2:.0f}; capacity {3:rate}"
+    ),
+    Code.FORECAST: (
+        "{0:rate} req/s expected in {1:duration} by {names[0]} (mean error {2:rate}, last "
+        "value {3:rate})"
+    ),
+    Code.RISING: (
+        "{0:rate} req/s expected in {1:duration} because the rate has been rising for "
+        "{2:lasting} ({3:rate} now, {4:+.2f} a minute)"
+    ),
+    Code.LOWER_DEMAND: (
+        "demand at most {0:rate} req/s for {3:lasting}; target is {1:.0%} of capacity {2:rate}"
+    ),
+    Code.IDLE: "no requests for {0:duration}",
+    Code.OVERESTIMATED: (
+        "only {0:.0%} of {1:.0f} requests met the SLO (load {2:rate} of {3:rate} req/s)"
+    ),
+    Code.DERATED: "capacity derated to {0:.0%} because SLOs were missed",
 }
+
+TARGET_TEXTS = {code: _with_derating(own) for code, own in _SENTENCES.items()}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
 from autoscaler.domain.reason import Reason
 from autoscaler.explain.quantity_texts import rate
+from autoscaler.explain.sentences import Sentence, Text
 from topics.reason_codes import ReasonCode as Code
-
-Text = Callable[[Reason], str]
 
 
 def shares(models: Iterable[str], fractions: Iterable[float]) -> str:
@@ -29,14 +28,6 @@ def _routed(reason: Reason, text: Text) -> str:
     return "; ".join([routed, *map(text, reason.because)])
 
 
-def _no_thresholds(reason: Reason, _: Text) -> str:
-    return f"{reason.subject} has no thresholds yet"
-
-
-def _scores(reason: Reason, _: Text) -> str:
-    return f"the scores of {reason.subject}'s requests have changed"
-
-
 def _thresholds_chosen(reason: Reason, text: Text) -> str:
     models = len(reason.names)
     fractions, rest = reason.quantities[:models], reason.quantities[models:]
@@ -53,36 +44,15 @@ def _thresholds_in_force(reason: Reason, text: Text) -> str:
     return "; ".join([began, *map(text, reason.because)])
 
 
-def _not_ready(_reason: Reason, _: Text) -> str:
-    return "the fleet for the new thresholds is not ready"
-
-
-def _quality_pools(_reason: Reason, _: Text) -> str:
-    return "the pools: not all of the load can be served"
-
-
-def _quality_out_of_reach(reason: Reason, _: Text) -> str:
-    return f"no split of these requests reaches quality {reason.quantities[0]:g}"
-
-
-def _quality_costs_nothing(_reason: Reason, _: Text) -> str:
-    return "the models' limits and the pools: less quality would save nothing"
-
-
-def _quality_costs(reason: Reason, _: Text) -> str:
-    at_least, less, saved = reason.quantities
-    return f"quality >= {at_least:g}; {less:.4g} would save {saved:.2f} USD/h"
-
-
-QUALITY_TEXTS = {
+QUALITY_TEXTS: Mapping[Code, Sentence] = {
     Code.ROUTED: _routed,
-    Code.NO_THRESHOLDS: _no_thresholds,
-    Code.SCORES: _scores,
+    Code.NO_THRESHOLDS: "{subject} has no thresholds yet",
+    Code.SCORES: "the scores of {subject}'s requests have changed",
     Code.THRESHOLDS_CHOSEN: _thresholds_chosen,
     Code.THRESHOLDS_IN_FORCE: _thresholds_in_force,
-    Code.FLEET_NOT_READY: _not_ready,
-    Code.QUALITY_POOLS: _quality_pools,
-    Code.QUALITY_OUT_OF_REACH: _quality_out_of_reach,
-    Code.QUALITY_COSTS_NOTHING: _quality_costs_nothing,
-    Code.QUALITY_COSTS: _quality_costs,
+    Code.FLEET_NOT_READY: "the fleet for the new thresholds is not ready",
+    Code.QUALITY_POOLS: "the pools: not all of the load can be served",
+    Code.QUALITY_OUT_OF_REACH: "no split of these requests reaches quality {0:g}",
+    Code.QUALITY_COSTS_NOTHING: "the models' limits and the pools: less quality would save nothing",
+    Code.QUALITY_COSTS: "quality >= {0:g}; {1:.4g} would save {2:.2f} USD/h",
 }
