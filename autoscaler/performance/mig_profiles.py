@@ -55,7 +55,7 @@ def profiles(gpu: GpuSpec) -> tuple[MigProfile, ...]:
         return ()
     found = []
     for (slices, share), words in table.items():
-        name = f"{words}.{_whole_gb(gpu.mem_gb / share)}gb"
+        name = f"{words}.{int(gpu.mem_gb / share + 0.5)}gb"
         found.append(MigProfile(name, Fraction(slices, parts), Fraction(1, share)))
     return tuple(found)
 
@@ -91,7 +91,3 @@ def whole_gpu(name: str) -> str:
 def is_slice(name: str) -> bool:
     """Whether `name`, the full name of a GPU, denotes a slice."""
     return "/" in name
-
-
-def _whole_gb(memory: float) -> int:
-    return int(memory + 0.5)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def with_measurements(profile: Profile, measurements: Sequence[Measurement]) -> Profile:
     """`profile` with `measurements`. A measurement replaces earlier ones of the same model, GPU and
     number of GPUs."""
-    by_key = {_key(one): one for one in (*profile.measurements, *measurements)}
+    known = (*profile.measurements, *measurements)
+    by_key = {(one.architecture, one.weight_dtype, one.gpu, one.tp): one for one in known}
     text = f"{profile.content_hash} {sorted(map(repr, by_key.values()))}"
     content_hash = hashlib.sha256(text.encode()).hexdigest()
     return replace(profile, measurements=tuple(by_key.values()), content_hash=content_hash)
@@ -61,7 +62,3 @@ def check_measurement(measurement: Measurement) -> Measurement:
     whole("measurement: points", measurement.points, 1, 10**6)
     whole("measurement: tp", measurement.tp, 1, 1024)
     return measurement
-
-
-def _key(found: Measurement) -> tuple[object, ...]:
-    return found.architecture, found.weight_dtype, found.gpu, found.tp

@@ -18,7 +18,7 @@ from topics.alerts import Alert
 
 
 @dataclass(frozen=True, slots=True)
-class FleetChanges:
+class TriggerFleet:
     """The fleet after the tick. groups: all groups. lost: silent nodes that had instances.
     failures: launches that failed in this tick. nodes: used nodes per pool; planned_nodes: used
     nodes per pool after the last full plan (None: there was none). switchable: combos of models
@@ -46,7 +46,7 @@ class TriggerInputs:
     cluster: Cluster
     supply: Supply
     views: Mapping[str, ModelView]
-    fleet: FleetChanges = FleetChanges()
+    fleet: TriggerFleet = TriggerFleet()
     alerts: tuple[Alert, ...] = ()
     engines: Mapping[str, EngineView] = field(default_factory=dict)
     replan: tuple[Trigger, ...] = ()

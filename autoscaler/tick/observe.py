@@ -86,8 +86,9 @@ def observe(
     if now_ms // _LOOK_FOR_STRAYS_MS != before_ms // _LOOK_FOR_STRAYS_MS:
         by_hand = unassigned_instances(sight.fleet.running, state.published.assignments)
         decisions += [
-            _unassigned_notice(name, *by_hand[name], now_ms)
-            for name in sorted(by_hand.keys() - stray)
+            notice(model, Reason(ReasonCode.STRAY, name, (node,)), now_ms)
+            for name, (model, node) in sorted(by_hand.items())
+            if name not in stray
         ]
         stray = frozenset(by_hand)
     return ObservedTick(inputs, sight, faults, stray, listens_ms, tuple(decisions))
@@ -102,10 +103,6 @@ def _retained_models(state: ControllerState, guarded: ActiveControls) -> frozens
     removed = ({group.model for group in state.groups} | split) - declared
     advised = {model for model in removed if model in published and published[model].advised}
     return frozenset(model for model in removed if guarded.stops(model) or model in advised)
-
-
-def _unassigned_notice(instance: str, model: str, node: str, now_ms: int) -> Decision:
-    return notice(model, Reason(ReasonCode.STRAY, instance, (node,)), now_ms)
 
 
 def _failure_notice(failure: Failure, now_ms: int) -> Decision:

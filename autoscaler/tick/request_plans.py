@@ -21,7 +21,7 @@ from autoscaler.replan.plan_request import (
 )
 from autoscaler.replan.rate_limit import plan_allowed
 from autoscaler.replan.switchable_roles_changed import remember_switchable
-from autoscaler.replan.trigger_inputs import FleetChanges, TriggerInputs
+from autoscaler.replan.trigger_inputs import TriggerFleet, TriggerInputs
 from autoscaler.replan.triggers import collect, declared_only, limited_to, scope_of
 from autoscaler.replan.unapplied_plan import already_tried, group_positions, waits_for_room
 from autoscaler.rollout.capacity_and_cost import nodes_of
@@ -160,7 +160,7 @@ def _trigger_inputs(observed: ObservedTick, applied: AppliedPlans) -> TriggerInp
         cluster=inputs.declared,
         supply=inputs.supply,
         views=views,
-        fleet=FleetChanges(
+        fleet=TriggerFleet(
             groups=fleet.groups,
             lost=fleet.sight.lost,
             failures=observed.faults.failures,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.domain.cluster import Market, Objective, Pool
+from autoscaler.domain.cluster import Market, Objective
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.modes.budget.workload_types import TypedDemand
@@ -82,7 +82,7 @@ def budget_arrays(problem: PlanningProblem) -> BudgetArrays:
     together, together_max = ceilings(pools)
     stays = problem.fixed_gpus()
     bill = np.array([float(problem.fixed_nodes(p, stays.get(p.id, 0))) for p in pools])
-    usd = np.array([_node_usd_per_h(pool) for pool in pools])
+    usd = np.array([0.0 if p.market is Market.OWNED else p.price_usd_per_h for p in pools])
     to_have = np.array([float(problem.nodes_now(p) + problem.rentable_nodes(p)) for p in pools])
     taken = np.array([float(problem.taken_gpus.get(pool.id, 0)) for pool in pools])
     per_node = np.array([float(pool.per_node) for pool in pools])
@@ -245,10 +245,6 @@ def _utilization(problem: PlanningProblem, model: str) -> float:
     if problem.cluster.policy.objective is Objective.MAKESPAN:
         return 1.0
     return problem.cluster.service(model).utilization
-
-
-def _node_usd_per_h(pool: Pool) -> float:
-    return 0.0 if pool.market is Market.OWNED else pool.price_usd_per_h
 
 
 def _floors(problem: PlanningProblem, of: Floats) -> Floats:

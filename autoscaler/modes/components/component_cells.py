@@ -263,7 +263,8 @@ def _cell(
 
 
 def _paths(graph: ComponentGraph, problem: ComponentProblem, mix: Mix) -> Iterator[CellPath]:
-    rates = dict(zip((kind.name for kind in graph.types), _unit_rates(graph), strict=True))
+    per_req = replace(graph, req_per_s=1.0).rates()
+    rates = dict(zip((kind.name for kind in graph.types), per_req, strict=True))
     for a, (_, kind, on) in enumerate(problem.activities):
         rate = rates[kind.name] * mix.multiple * float(mix.fractions[a])
         if rate > 1e-9:
@@ -274,10 +275,6 @@ def _paths(graph: ComponentGraph, problem: ComponentProblem, mix: Mix) -> Iterat
                 left -= runs
                 hops.append(CellHop(placed.deployment.name, placed.pool.id, tuple(sorted(runs))))
             yield CellPath(kind.name, rate, tuple(hops))
-
-
-def _unit_rates(graph: ComponentGraph) -> tuple[float, ...]:
-    return replace(graph, req_per_s=1.0).rates()
 
 
 def _seconds(graph: ComponentGraph, path: CellPath, pools: dict[str, Pool]) -> float:

@@ -115,7 +115,7 @@ def adopt_answer(
     found, decisions = dict(splits), []
     mixes = {ask.name: ask.mix for ask in request.routes}
     for chosen in answer.splits:
-        route = _route(cluster, chosen.name)
+        route = next((route for route in cluster.routes if route.name == chosen.name), None)
         if route is None:
             continue
         before = found.get(chosen.name, _NOWHERE)
@@ -219,7 +219,3 @@ def _rate(route: QualityRoute, demand: ModelDemand, policy: Policy) -> RateEstim
     if BLOCK_S * len(since_first_arrival(demand.blocks)) < policy.local_window_s:
         return RateEstimate(route.req_per_s, route.req_per_s, route.req_per_s, 0, None)
     return current_rate(demand, policy)
-
-
-def _route(cluster: Cluster, name: str) -> QualityRoute | None:
-    return next((route for route in cluster.routes if route.name == name), None)

@@ -80,7 +80,7 @@ def ascend(
         bound = -float(mu @ capacity)
         solutions = []
         for group in problem.groups:
-            priced = group if money else _without_base(group)
+            priced = group if money else replace(group, base=np.zeros_like(group.base))
             least, codes = priced.cheapest(weight)
             if not np.isfinite(least[UNITS]):
                 return None
@@ -132,7 +132,3 @@ def proven_infeasible(problem: Decomposed, limits: SearchLimits | None = None) -
     nothing = np.zeros(len(problem.capacity))
     dual = ascend(problem, nothing, _PHASE_ONE_ROUNDS, money=False, stop_above=1e-7, limits=limits)
     return dual is None or dual.bound > 1e-7
-
-
-def _without_base(group: Group) -> Group:
-    return replace(group, base=np.zeros_like(group.base))

@@ -13,7 +13,7 @@ from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.replan.rate_limit import MOST, WITHIN_MS, plan_allowed
 from autoscaler.replan.switchable_roles_changed import remember_switchable
-from autoscaler.replan.trigger_inputs import FleetChanges, TriggerInputs
+from autoscaler.replan.trigger_inputs import TriggerFleet, TriggerInputs
 from autoscaler.replan.triggers import collect, scope_of
 from autoscaler.rollout.serving_group import Placed, ServingGroup
 from autoscaler.rollout.supply import GoodPrice, Offer, Supply
@@ -100,7 +100,7 @@ def test_a_firing_alert_triggers_and_a_resolved_one_does_not() -> None:
 
 def test_lost_and_returned_nodes_are_one_trigger_each() -> None:
     lost = frozenset(f"n{k}" for k in range(5))
-    (trigger,) = collect(replace(NEWS, fleet=FleetChanges(lost=lost)), ())
+    (trigger,) = collect(replace(NEWS, fleet=TriggerFleet(lost=lost)), ())
     named = ("n0", "n1", "n2")
     assert trigger == Trigger((), Reason(ReasonCode.NODE_LOST, "*", named, (5,)))
     back = replace(
@@ -156,7 +156,7 @@ def test_more_possible_role_switches_trigger_one_plan() -> None:
     def may(count: int, planned: dict[str, int]) -> list[Trigger]:
         known = replace(STATE, full=FullPlans(last=LastRequest(switchable=planned)))
         return list(
-            collect(replace(NEWS, state=known, fleet=FleetChanges(switchable={pair: count})), ())
+            collect(replace(NEWS, state=known, fleet=TriggerFleet(switchable={pair: count})), ())
         )
 
     assert may(1, {pair: 1}) == may(1, {pair: 2}) == []
@@ -191,7 +191,7 @@ def test_a_cost_increase_by_additions_triggers_a_full_plan() -> None:
 
     def rents(now: int, then: int | None) -> TriggerInputs:
         planned = None if then is None else {POOL.id: then}
-        return replace(NEWS, fleet=FleetChanges(nodes={POOL.id: now}, planned_nodes=planned))
+        return replace(NEWS, fleet=TriggerFleet(nodes={POOL.id: now}, planned_nodes=planned))
 
     assert names(rents(6, 5)) == names(rents(6, None)) == names(rents(0, 0)) == []
     assert names(rents(7, 5)) == names(rents(1, 0)) == ["bill"]
@@ -212,7 +212,7 @@ def test_a_group_that_left_a_rented_node_triggers_a_consolidation() -> None:
             NEWS,
             cluster=cluster,
             state=replace(STATE, groups=before),
-            fleet=FleetChanges(groups=after),
+            fleet=TriggerFleet(groups=after),
         )
 
     cluster = replace(CLUSTER, pools=(replace(POOL, per_node=2),))
