@@ -115,7 +115,7 @@ class ObservedInstance:
     since_ms: time at which the instance entered its state. launched_ms: start of its process.
     restarts: number of restarts. in_flight: number of requests in the instance. held_kv: number of
     prefill KV leases. pool_full: whether the instance failed because its pool has no room for any
-    further node.
+    further node. engine: see `DesiredInstance`.
     """
 
     instance: str
@@ -133,9 +133,10 @@ class ObservedInstance:
     reason: str = ""
     gang: GangRank | None = None
     pool_full: bool = False
+    engine: str = "default"
 
     def __post_init__(self) -> None:
-        for key in ("instance", "model"):
+        for key in ("instance", "model", "engine"):
             checks.name(key, getattr(self, key))
         checks.combo("group", self.group)
         checks.one_of("phase", self.phase, PHASES)

@@ -32,15 +32,17 @@ from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.sizing.prediction_drift import basis
 from autoscaler.state.controller_state import ControllerState, FullPlans, Numbers, Published, Term
 from autoscaler.state.model_state import Capacity, DemandEstimate, Hysteresis, ModelState, Target
-from topics.checks import MAX_RESTORED_COUNT
+from topics.checks import MAX_RESTORED_COUNT, InvalidRecord
 from topics.decisions import Decision
-from topics.fleet import Assignment, DesiredInstance, InstanceState, ObservedInstance, Status
+from topics.fleet import Assignment, DesiredInstance, InstanceState, Status
 from topics.hourly_rates import HOUR_MS, PredictionDrift, RateHour
 from topics.reason_codes import ReasonCode
 from topics.routing import Routes
 
 _NEVER_SERVED = (InstanceState.STARTING, InstanceState.FAILED, InstanceState.STOPPED)
 Told = TypeVar("Told", Assignment, Routes)
+_Member = tuple[Placed, DesiredInstance]
+"""One instance of a group: its place, and its entry in the assignment."""
 _MOVES = {"scale_out": "out", "replace": "out", "scale_in": "in"}
 
 
@@ -65,7 +67,8 @@ def restore(
     of combos is unknown until the planner's first answer. plan_number, next_serial: numbers of the
     last plan. rates: requests of past hours, and start times measured under the present
     predictions. full_ms: time of the last request for a full plan, if this process was the leader
-    before. At a first start, all inputs are empty.
+    before. At a first start, all inputs are empty. If the topics were lost, the fleet follows from
+    the statuses alone.
     """
     assignments = {node: _within_bounds(record) for node, record in assignments.items()}
     routes = {model: _within_bounds(record) for model, record in routes.items()}
@@ -148,9 +151,9 @@ def _groups(
     statuses: Mapping[str, Status],
     now_ms: int,
 ) -> tuple[ServingGroup, ...]:
-    """The groups that the assignments describe. A group with a missing member serves no requests,
-    so it is drained, and the next plan replaces it. A drain in progress still counts against the
-    disruption budget."""
+    """The groups that the assignments describe, and those of running instances without an
+    assignment. A group with a missing member serves no requests, so it is drained, and the next
+    plan replaces it. A drain in progress still counts against the disruption budget."""
     served = {
         seen.instance
         for status in statuses.values()
@@ -163,14 +166,18 @@ def _groups(
         for seen in status.instances
         if seen.launched_ms
     }
-    parts: dict[str, list[tuple[Placed, DesiredInstance]]] = {}
+    parts: dict[str, list[_Member]] = {}
     for node in sorted(assignments):
         for instance in assignments[node].instances:
             parts.setdefault(instance.group, []).append(
                 (_placed(instance, node, assignments[node].pool), instance)
             )
     since_ms = now_ms - int(cluster.policy.node_silent_s * 1000)
-    unassigned = _unassigned(assignments, statuses, since_ms)
+    for name, found in _unassigned(assignments, statuses, since_ms).items():
+        known = parts.setdefault(name, [])
+        draining = any(instance.drain for _, instance in known)
+        if not known or not (draining or _is_complete(name, known)):
+            known += found
     phases = {
         seen.instance: Phase(seen.phase)
         for status in statuses.values()
@@ -179,12 +186,8 @@ def _groups(
     groups = []
     for name, members in parts.items():
         first = members[0][1]
-        placed = [member for member, _ in members]
-        draining = any(instance.drain for _, instance in members)
-        if not draining and not _is_complete(name, placed):
-            placed += unassigned.get(name, [])
-            draining = not _is_complete(name, placed)
-        placed.sort(key=lambda member: member.instance)
+        placed = sorted((member for member, _ in members), key=lambda member: member.instance)
+        draining = any(wanted.drain for _, wanted in members) or not _is_complete(name, members)
         known = routes.get(first.model)
         generation = max(1, known.generation) if known else 1
         leaves = draining and any(p.instance in served for p in placed)
@@ -207,7 +210,7 @@ def _groups(
     return tuple(sorted(groups, key=lambda group: (group.created_ms, group.name)))
 
 
-def _placed(instance: DesiredInstance | ObservedInstance, node: str, pool: str) -> Placed:
+def _placed(instance: DesiredInstance, node: str, pool: str) -> Placed:
     return Placed(
         instance.instance, Phase(instance.phase), node, pool, instance.gpus, instance.gang
     )
@@ -235,20 +238,32 @@ def _switch(
 
 def _unassigned(
     assignments: Mapping[str, Assignment], statuses: Mapping[str, Status], since_ms: int
-) -> dict[str, list[Placed]]:
-    """By group, the instances on nodes without a published assignment. Such a node keeps the last
-    assignment that it read; if the instances are assigned again, they keep running unchanged."""
-    found: dict[str, list[Placed]] = {}
+) -> dict[str, list[_Member]]:
+    """By group, the instances on nodes without a published assignment. If they are assigned again,
+    they keep running unchanged."""
+    found: dict[str, list[_Member]] = {}
     for node, status in sorted(statuses.items()):
         if node in assignments or status.at_ms < since_ms:
             continue
+        busy = set[int]()
         for seen in status.instances:
-            if seen.state in (InstanceState.STARTING, InstanceState.READY):
-                found.setdefault(seen.group, []).append(_placed(seen, node, status.pool))
+            runs = seen.state in (InstanceState.STARTING, InstanceState.READY)
+            if not runs or busy.intersection(seen.gpus):
+                continue
+            try:
+                wanted = DesiredInstance(
+                    seen.instance, seen.model, seen.phase, seen.group, seen.gpus, seen.engine,
+                    gang=seen.gang,
+                )  # fmt: skip
+            except InvalidRecord:  # no assignment can contain it
+                continue
+            busy.update(seen.gpus)
+            member = _placed(wanted, node, status.pool), wanted
+            found.setdefault(seen.group, []).append(member)
     return found
 
 
-def _is_complete(name: str, placed: Iterable[Placed]) -> bool:
+def _is_complete(name: str, placed: Iterable[_Member]) -> bool:
     """Whether the group called `name` has all its members. The name lists the members."""
     try:
         _, members = parse_combo_id(combo_id_of(name))
@@ -257,7 +272,7 @@ def _is_complete(name: str, placed: Iterable[Placed]) -> bool:
     wanted: Counter[tuple[Phase, int, str]] = Counter()
     for phase, gpus, pool, count in members:
         wanted[phase, gpus, pool] += count
-    there = Counter((member.phase, len(member.gpus), member.pool) for member in placed)
+    there = Counter((member.phase, len(member.gpus), member.pool) for member, _ in placed)
     return wanted <= there
 
 

@@ -130,6 +130,7 @@ def observed_instances(state: NodeState) -> tuple[ObservedInstance, ...]:
             reason=item.reason[:2000],
             gang=_published_gang(item),
             pool_full=item.pool_full,
+            engine=item.desired.engine,
         )
         for item in state.instances
     )

@@ -1,7 +1,8 @@
 """Terms of leadership: the steps at the begin and at the end of a term.
 
-Order: fence the previous leader, read the remaining records, restore the state from the topics,
-start the ticks. `leadership` and `election` decide which controller leads.
+Order: fence the previous leader, read the remaining records, hear the nodes if no assignment is
+known, restore the state from the topics, start the ticks. `leadership` and `election` decide which
+controller leads.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from collections.abc import Callable, Sequence
 from aiokafka.errors import KafkaError
 
 from autoscaler.decide import restore
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.node_names import node_ids
+from streams.clock import Clock
+from streams.controller.control_state import ControlState
 from streams.controller.control_topics import ControlTopics
 from streams.controller.leader_producer import Fenced, LeaderProducer
 from streams.controller.leadership import LeadershipClient
@@ -98,6 +103,7 @@ class Terms:
         await self._control.caught_up()
         latest, loop = self._loop.latest, self._loop
         latest.take_alerts()  # Discard older alerts: the first full plan already covers them.
+        await hear_nodes(self._loop.latest, self._loop.declared(), self._loop.clock)
         self._before()
         loop.begin(
             restore(
@@ -137,3 +143,18 @@ class Terms:
                     await self._producer.open()
                     return
             await asyncio.sleep(_PAUSE_S)
+
+
+async def hear_nodes(latest: ControlState, cluster: Cluster, clock: Clock) -> None:
+    """If `latest` has no assignment, wait until every declared node has reported, at most for as
+    long as a node may be silent.
+
+    The topics may have been lost, as those of the embedded broker are at its end. Then the running
+    instances are known from the statuses alone, and the first plan must not start them again.
+    """
+    if latest.desired.assignments or not any(service.managed for service in cluster.services):
+        return
+    nodes = {node for pool in cluster.pools for node in node_ids(pool)}
+    until_ms = clock.now_ms() + int(cluster.policy.node_silent_s * 1000)
+    while not nodes <= latest.statuses.keys() and clock.now_ms() < until_ms:
+        await asyncio.sleep(_LOOK_S)

@@ -44,4 +44,5 @@ def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedIns
         in_flight=3 if i.model in w.busy else 0,
         reason="no CUDA device" if state is InstanceState.FAILED else "",
         pool_full=state is InstanceState.FAILED and where in w.full,
+        engine=i.engine,
     )

@@ -146,18 +146,19 @@ class World:
             for model, seen in self.unmanaged.items()
         }
 
-    def restart_controller(self) -> None:
-        """The controller dies and restarts: windows are replayed, pending requests are lost."""
+    def restart_controller(self, lost: bool = False) -> None:
+        """The controller dies and restarts: windows are replayed, pending requests are lost. lost:
+        whether the topics were lost too, so that it reads statuses alone."""
         self.state = restore(
             self.cluster,
-            dict(self.applied),
-            dict(self.routes),
+            {} if lost else dict(self.applied),
+            {} if lost else dict(self.routes),
             dict(self.statuses),
-            list(self.decisions),
+            [] if lost else list(self.decisions),
             self.now_ms,
             leader_token=self.state.term.leader_token + 1,
-            next_serial=max((plan.next_serial for plan in self.plans), default=1),
-            rates=list(self.rates.values()),
+            next_serial=1 if lost else max((plan.next_serial for plan in self.plans), default=1),
+            rates=[] if lost else list(self.rates.values()),
         )
         self.due.clear()
 

@@ -89,6 +89,49 @@ def test_a_restart_at_any_moment_ends_with_the_same_fleet(second: int) -> None:
     assert len(instances) == len(set(instances))
 
 
+def wanted(w: World) -> set[tuple[str, str, str]]:
+    """Instances that shall run, with their groups and engines."""
+    return {
+        (i.instance, i.group, i.engine)
+        for a in w.applied.values()
+        for i in a.instances
+        if not i.drain
+    }
+
+
+@pytest.mark.parametrize("engine", ["default", "vllm-fork"])
+def test_a_controller_that_lost_the_topics_continues_with_the_running_fleet(engine: str) -> None:
+    """One instance still starts at the restart."""
+    w = world(lambda _m, t: 45.0 if t < 250 else 55.0, service(engine=engine), pools=(ONE,))
+    w.run(280)
+    fleet, ready = wanted(w), w.ready("chat")
+    assert (len(fleet), ready) == (7, 6)
+    w.restart_controller(lost=True)
+
+    def check(w: World) -> None:
+        assert wanted(w) == fleet
+        assert w.ready("chat") >= ready
+
+    w.run(200, check)
+    assert w.ready("chat") == 7
+    assert w.state.numbers.group > 7
+
+
+def test_a_controller_that_lost_the_topics_drains_a_group_without_a_member() -> None:
+    """A prefill instance alone serves no requests."""
+    split = pool(nodes=4, per_node=1, usd=2.0)
+    one = combo("chat", [(PREFILL, 1, split, 1, 20.0), (DECODE, 1, split, 1, 20.0)])
+    w = world(5.0, pools=(split,), catalogue={"chat": combos(one)}).run(120)
+    assert w.ready("chat") == 2
+    left = next(a for a in w.applied.values() if a.instances[0].phase == "decode")
+    del w.applied[left.node], w.statuses[left.node]
+    first = {name for name, _, _ in wanted(w)}
+    w.restart_controller(lost=True)
+    w.run(120)
+    assert w.ready("chat") == 2
+    assert not first & {name for name, _, _ in wanted(w)}
+
+
 @pytest.mark.parametrize("second", [970, 990, 1010, 1060, 1100, 1110])
 def test_a_restart_during_scale_in_removes_no_needed_capacity(second: int) -> None:
     """The restart comes before the plan, during the solve, or during drains. Capacity covers demand

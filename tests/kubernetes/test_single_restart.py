@@ -1,0 +1,177 @@
+"""`shoal single` on a real control plane: a restart of its pod, as at each upgrade, keeps all pods.
+
+The embedded broker forgets everything at the end, so the new controller knows the fleet from the
+executor's statuses alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.kubernetes.executor_bench import STUB, TEMPLATE
+from tests.kubernetes.label_router import LabelRouter
+from tests.kubernetes.plane.control_plane import ControlPlane
+from tests.kubernetes.plane.raw_api import RawApi
+from tests.kubernetes.test_scale_mode import APPS, workload
+
+PODS = "/api/v1/namespaces/serving/pods"
+INSTANCES = 3
+FILE = """
+mode: act
+regions:
+  us:
+    l4: {gpu: L4, per_node: 1, owned: true, nodes: 6, kubernetes: {mode: MODE, nodes: {pool: l4}}}
+models:
+  m:
+    source: Qwen/Qwen3-8B
+    slo: {ttft: 2s, tpot: 100ms}
+    workload: {input: 200, output: 60}
+    max_len: 4096
+    disaggregate: false
+    min: 3
+"""
+SELECTOR = {"pods": "shoal.dev/model%3Dm,shoal.dev/serving%3Dtrue",
+            "scale": "app%3Dengine,shoal.dev/serving%3Dtrue"}  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Single:
+    """The process tree of the chart's single pod. It starts and ends like a container."""
+
+    def __init__(self, folder: Path, kubeconfig: Path, mode: str) -> None:
+        self._folder = folder
+        self.controller, self.gateway = free_port(), free_port()
+        (folder / "shoal.yaml").write_text(FILE.replace("MODE", mode))
+        (folder / "templates").mkdir()
+        (folder / "templates" / "pod.yaml").write_text(TEMPLATE)
+        vllm = folder / "vllm"
+        vllm.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {STUB} "$@"\n')
+        vllm.chmod(0o755)
+        self._options = (
+            f"--controller=--http 127.0.0.1:{self.controller} --record ''",
+            f"--gateway=--port {self.gateway}",
+            "--executor=--kubernetes --namespace serving --route-lag 1.5 "
+            f"--kubeconfig {kubeconfig} --vllm {vllm} --pod-templates {folder / 'templates'}",
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        with (self._folder / "log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "streams.cli.entry", "single",
+                f"--config={self._folder / 'shoal.yaml'}", "--grace-s=20", *self._options,
+                stdout=log, stderr=log,
+            )  # fmt: skip
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(60):
+                assert await process.wait() == 0
+
+    async def until(self, condition: Callable[[], Awaitable[object]], limit_s: float = 300) -> None:
+        try:
+            async with asyncio.timeout(limit_s):
+                while not await condition():
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            raise AssertionError((self._folder / "log").read_text()[-5000:]) from None
+
+    async def status(self) -> dict[str, Any]:
+        """The controller's status; {} before its first tick."""
+        url = f"http://127.0.0.1:{self.controller}/v1/status"
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with aiohttp.ClientSession() as http, http.get(url) as answer:
+                found = await answer.json()
+                return found if found.get("models") else {}
+        return {}
+
+    async def steady(self) -> bool:
+        """Whether all instances are ready and none is too many."""
+        found = await self.status()
+        return bool(found) and [
+            (one["wanted"], one["ready"]) for one in found["models"]
+        ] == [(INSTANCES, INSTANCES)]  # fmt: skip
+
+    async def answers(self) -> bool:
+        """Whether the gateway serves a request."""
+        url = f"http://127.0.0.1:{self.gateway}/v1/completions"
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with (
+                aiohttp.ClientSession() as http,
+                http.post(url, json={"model": "m", "prompt": "x", "max_tokens": 1}) as answer,
+            ):
+                return answer.status == 200
+        return False
+
+
+@pytest.mark.parametrize("mode", ["pods", "scale"])
+async def test_a_restart_adopts_the_fleet_and_breaks_no_stream(
+    plane: ControlPlane, kubelets: Any, admin: RawApi, tmp_path: Path, mode: str
+) -> None:
+    third = {"pods": 87, "scale": 88}[mode]
+    nodes = [f"one-{mode}-{n}" for n in range(6)]
+    kubelets(*nodes, gpus=1, labels=("pool=l4",), third=third)
+    single = Single(tmp_path, plane.kubeconfig(f"shoal-{mode}"), mode)
+    if mode == "scale":
+        await admin.post(f"{APPS}/deployments", workload(2))
+    seen: dict[str, str] = {}
+
+    async def watch() -> None:
+        while True:
+            for pod in (await admin.get(PODS))["items"]:
+                seen[pod["metadata"]["uid"]] = pod["metadata"]["name"]
+            await asyncio.sleep(0.2)
+
+    async def serving() -> dict[str, str]:
+        """Instance of each pod that serves, by the uid of the pod."""
+        pods = (await admin.get(f"{PODS}?labelSelector={SELECTOR[mode]}"))["items"]
+        return {
+            pod["metadata"]["uid"]: pod["metadata"]["labels"]["shoal.dev/instance"]
+            for pod in pods
+            if not pod["metadata"].get("deletionTimestamp")
+        }
+
+    watching = asyncio.create_task(watch())
+    try:
+        async with LabelRouter(admin, SELECTOR[mode]) as router:
+            async with single.running():
+                await single.until(single.steady)
+                await single.until(single.answers)
+                before, made = await serving(), dict(seen)
+                assert len(before) == INSTANCES
+                async with asyncio.timeout(20):
+                    while len(router.table) < INSTANCES:
+                        await asyncio.sleep(0.1)
+                router.load(streams_per_s=10, stream_s=3.0)
+                await asyncio.sleep(5)
+            async with single.running():
+                await single.until(single.steady)
+                await single.until(single.answers)
+                # Long enough for a drain or a launch that the first plans would order.
+                await asyncio.sleep(30)
+                assert await single.steady()
+                assert await serving() == before
+                assert seen == made
+            await router.finish()
+            print(mode, dict(router.counts), json.dumps(before))
+            assert router.counts["broken"] == router.counts["refused"] == 0
+            assert router.counts["ok"] > 300
+    finally:
+        watching.cancel()
