@@ -67,6 +67,15 @@ def test_an_idle_pod_leaves_only_once_its_cost_is_the_lowest() -> None:
     assert removable(target, WORKLOAD, starting) == []  # Otherwise p3 would leave.
 
 
+def test_growth_does_not_count_a_pod_whose_removal_is_written_but_not_seen() -> None:
+    """Another pod left in place of p1, so the claim on that pod waits for p1."""
+    leaves, lost = engine("a", "p1", stopping=True), engine("b")
+    target = ScaleTarget([leaves, lost], leaving={leaves})
+    assert next_replicas(target, replace(WORKLOAD, replicas=1), [pod("p1")], []) is None
+    gone = [pod("p1", terminating=True)]
+    assert next_replicas(target, replace(WORKLOAD, replicas=0), gone, []) == 1
+
+
 def test_the_owners_minimum_holds() -> None:
     leaves = engine("a", "p1", stopping=True)
     target = ScaleTarget([leaves])
