@@ -164,7 +164,8 @@ class Status:
     reclaimed (spot), 0 = no notice. faults: Faults of the node that do not stop serving, as text.
     load_feed: Address at which the executor publishes the load of its engines, "" = none. address:
     Host of all endpoints of the node, "" from an older executor. addresses: Further hosts of
-    endpoints, if each instance has its own (pods).
+    endpoints, if each instance has its own (pods). launch_basis: Changes if the settings change on
+    which launches on this node depend, so that a failed launch may now succeed; "" = unknown.
     """
 
     node: str
@@ -182,6 +183,7 @@ class Status:
     observed_token: int = 0
     address: str = ""
     addresses: tuple[str, ...] = ()
+    launch_basis: str = ""
 
     def __post_init__(self) -> None:
         for key in ("node", "pool", "executor"):
@@ -192,6 +194,7 @@ class Status:
         checks.machine_text("boot", self.boot, 200)
         checks.free_text(self, "place", 200)
         checks.machine_text("load_feed", self.load_feed, 300)
+        checks.machine_text("launch_basis", self.launch_basis, 64)
         checks.count("refused", self.refused)
         checks.time_ms("reclaim_ms", self.reclaim_ms)
         checks.free_text(self, "faults")

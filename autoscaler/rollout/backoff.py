@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from topics.fleet import Status
+
 FIRST_MS = 120_000
 """Back-off in ms after the first failure, about the time of one launch. It doubles with each
 failure."""
@@ -24,16 +26,23 @@ single node may itself be the cause."""
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """A node that gets no launch until `until_ms`, after `strikes` failed launches in a row.
-    pool_full: whether no other node of the pool gets a launch either."""
+    pool_full: whether no other node of the pool gets a launch either. launch_basis: that of the
+    node's status at the failure."""
 
     pool: str
     until_ms: int
     strikes: int
     pool_full: bool = False
+    launch_basis: str = ""
 
 
 def failed(
-    known: Mapping[str, Backoff], node: str, pool: str, now_ms: int, pool_full: bool = False
+    known: Mapping[str, Backoff],
+    node: str,
+    pool: str,
+    now_ms: int,
+    pool_full: bool = False,
+    launch_basis: str = "",
 ) -> Backoff:
     """The back-off of `node` after another failed launch. Each failure in a row (strike) doubles
     its duration. A node starts with the highest number of strikes in its pool, so that a broken
@@ -45,7 +54,7 @@ def failed(
     recent = [mark.strikes for mark in marks if now_ms - mark.until_ms < MOST_MS]
     strikes = max(recent, default=0) + 1
     until_ms = now_ms + min(MOST_MS, FIRST_MS << min(strikes - 1, 10))
-    return Backoff(pool, until_ms, strikes, pool_full)
+    return Backoff(pool, until_ms, strikes, pool_full, launch_basis)
 
 
 def resting_nodes(known: Mapping[str, Backoff], now_ms: int) -> frozenset[str]:
@@ -85,6 +94,13 @@ def scarce_pools(
     )
 
 
-def swept(known: Mapping[str, Backoff], now_ms: int) -> dict[str, Backoff]:
-    """`known` without expired entries."""
-    return {node: mark for node, mark in known.items() if now_ms - mark.until_ms < MOST_MS}
+def swept(
+    known: Mapping[str, Backoff], statuses: Mapping[str, Status], now_ms: int
+) -> dict[str, Backoff]:
+    """`known` without expired entries and without nodes on which a launch may now succeed."""
+    return {
+        node: mark
+        for node, mark in known.items()
+        if now_ms - mark.until_ms < MOST_MS
+        and (node not in statuses or statuses[node].launch_basis == mark.launch_basis)
+    }

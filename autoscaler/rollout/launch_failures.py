@@ -70,10 +70,13 @@ def detect_faults(
             # The group must leave because its node will be reclaimed, although its model needs it.
             group = retire(group, now_ms, yields=True)
         elif view.broken is not None and group.counts and ours:
-            mark = failed(marks, view.broken_node, view.broken_pool, now_ms, view.pool_full)
-            marks[view.broken_node] = mark
+            node, pool = view.broken_node, view.broken_pool
+            status = sight.fleet.statuses.get(node)
+            basis = status.launch_basis if status else ""
+            mark = failed(marks, node, pool, now_ms, view.pool_full, basis)
+            marks[node] = mark
             wait_s = (mark.until_ms - now_ms) / 1000
-            failures.append(Failure(group, view.broken_node, view.broken_pool, view.broken, wait_s))
+            failures.append(Failure(group, node, pool, view.broken, wait_s))
             group = retire(replace(broken(group, sight.fleet), failed_ms=now_ms), now_ms)
         kept.append(group)
     return Faults(tuple(kept), marks, tuple(failures), tuple(lost))

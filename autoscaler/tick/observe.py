@@ -74,7 +74,7 @@ def observe(
         combos,
         worth,
         supply,
-        swept(faults.backoff, now_ms),
+        swept(faults.backoff, observation.statuses, now_ms),
         guarded.frozen,
         sent,
         alone,

@@ -37,7 +37,13 @@ _NAME_TAKEN_S = 0.5
 
 
 class Placer(Protocol):
-    """Finds or makes the pods of one slot's engines. No method waits."""
+    """Finds or makes the pods of one slot's engines. No method waits.
+
+    launch_basis: see `Status`.
+    """
+
+    @property
+    def launch_basis(self) -> str: ...
 
     def adopt(self) -> list[EnginePod]:
         """The engines that an earlier executor left, the oldest first."""
@@ -80,7 +86,10 @@ class Templates(Protocol):
 
 
 class OwnPods:
-    """`Placer` of one slot in mode `pods`."""
+    """`Placer` of one slot in mode `pods`. launch_basis: "", because a launch reads the template
+    again."""
+
+    launch_basis = ""
 
     def __init__(
         self, slot: str, fleet: PodFleet, templates: Templates, settings: PodSettings

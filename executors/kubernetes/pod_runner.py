@@ -98,6 +98,11 @@ class PodRunner:
         """True: each pod has its own address."""
         return True
 
+    @property
+    def launch_basis(self) -> str:
+        """See `EngineRunner`."""
+        return self._placer.launch_basis
+
     def restore(self, state: NodeState) -> tuple[NodeState, int]:
         """`state` with the pods that an earlier executor left. A second pod of an instance, or of
         GPUs in use, is not adopted, and is then deleted as a pod that no instance needs."""

@@ -31,6 +31,11 @@ class ScaledPods:
         self._marking: set[str] = set()
         self._draining: set[EnginePod] = set()
 
+    @property
+    def launch_basis(self) -> str:
+        """See `Placer`. Derived from the pool's workloads."""
+        return self._scaler.launch_basis(self._pool)
+
     def adopt(self) -> list[EnginePod]:
         """See `Placer`."""
         found = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import time
 import uuid
@@ -54,7 +55,7 @@ class WorkloadScaler:
         self._fleet = fleet
         self._api: KubeApi = fleet.api
         self._caches = [
-            ObjectCache(fleet.api, kind, _parser(kind), on_change=self._wake) for kind in kinds
+            ObjectCache(fleet.api, kind, _parser(kind), on_change=self._changed) for kind in kinds
         ]
         self.targets: dict[str, ScaleTarget] = {}
         self._written_s: dict[EnginePod, float] = {}
@@ -62,6 +63,7 @@ class WorkloadScaler:
         self._stopping_s: dict[EnginePod, float] = {}
         self._surplus = SurplusPods(fleet, load_of, lag_s)
         self._failing: set[str] = set()
+        self._bases: dict[str, str] = {}
         self._news = asyncio.Event()
 
     def start(self) -> None:
@@ -86,6 +88,18 @@ class WorkloadScaler:
             if (workload.model, workload.role) == (model, role) and workload.pool in names_of_pool:
                 return workload
         return None
+
+    def launch_basis(self, pool: str) -> str:
+        """A text that changes with the workloads of `pool`, except with their replicas."""
+        if pool not in self._bases:
+            names_of_pool = (pool, pool.rpartition("/")[0])
+            found = [
+                (one.title, one.model, one.role, one.gpus, one.port, bool(one.fault))
+                for one in self.workloads()
+                if one.pool in names_of_pool
+            ]
+            self._bases[pool] = hashlib.sha256(repr(sorted(found)).encode()).hexdigest()[:8]
+        return self._bases[pool]
 
     def refusal(self, workload: WorkloadView) -> str:
         """The reason why Shoal does not scale `workload`, "" if it does."""
@@ -142,6 +156,10 @@ class WorkloadScaler:
         return False
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        self._bases.clear()
+        self._wake()
 
     def _wake(self) -> None:
         self._news.set()

@@ -79,6 +79,11 @@ class EngineProcesses:
         """False: all processes share the node's address."""
         return False
 
+    @property
+    def launch_basis(self) -> str:
+        """ "": the settings of a node do not change while its executor runs."""
+        return ""
+
     def restore(self, state: NodeState) -> tuple[NodeState, int]:
         """`state` as saved, with the engines that an earlier executor process started."""
         saved, recorded = self._store.restore(state)

@@ -33,6 +33,11 @@ class EngineRunner(Protocol):
         """Whether each engine has its own address instead of the node's address."""
         ...
 
+    @property
+    def launch_basis(self) -> str:
+        """See `Status`."""
+        ...
+
     def restore(self, state: NodeState) -> tuple[NodeState, int]:
         """`state` with the engines that an earlier executor left, and their number."""
         ...

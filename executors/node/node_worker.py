@@ -299,6 +299,7 @@ class NodeWorker:
             observed_token=state.assignment.leader_token if state.assignment else 0,
             address=self._config.advertise,
             addresses=tuple(sorted(addresses)),
+            launch_basis=self.engines.launch_basis,
         )
 
     def _at_advertised_address(self, seen: ObservedInstance) -> ObservedInstance:
@@ -347,4 +348,5 @@ def _urgent_part(status: Status) -> object:
     """The part of a status whose change is published at once. A change of load waits for the next
     heartbeat."""
     instances = tuple(replace(i, in_flight=0, held_kv=0) for i in status.instances)
-    return status.observed_generation, instances, status.reclaim_ms, status.faults
+    generation, basis = status.observed_generation, status.launch_basis
+    return generation, instances, status.reclaim_ms, status.faults, basis

@@ -49,8 +49,8 @@ class World:
     instance becomes ready), stubborn instances (they roll role switches back), cut pools and nodes
     (no status), reclaimed nodes (with the time of their end, in ms), longer (factor on the declared
     input tokens), unmanaged (number of servers that Shoal did not start, or numbers by combo),
-    lag_s (by topic, how far the controller is behind). Urgent requests are answered in the next
-    tick, full ones after `full_s` seconds.
+    lag_s (by topic, how far the controller is behind), launch_basis (of all nodes). Urgent requests
+    are answered in the next tick, full ones after `full_s` seconds.
     """
 
     cluster: Cluster
@@ -63,6 +63,7 @@ class World:
     answers: bool = True
     full_s: int = 1
     copies: int = 1
+    launch_basis: str = ""
     confirm: bool = True
     unmanaged: dict[str, int | dict[str, int]] = field(default_factory=dict)
     lag_s: dict[str, int] = field(default_factory=dict)
@@ -279,6 +280,7 @@ class World:
                 self.now_ms,
                 tuple(seen),
                 reclaim_ms=self.reclaimed.get(node, 0),
+                launch_basis=self.launch_basis,
             )
 
     def _carry_out(self, effects: tuple[Effect, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -90,6 +91,21 @@ def test_one_failure_in_a_full_pool_moves_the_plan_to_another_pool(market: Marke
     # A record without targets is no solve: it shows the fleet without the failed group.
     pools = [one.combo.rpartition("@")[2] for plan in w.plans for one in plan.targets]
     assert sorted(set(pools), key=pools.index) == [cheap.id, good.id]
+
+
+def test_a_pool_whose_workload_was_corrected_is_tried_again_within_a_minute() -> None:
+    """Its nodes back off for minutes."""
+    bad = pool("bad", nodes=3)
+    w = world(5.0, pools=(bad,), failing={bad.id}, launch_basis="a").run(400)
+    assert max(mark.until_ms for mark in w.state.observed.backoff.values()) > w.now_ms + 120_000
+    w.failing.clear()
+    w.run(60)
+    assert w.assigned_count("chat") == 0
+    w.launch_basis = "b"
+    for node, status in w.statuses.items():  # nodes without an assignment report too
+        w.statuses[node] = replace(status, launch_basis="b")
+    w.run(60)
+    assert w.assigned_count("chat") == 1 and not w.state.observed.backoff
 
 
 def test_a_start_that_times_out_counts_as_failed() -> None:

@@ -237,3 +237,19 @@ async def test_a_model_without_a_workload_says_which_annotations_are_missing(
     bench.assign(SLOT, wish("a", 0))
     await rounds(bench, 2)
     assert 'shoal.dev/managed: "true"' in bench.instance(SLOT, "a").reason
+
+
+async def test_the_launch_basis_follows_the_workload_except_its_replicas(bench: SlotBench) -> None:
+    async def basis() -> str:
+        await bench.steps(2)
+        bases = {status.launch_basis for status in bench.statuses.values()}
+        assert len(bases) == 1
+        return bases.pop()
+
+    before = await basis()
+    bench.cluster.change(DEPLOYMENT, "e", {"spec": {"replicas": 3}})
+    assert before and await basis() == before
+    gpus = {"name": "e", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
+    template = {"spec": {"containers": [gpus]}}
+    bench.cluster.change(DEPLOYMENT, "e", {"spec": {"template": template}})
+    assert await basis() != before

@@ -69,7 +69,7 @@ def test_one_failure_closes_a_pool_that_has_no_room_for_any_further_node() -> No
 def test_failures_are_dropped_after_a_long_time_without_any() -> None:
     known = fails("a")
     later = known["a"].until_ms + MOST_MS
-    assert swept(known, later - 1) == known and swept(known, later) == {}
+    assert swept(known, {}, later - 1) == known and swept(known, {}, later) == {}
     assert failed(known, "a", "p", later).strikes == 1
 
 
