@@ -174,10 +174,10 @@ def _groups(
             )
     since_ms = now_ms - int(cluster.policy.node_silent_s * 1000)
     for name, found in _unassigned(assignments, statuses, since_ms).items():
-        known = parts.setdefault(name, [])
-        draining = any(instance.drain for _, instance in known)
-        if not known or not (draining or _is_complete(name, known)):
-            known += found
+        assigned = parts.setdefault(name, [])
+        draining = any(instance.drain for _, instance in assigned)
+        if not assigned or not (draining or _is_complete(name, assigned)):
+            assigned += found
     phases = {
         seen.instance: Phase(seen.phase)
         for status in statuses.values()

@@ -2,7 +2,7 @@
 
 For one pod or one machine without Kafka. The embedded broker keeps no data, so the parts live and
 end together: if one of them ends, the others are stopped, and the supervisor starts all of them
-again.
+again. The new controller takes the fleet from the executor's statuses.
 """
 
 from __future__ import annotations
