@@ -31,7 +31,7 @@ FILE = """
 mode: act
 regions:
   us:
-    l4: {gpu: L4, per_node: 1, owned: true, nodes: 6, kubernetes: {mode: MODE, nodes: {pool: l4}}}
+POOLS
 models:
   m:
     source: Qwen/Qwen3-8B
@@ -41,6 +41,10 @@ models:
     disaggregate: false
     min: 3
 """
+POOL = (
+    "    NAME: {gpu: L4, per_node: 1, owned: true, nodes: 6, "
+    "kubernetes: {mode: MODE, nodes: {pool: l4}}}"
+)
 SELECTOR = {"pods": "shoal.dev/model%3Dm,shoal.dev/serving%3Dtrue",
             "scale": "app%3Dengine,shoal.dev/serving%3Dtrue"}  # fmt: skip
 
@@ -55,9 +59,8 @@ class Single:
     """The process tree of the chart's single pod. It starts and ends like a container."""
 
     def __init__(self, folder: Path, kubeconfig: Path, mode: str) -> None:
-        self._folder = folder
+        self._folder, self._mode = folder, mode
         self.controller, self.gateway = free_port(), free_port()
-        (folder / "shoal.yaml").write_text(FILE.replace("MODE", mode))
         (folder / "templates").mkdir()
         (folder / "templates" / "pod.yaml").write_text(TEMPLATE)
         vllm = folder / "vllm"
@@ -71,7 +74,10 @@ class Single:
         )
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self, *pools: str) -> AsyncIterator[None]:
+        lines = "\n".join(POOL.replace("NAME", name) for name in pools)
+        text = FILE.replace("POOLS", lines).replace("MODE", self._mode)
+        (self._folder / "shoal.yaml").write_text(text)
         with (self._folder / "log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "streams.cli.entry", "single",
@@ -125,6 +131,7 @@ class Single:
 async def test_a_restart_adopts_the_fleet_and_breaks_no_stream(
     plane: ControlPlane, kubelets: Any, admin: RawApi, tmp_path: Path, mode: str
 ) -> None:
+    """The upgrade adds a pool, in which a controller that knew no instance would start its own."""
     third = {"pods": 87, "scale": 88}[mode]
     nodes = [f"one-{mode}-{n}" for n in range(6)]
     kubelets(*nodes, gpus=1, labels=("pool=l4",), third=third)
@@ -151,7 +158,7 @@ async def test_a_restart_adopts_the_fleet_and_breaks_no_stream(
     watching = asyncio.create_task(watch())
     try:
         async with LabelRouter(admin, SELECTOR[mode]) as router:
-            async with single.running():
+            async with single.running("l4"):
                 await single.until(single.steady)
                 await single.until(single.answers)
                 before, made = await serving(), dict(seen)
@@ -161,7 +168,7 @@ async def test_a_restart_adopts_the_fleet_and_breaks_no_stream(
                         await asyncio.sleep(0.1)
                 router.load(streams_per_s=10, stream_s=3.0)
                 await asyncio.sleep(5)
-            async with single.running():
+            async with single.running("a4", "l4"):
                 await single.until(single.steady)
                 await single.until(single.answers)
                 # Long enough for a drain or a launch that the first plans would order.
