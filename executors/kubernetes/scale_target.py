@@ -99,10 +99,10 @@ def next_replicas(
     """The number of replicas to write; None if the present number is right. pods: pods of the
     workload. removed: claims that this write removes.
 
-    Growth counts every claim, because each needs a pod of its own. While the pod of a written
-    removal is alive, growth does not count it: if another pod left in its place, a claim gets it. A
-    removal lowers the replicas by the number of stopping engines, which are idle by then. Replicas
-    that Shoal added are removed again if they found no node and no claim needs them any more.
+    Growth counts every claim, because each needs a pod of its own. A pod that is alive although its
+    removal was written may become free for a claim, so growth waits for it. A removal lowers the
+    replicas by the number of stopping engines, which are idle by then. Replicas that Shoal added
+    are removed again if they found no node and no claim needs them any more.
     """
     claimed = {engine.pod for engine in target.claims}
     living = [pod for pod in pods if not (pod.terminating or pod.over)]
@@ -113,9 +113,10 @@ def next_replicas(
         unused = sum(bool(pod.unschedulable) and pod.name not in claimed for pod in living)
         back = min(unused, target.raised, workload.replicas - workload.least)
         return workload.replicas - back if back > 0 else None
-    names_alive = {pod.name for pod in living}
-    undecided = sum(engine.pod in names_alive for engine in target.leaving)
-    wanted = min(workload.most, len(living) + missing - undecided)
+    alive = {pod.name for pod in living}
+    given_up = [e for e in target.claims if e in target.leaving or e.gone]
+    spare = sum(engine.pod in alive for engine in given_up)
+    wanted = min(workload.most, len(living) + missing - spare)
     return wanted if wanted > workload.replicas else None
 
 

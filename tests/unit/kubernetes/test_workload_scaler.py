@@ -91,6 +91,27 @@ async def test_the_pod_that_the_plan_chose_leaves(bench: SlotBench) -> None:
     assert writes(bench.cluster) == [("scale", "deployments", "e")]
 
 
+async def test_an_instance_whose_pod_left_in_place_of_the_chosen_one_takes_that_pod(
+    bench: SlotBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster: Any = bench.cluster
+    bench.assign(SLOT, wish("a", 0), wish("b", 1))
+    await rounds(bench)
+    chosen = bench.instance(SLOT, "a").endpoint
+    cluster._cost = lambda name: -Workload._cost(cluster, name)
+    monkeypatch.setattr(workload_scaler, "_VICTIM_S", 1e9)
+    bench.assign(SLOT, wish("a", 0, drain=True), wish("b", 1))
+    await rounds(bench, 20)
+    assert bench.state(SLOT, "b") is InstanceState.STARTING
+    assert cluster.replicas == 1
+    monkeypatch.setattr(workload_scaler, "_VICTIM_S", -1.0)
+    await rounds(bench, 12)
+    assert bench.state(SLOT, "a") is InstanceState.STOPPED
+    assert bench.state(SLOT, "b") is InstanceState.READY
+    assert bench.instance(SLOT, "b").endpoint == chosen
+    assert cluster.replicas == len(cluster.names(POD)) == 1
+
+
 async def test_a_lost_answer_removes_no_second_pod(bench: SlotBench) -> None:
     cluster: Any = bench.cluster
     bench.assign(SLOT, wish("a", 0), wish("b", 1))
