@@ -215,7 +215,9 @@ async def run_controller(
         config, queries, clock, windows, telemetry, loop.pace.fresh.set, options.merged, known
     )
     loop.late_s = lambda: {**control.behind.late_s(), **telemetry.behind.late_s()}
-    terms = Terms(seat, loop, written, outbox, control, bury.flush, sources, on_standing)
+    terms = Terms(
+        seat, loop, written, outbox, control, bury.flush, sources, on_standing, config.provision
+    )
     await warmed(any(service.pipelines != "none" for service in config.cluster.services))
     await words.start()
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from aiokafka.errors import KafkaError
 
@@ -34,7 +34,7 @@ _LOOK_S = 0.1
 
 class Terms:
     """Begins and ends the terms of this controller as leader. before: called at the start of a
-    term, before the first tick. on_standing: see `compose`."""
+    term, before the first tick. on_standing: see `compose`. created: see `hear_nodes`."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Terms:
         before: Callable[[], None],
         sources: Sequence[tuple[DemandSource, Sink]],
         on_standing: Callable[[int, str], None],
+        created: Collection[str] = (),
     ) -> None:
         self._seat = seat
         self._loop = loop
@@ -55,6 +56,7 @@ class Terms:
         self._before = before
         self._sources = sources
         self._on_standing = on_standing
+        self._created = created
 
     async def run(self) -> None:
         """Wait for leadership, lead until it is lost, and repeat until cancelled."""
@@ -102,8 +104,8 @@ class Terms:
         # The previous leader is fenced, so the topics now hold its last record.
         await self._control.caught_up()
         latest, loop = self._loop.latest, self._loop
+        await hear_nodes(latest, loop.declared(), loop.clock, self._created)
         latest.take_alerts()  # Discard older alerts: the first full plan already covers them.
-        await hear_nodes(self._loop.latest, self._loop.declared(), self._loop.clock)
         self._before()
         loop.begin(
             restore(
@@ -145,16 +147,18 @@ class Terms:
             await asyncio.sleep(_PAUSE_S)
 
 
-async def hear_nodes(latest: ControlState, cluster: Cluster, clock: Clock) -> None:
+async def hear_nodes(
+    latest: ControlState, cluster: Cluster, clock: Clock, created: Collection[str] = ()
+) -> None:
     """If `latest` has no assignment, wait until every declared node has reported, at most for as
-    long as a node may be silent.
+    long as a node may be silent. created: pools whose nodes exist only while they are assigned.
 
     The topics may have been lost, as those of the embedded broker are at its end. Then the running
     instances are known from the statuses alone, and the first plan must not start them again.
     """
     if latest.desired.assignments or not any(service.managed for service in cluster.services):
         return
-    nodes = {node for pool in cluster.pools for node in node_ids(pool)}
+    nodes = {node for pool in cluster.pools if pool.id not in created for node in node_ids(pool)}
     until_ms = clock.now_ms() + int(cluster.policy.node_silent_s * 1000)
     while not nodes <= latest.statuses.keys() and clock.now_ms() < until_ms:
         await asyncio.sleep(_LOOK_S)

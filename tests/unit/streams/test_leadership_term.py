@@ -21,10 +21,10 @@ ACTS = Cluster((POOL,), (service(),))
 class Term:
     """The wait at the begin of a term, with a clock that the test moves."""
 
-    def __init__(self, cluster: Cluster = ACTS) -> None:
+    def __init__(self, cluster: Cluster = ACTS, created: tuple[str, ...] = ()) -> None:
         self.now_s, self.latest = 100.0, ControlState()
         clock = Clock(TimeBase(1.0, 0, 0), lambda: int(self.now_s * 1e9))
-        self.wait = asyncio.create_task(hear_nodes(self.latest, cluster, clock))
+        self.wait = asyncio.create_task(hear_nodes(self.latest, cluster, clock, created))
 
     async def waits(self) -> bool:
         done, _ = await asyncio.wait({self.wait}, timeout=0.3)
@@ -49,7 +49,9 @@ async def test_it_begins_when_a_node_is_silent_for_longer_than_it_may_be() -> No
     assert not await term.waits()
 
 
-async def test_it_begins_at_once_with_an_assignment_or_if_nothing_is_managed() -> None:
+async def test_it_begins_at_once_with_an_assignment_and_if_no_node_can_run_anything() -> None:
+    """Nothing is managed, or a command creates all nodes."""
+    assert not await Term(created=(POOL.id,)).waits()
     assert not await Term(Cluster((POOL,), (service(mode=Mode.RECOMMEND),))).waits()
     term = Term()
     term.latest.desired.assignments[FIRST] = Assignment(FIRST, POOL.id, 1, 1, 0)
