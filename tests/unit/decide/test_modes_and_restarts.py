@@ -89,7 +89,7 @@ def test_a_restart_at_any_moment_ends_with_the_same_fleet(second: int) -> None:
     assert len(instances) == len(set(instances))
 
 
-def wanted(w: World) -> set[tuple[str, str, str]]:
+def desired(w: World) -> set[tuple[str, str, str]]:
     """Instances that shall run, with their groups and engines."""
     return {
         (i.instance, i.group, i.engine)
@@ -104,12 +104,12 @@ def test_a_controller_that_lost_the_topics_continues_with_the_running_fleet(engi
     """One instance still starts at the restart."""
     w = world(lambda _m, t: 45.0 if t < 250 else 55.0, service(engine=engine), pools=(ONE,))
     w.run(280)
-    fleet, ready = wanted(w), w.ready("chat")
+    fleet, ready = desired(w), w.ready("chat")
     assert (len(fleet), ready) == (7, 6)
     w.restart_controller(lost=True)
 
     def check(w: World) -> None:
-        assert wanted(w) == fleet
+        assert desired(w) == fleet
         assert w.ready("chat") >= ready
 
     w.run(200, check)
@@ -125,11 +125,11 @@ def test_a_controller_that_lost_the_topics_drains_a_group_without_a_member() -> 
     assert w.ready("chat") == 2
     left = next(a for a in w.applied.values() if a.instances[0].phase == "decode")
     del w.applied[left.node], w.statuses[left.node]
-    first = {name for name, _, _ in wanted(w)}
+    first = {name for name, _, _ in desired(w)}
     w.restart_controller(lost=True)
     w.run(120)
     assert w.ready("chat") == 2
-    assert not first & {name for name, _, _ in wanted(w)}
+    assert not first & {name for name, _, _ in desired(w)}
 
 
 @pytest.mark.parametrize("second", [970, 990, 1010, 1060, 1100, 1110])
