@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--only: {', '.join(unknown)}: one of {', '.join(sorted(known))}")
     for scenario in SCENARIOS:
         report = _report(scenario, args)
-        source = _source(scenario, args.traces)
+        source = source_of(scenario, args.traces)
         if scenario.name not in wanted or report.exists() or source is None:
             continue
         begin = time.process_time()
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )  # fmt: skip
         if code:
             return code
-        report.with_suffix(".commit").write_text(_commit())
+        report.with_suffix(".commit").write_text(commit_of_code())
         print(
             f"{scenario.name}: {time.process_time() - begin:.0f} CPU s in this process\n",
             flush=True,
@@ -117,7 +117,7 @@ def _report(scenario: Scenario, args: argparse.Namespace) -> Path:
     return folder / f"{scenario.name}-{args.share:g}{draws}.json"
 
 
-def _commit() -> str:
+def commit_of_code() -> str:
     """Commit of the running code."""
     git = ["git", "-C", str(ROOT)]
     head = subprocess.run(
@@ -157,7 +157,7 @@ def _head(share: float, commits: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _source(scenario: Scenario, traces: Path | None) -> Path | None:
+def source_of(scenario: Scenario, traces: Path | None) -> Path | None:
     """The file with the lengths, and with the requests if the scenario has no `make`.
 
     None if the file does not exist.
@@ -179,29 +179,36 @@ def _traces(
     judged = []
     for number in range(1, draws + 1 if scenario.make else 2):
         random = np.random.default_rng([number, *scenario.name.encode()])
-        span_s = share * scenario.span_s
-        trace = _slice(scenario, source, span_s, random)
-        pairs = list(zip(trace.input_tokens, trace.output_tokens, strict=True))
-        draw = resampled_lengths(pairs)
-        if scenario.make is None:
-            span_s = min(span_s, trace.duration_s)
-            shares = list(scenario.models.values())
-            names = random.choice(list(scenario.models), len(pairs), p=shares)
-            rate = len(pairs) / span_s
-            arrivals = [
-                Arrival(at_ms / 1000.0, str(name), *pair)
-                for at_ms, name, pair in zip(trace.arrivals_ms, names, pairs, strict=True)
-            ]
-        else:
-            rate = scenario.req_per_s
-            arrivals = _made(scenario, scenario.make, span_s, rate, draw, random)
+        span_s, rate, draw, arrivals = drawn_requests(scenario, source, share, random)
         name = scenario.name if number == 1 else f"{scenario.name}-{number}"
-        judged.append(_written(folder / f"{name}.csv", arrivals))
+        judged.append(written_trace(folder / f"{name}.csv", arrivals))
         if number == 1:
             tune_s = max(_TUNE_S, _TUNE * span_s)
             made = _made(scenario, scenario.make or _even, tune_s, rate, draw, random)
-            _written(tune, made)
+            written_trace(tune, made)
     return judged, tune
+
+
+def drawn_requests(
+    scenario: Scenario, source: Path, share: float, random: np.random.Generator
+) -> tuple[float, float, Draw, list[Arrival]]:
+    """One draw of the scenario's requests: (seconds, requests/s, lengths, requests)."""
+    span_s = share * scenario.span_s
+    trace = _slice(scenario, source, span_s, random)
+    pairs = list(zip(trace.input_tokens, trace.output_tokens, strict=True))
+    draw = resampled_lengths(pairs)
+    if scenario.make is not None:
+        rate = scenario.req_per_s
+        made = _made(scenario, scenario.make, span_s, rate, draw, random)
+        return span_s, rate, draw, made
+    span_s = min(span_s, trace.duration_s)
+    shares = list(scenario.models.values())
+    names = random.choice(list(scenario.models), len(pairs), p=shares)
+    arrivals = [
+        Arrival(at_ms / 1000.0, str(name), *pair)
+        for at_ms, name, pair in zip(trace.arrivals_ms, names, pairs, strict=True)
+    ]
+    return span_s, len(pairs) / span_s, draw, arrivals
 
 
 def _slice(scenario: Scenario, source: Path, span_s: float, random: np.random.Generator) -> Trace:
@@ -240,7 +247,7 @@ def _made(
     return sorted(found, key=lambda arrival: arrival.at_s)
 
 
-def _written(path: Path, arrivals: Sequence[Arrival]) -> Path:
+def written_trace(path: Path, arrivals: Sequence[Arrival]) -> Path:
     rows = [f"{a.at_s:.3f},{a.model},{a.input_tokens},{a.output_tokens}" for a in arrivals]
     path.write_text("\n".join(["time,model,input_tokens,output_tokens", *rows]) + "\n")
     return path

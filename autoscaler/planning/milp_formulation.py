@@ -7,6 +7,7 @@ Columns of a combo, by the cost of its transition; p is the USD/h of the GPUs th
     switch  from a running combo on the same slices K_switch p
     load    on nodes that exist already             K_load p
     start   on nodes to be rented                   K_start p, see `Service.start_penalty`
+    leave   soon after the start                    `Settling.leave_usd_per_h`
 Each rented pool has two columns of whole nodes at their price: kept nodes and new nodes. So another
 combo on a half-empty node adds no cost, and the plan releases empty nodes.
 """
@@ -31,6 +32,7 @@ from autoscaler.planning.model_constraints import (
     add_demand_rows,
     add_floor_and_spot_rows,
     add_retention_rows,
+    add_settling_rows,
     add_useful_floor,
 )
 from autoscaler.planning.planning_problem import PlanningProblem, RolloutMode
@@ -71,7 +73,7 @@ def formulate(problem: PlanningProblem, exact: bool = False) -> Formulation:
     be served, and each class maximises the smallest fraction served.
     """
     builder: ArrayBuilder[ColumnKey] = ArrayBuilder()
-    rows = Rows({}, {}, {}, {}, {}, {}, {}, {}, {})
+    rows = Rows({}, {}, {}, {}, {}, {}, {}, {}, {}, {})
     services = [
         problem.cluster.service(model)
         for model in problem.planned_models()
@@ -87,6 +89,7 @@ def formulate(problem: PlanningProblem, exact: bool = False) -> Formulation:
         add_floor_and_spot_rows(builder, rows, problem, service, classes)
     for service in services:
         add_useful_floor(builder, rows, problem, service, classes)
+    add_settling_rows(builder, rows, problem, classes.next())
     fixed_usd_per_h = _add_pools(builder, rows, problem)
     columns = _add_combos(builder, rows, problem, services)
     levels = len(builder.keys) if exact else max_loss_levels(problem, columns)
@@ -220,6 +223,9 @@ def _add_combos(
         own = taken_by(combo)
         cost = k * own.usd_per_h + own.owned
         serve, use = _rows_of(kind, combo, own.gpus, rows)
+        stays = source or (combo.id if kind is ColumnKind.KEEP else "")
+        if stays in rows.settling:
+            serve[rows.settling[stays]] = 1.0
         use |= dict.fromkeys(ties, 1.0)
         index = builder.column(ColumnKey(kind, combo.id, source), cost, most, serve, use)
         made.setdefault(combo.model, []).append((index, combo))
@@ -238,6 +244,10 @@ def _add_combos(
             may = may if combo.can_switch_roles else 0
             twins = [c for c in same if c.id != combo.id and c.can_switch_roles] if may else []
             ties = [builder.resource("running", combo.id, float(count))] if twins else []
+            if combo.id in rows.settling:
+                leave = ColumnKey(ColumnKind.LEAVE, combo.id)
+                usd_per_h = problem.settling[combo.id].leave_usd_per_h
+                builder.column(leave, usd_per_h, float(count), {rows.settling[combo.id]: 1.0}, {})
             add(ColumnKind.KEEP, candidates.get(combo.id, combo), 0.0, float(count), ties, "")
             if len(twins) > 1 and may < count:  # all switch targets share the limit
                 ties.append(builder.resource("switchable", combo.id, float(may)))

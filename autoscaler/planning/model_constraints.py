@@ -18,6 +18,7 @@ RETAINED = "capacity that stays meanwhile"
 OFF_SPOT = "capacity off spot"
 FLOOR = "floor"
 USEFUL_FLOOR = "floor of useful instances"
+SETTLING = "instances that settle"
 """Names of rows."""
 
 
@@ -26,6 +27,7 @@ class ColumnKind(StrEnum):
 
     KEEP = "keep"
     SWITCH = "switch"
+    LEAVE = "leave"
     LOAD = "load"
     START = "start"
     KEPT_NODES = "kept nodes"
@@ -51,7 +53,7 @@ class Rows:
     now, if additions are limited to them. retained: row of the capacity that must not leave.
     off_spot: (row of requests/s, row of instances) for capacity that must not use spot; -1: no such
     row. useful_floor: row of the floor, and the capacity from which an instance counts
-    (`planning.floor_eligibility`).
+    (`planning.floor_eligibility`). settling: by running combo, row of its instances that settle.
     """
 
     demand: dict[str, int]
@@ -63,6 +65,7 @@ class Rows:
     surge: dict[str, int]
     retained: dict[str, int]
     useful_floor: dict[str, tuple[int, float]]
+    settling: dict[str, int]
 
 
 _SEPARATE = 48
@@ -188,6 +191,20 @@ def add_useful_floor(
     if missing > 0 and any(combo.req_per_s < least for combo in combos):
         row = builder.demand(USEFUL_FLOOR, model, float(missing), classes.next())
         rows.useful_floor[model] = row, least
+
+
+def add_settling_rows(
+    builder: ArrayBuilder[ColumnKey], rows: Rows, problem: PlanningProblem, level: int
+) -> None:
+    """Add a row per running combo of which some instances settle. They stay, switch roles, or leave
+    at a price (`add_leaving`)."""
+    if problem.additions_only:
+        return
+    for combo_id, settling in sorted(problem.settling.items()):
+        settles = min(settling.count, problem.fleet.get(combo_id, 0))
+        model = problem.running[combo_id].model if settles else ""
+        if settles and problem.is_planned(model) and problem.running[combo_id].meets_slo:
+            rows.settling[combo_id] = builder.demand(SETTLING, model, float(settles), level)
 
 
 def spot_limit_applies(problem: PlanningProblem, service: Service) -> bool:

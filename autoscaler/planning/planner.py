@@ -16,7 +16,7 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
 from autoscaler.modes.quality.planned_thresholds import plan_thresholds
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.candidate_combos import evaluate_combo, usable_pools
+from autoscaler.planning.candidate_combos import evaluate_combo, ranking_usd_per_h, usable_pools
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combo_usage import req_per_s_of
 from autoscaler.planning.floor_eligibility import keeps_floor
@@ -34,6 +34,7 @@ from autoscaler.planning.planning_problem import (
     PlanningProblem,
     PlanOptions,
     RolloutMode,
+    Settling,
     arrivals_of,
     make_problem,
 )
@@ -46,6 +47,9 @@ The hysteresis of 2.5% absorbs fluctuations of demand by 2%, because 1.025 x 0.9
 # share of the request's time; node limit if there is no clock
 _LASTING_TIME_SHARE, _LASTING_MIP_NODES = 0.125, 50
 _MAX_COLUMNS = 500
+_K_LEAVE = 0.9
+"""Penalty of a plan for an instance that leaves soon after its start, as a share of its price. So
+it leaves if nothing replaces it, but is seldom replaced: the next plans often bring it back."""
 _PROVEN = (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP)
 
 
@@ -286,8 +290,25 @@ def _assemble_problem(
     room = RolloutMode.SURGE if request.surge_only else RolloutMode.RECREATE
     switchable = None if request.switchable is None else dict(request.switchable)
     return replace(
-        made, rollout_mode=room, scale_in_locked=request.scale_in_locked, switchable=switchable
+        made,
+        rollout_mode=room,
+        scale_in_locked=request.scale_in_locked,
+        switchable=switchable,
+        settling=_settling(request, resolved, made),
     )
+
+
+def _settling(
+    request: PlanRequest, resolved: _ResolvedRequest, problem: PlanningProblem
+) -> dict[str, Settling]:
+    """The instances that started recently, with the penalty of a plan for each that leaves. It is a
+    share of the declared price, so an instance may leave if its present price is much higher."""
+    declared = {pool.id: pool for pool in resolved.cluster.pools}
+    return {
+        combo_id: Settling(count, _K_LEAVE * ranking_usd_per_h(problem.running[combo_id], declared))
+        for combo_id, count in request.settling
+        if combo_id in problem.running
+    }
 
 
 def _without_lost_nodes(problem: PlanningProblem) -> PlanningProblem:

@@ -95,7 +95,9 @@ class PlanRequest:
     new instances must start while all running instances stay, because no instance can leave first.
     switchable: combos of `fleet` that may switch roles now, with their counts (None: all may).
     scale_in_locked: models whose capacity may be replaced but not reduced, because the evidence
-    does not allow scale-in yet. Models and pools that are no longer declared are ignored.
+    does not allow scale-in yet. settling: combos of `fleet` with instances that started recently,
+    and how many; if these leave, the plan is charged for it. Models and pools that are no longer
+    declared are ignored.
     """
 
     number: int
@@ -115,6 +117,7 @@ class PlanRequest:
     scale_in_locked: tuple[str, ...] = ()
     switchable: tuple[tuple[str, int], ...] | None = None
     groups: tuple[RunningGroup, ...] = ()
+    settling: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         models = [demand.model for demand in self.demands]
@@ -130,6 +133,8 @@ class PlanRequest:
                 whole(f"plan request: {what} of {name}", count, 0, 10**6)
         for name, count in self.switchable or ():
             whole(f"plan request: switchable of {name}", count, 0, 10**6)
+        for name, count in self.settling:
+            whole(f"plan request: settling of {name}", count, 0, 10**6)
 
 
 class Outcome(StrEnum):

@@ -70,6 +70,15 @@ class RolloutMode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Settling:
+    """Instances of a running combo that started recently. leave_usd_per_h: penalty of a plan for
+    each that leaves."""
+
+    count: int
+    leave_usd_per_h: float
+
+
+@dataclass(frozen=True, slots=True)
 class PlanningProblem:
     """One planning problem; `make_problem` makes it from a declared cluster.
 
@@ -83,9 +92,10 @@ class PlanningProblem:
     additions_only: all running instances and their nodes stay, including those in the scope.
     rollout_mode: see `RolloutMode`. scale_in_locked: models that keep at least their current
     capacity, even if they need less. switchable: running combos that may switch roles, with counts;
-    None: all. unattainable_slos: models whose SLO no slice of their pools meets, with the nearest
-    latencies. types: the demands by workload type, in budget mode. After node losses or a lower
-    maximum, the fleet may need more nodes than the pools have; plans drop the excess.
+    None: all. settling: running combos with instances that started recently. unattainable_slos:
+    models whose SLO no slice of their pools meets, with the nearest latencies. types: the demands
+    by workload type, in budget mode. After node losses or a lower maximum, the fleet may need more
+    nodes than the pools have; plans drop the excess.
     """
 
     cluster: Cluster
@@ -102,6 +112,7 @@ class PlanningProblem:
     rollout_mode: RolloutMode = RolloutMode.RECREATE
     scale_in_locked: tuple[str, ...] = ()
     switchable: Mapping[str, int] | None = None
+    settling: Mapping[str, Settling] = field(default_factory=dict)
     options: PlanOptions = field(default_factory=PlanOptions)
     unattainable_slos: Mapping[str, UnattainableSlo] = field(default_factory=dict)
     types: tuple[TypedDemand, ...] = ()

@@ -32,6 +32,8 @@ GIVE_UP_MS = {Urgency.URGENT: 120_000, Urgency.FULL: 1_800_000}
 every request, even if it found no plan."""
 
 _RATE_MATTERS = 1.5
+_SETTLES_MS = 900_000
+"""Time in ms for which a group settles, several times as long as a start."""
 
 
 def models_below_target(fleet: TickFleet) -> tuple[str, ...]:
@@ -111,6 +113,7 @@ def full_request(
         scale_in_locked=_keeps(fleet, scope),
         switchable=may_switch(fleet, scope),
         groups=_running_groups(fleet, scope),
+        settling=_settling(fleet, scope),
         routes=routes,
     )
     return Pending(request, reasons)
@@ -164,6 +167,19 @@ def _running_groups(fleet: TickFleet, scope: Collection[str]) -> tuple[RunningGr
         and fleet.views[group.model].service.managed
         and fleet.sight.counts(group)
     )
+
+
+def _settling(fleet: TickFleet, scope: Collection[str]) -> tuple[tuple[str, int], ...]:
+    """Combos of `scope` with groups that started recently, and how many. Their starts pay only if
+    they serve for some time."""
+    found = Counter(
+        group.combo_id
+        for group in fleet.groups
+        if group.model in scope
+        and fleet.sight.counts(group)
+        and fleet.now_ms - group.created_ms < _SETTLES_MS
+    )
+    return tuple(sorted(found.items()))
 
 
 def _fixed(fleet: TickFleet, scope: tuple[str, ...]) -> tuple[str, ...]:

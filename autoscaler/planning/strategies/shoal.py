@@ -231,8 +231,10 @@ def _to_plan(
         count = int(many)
         if key.kind in (ColumnKind.AUXILIARY, *_NODE_KINDS) or not count:
             continue
-        counts[key.subject] = counts.get(key.subject, 0) + count
         penalties += float(cost) * count
+        if key.kind is ColumnKind.LEAVE:
+            continue
+        counts[key.subject] = counts.get(key.subject, 0) + count
         if key.kind is ColumnKind.SWITCH:
             switches.append(Switch(key.source, key.subject, count))
     lost = unservable_models(problem)
