@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.queue_model import detect_overload
+from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
@@ -17,16 +18,23 @@ REMEMBER_MS = 20_000
 """Distance in ms of the two moments at which requests in flight are compared: growth over less time
 may be one burst."""
 
+_MOST_UNSEEN = 2.0
+"""Largest order without telemetry, as a multiple of the planned capacity: the rate is unknown, and
+the next order can follow when these instances serve."""
+
 
 def propose(view: ModelView) -> TargetProposal | None:
     """The rate that the requests in flight imply, at most the upper bound of the measured rate."""
     if not view.serving.nothing_starting or not view.serving.ready or is_draining(view):
         return None
-    rate = sizing_rate(view.demand, view.policy)
-    recent = max(rate.req_per_s, view.demand.req_per_s)
-    highest = max(rate.high_req_per_s, recent)
+    if is_stale(view.demand):
+        recent, highest = view.planned_req_per_s, _MOST_UNSEEN * view.planned_req_per_s
+    else:
+        rate = sizing_rate(view.demand, view.policy)
+        recent = max(rate.req_per_s, view.demand.req_per_s)
+        highest = max(rate.high_req_per_s, recent)
     found = detect_overload(
-        view.demand.in_flight, recent, highest, view.serving.ready, view.state.estimate.lengths
+        _in_flight(view), recent, highest, view.serving.ready, view.state.estimate.lengths
     )
     if found is None or found.req_per_s <= view.planned_req_per_s:
         return None
@@ -39,7 +47,14 @@ def is_draining(view: ModelView) -> bool:
     """Whether fewer requests are in flight than before. The remaining queue of a past shortage
     proves nothing about the present capacity."""
     (_, before), _ = view.state.estimate.in_flight
-    return view.demand.in_flight < before
+    return _in_flight(view) < before
+
+
+def _in_flight(view: ModelView) -> int:
+    """Requests in flight according to gateways, or to executors while telemetry is missing."""
+    if is_stale(view.demand):
+        return view.serving.requests_in_engines
+    return view.demand.in_flight
 
 
 def in_flight_history(view: ModelView) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -47,4 +62,4 @@ def in_flight_history(view: ModelView) -> tuple[tuple[int, int], tuple[int, int]
     older, newer = view.state.estimate.in_flight
     if view.now_ms - newer[0] < REMEMBER_MS:
         return older, newer
-    return newer, (view.now_ms, view.demand.in_flight)
+    return newer, (view.now_ms, _in_flight(view))

@@ -76,3 +76,18 @@ def test_a_queue_is_compared_with_that_of_half_a_minute_ago(later_ms: int, kept:
     state = replace(full.state, estimate=replace(full.state.estimate, in_flight=(older, newer)))
     moments = in_flight_history(replace(full, state=state))
     assert moments == ((older, newer) if kept else (newer, (T0, full.demand.in_flight)))
+
+
+@pytest.mark.parametrize(("times", "order"), [(1.0, None), (1.6, 51.2), (9.0, 64.0)])
+def test_without_telemetry_the_requests_in_engines_raise_the_target_at_most_twofold(
+    times: float, order: float | None
+) -> None:
+    """The last report is a minute old. Executors still report the requests in their engines."""
+    unseen = view(ModelDemand(local=stats(960, 120, age_ms=60_000)), planned=32.0)
+    expected = expected_in_flight(32.0, unseen.serving.ready, unseen.state.estimate.lengths)
+    serving = replace(unseen.serving, requests_in_engines=round(times * expected))
+    found = propose(replace(unseen, serving=serving))
+    assert (found is None) is (order is None)
+    if found is not None and order is not None:
+        assert found.req_per_s == pytest.approx(order, rel=0.02)
+        assert found.why.code is ReasonCode.BACKLOG
