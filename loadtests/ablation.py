@@ -1,4 +1,4 @@
-"""What each rule of the product is worth: runs with every rule, and without one at a time.
+"""Measures what each rule of the product is worth: runs with all rules, and without one of them.
 
 usage: python -m loadtests.ablation [--traces DIR] [--work DIR] [--seeds N] [--only RULE,...]
       [--on TRACE,...] [--jobs N] [--out FILE]

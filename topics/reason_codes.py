@@ -97,7 +97,6 @@ class ReasonCode(StrEnum):
     LATENCY_RISING = "latency_rising", "Latency is rising towards its limit."
     UNREAD = "unread", "The controller has not read all telemetry and statuses yet."
     NO_FULL_WINDOW = "no_full_window", "No full window has passed since the start."
-    COOLDOWN = "cooldown", "Cool-down: capacity was added a short time ago."
     TOO_MANY_REVERSALS = "too_many_reversals", "The fleet was scaled out and in too often."
     LESS_CAPACITY = "less_capacity", "Capacity is well below what was predicted."
     START_TIMES = "start_times", "Instances start later or sooner than predicted."

@@ -83,11 +83,6 @@ class Pool:
         finite(f"{who}: provision_s", self.provision_s, 0.0, 86400.0)
 
 
-_LONGEST_COOLDOWN_S = 120.0
-"""Upper bound of the cool-down in seconds; long enough for a full local window after an
-addition."""
-
-
 @dataclass(frozen=True, slots=True)
 class Service:
     """One served model, as its owner declares it. architecture: the model's architecture, with the
@@ -197,14 +192,6 @@ class Service:
         if policy.k_start <= 0.0:
             return 0.0
         return max(policy.k_start, min(1.0, start_s / self.scale_in_after_s))
-
-    @property
-    def cooldown_s(self) -> float:
-        """Cool-down: least time from an addition to a removal, in seconds. The demand after an
-        addition must be measured first. For models with a short `scale_in_after_s`, half of that is
-        enough.
-        """
-        return min(_LONGEST_COOLDOWN_S, self.scale_in_after_s / 2.0)
 
     @property
     def hugging_face_name(self) -> str:

@@ -36,13 +36,11 @@ class Dispersion:
 
     index: the point estimate. confirmed: the index to plan for: 1 if its lower confidence bound is
     at most 1, rising to `index` at a lower bound of 2.
-    suspected: `index` if Poisson arrivals would rarely have such an index, else 1; it needs less
-    evidence than `confirmed`. pairs: number of block pairs compared.
+    pairs: number of block pairs compared.
     """
 
     index: float = 1.0
     confirmed: float = 1.0
-    suspected: float = 1.0
     pairs: int = 0
 
 
@@ -62,14 +60,6 @@ def dispersion(blocks: Blocks) -> Dispersion:
         (_dispersion_at_lag(numbers, lag) for lag in _LAGS),
         key=lambda estimate: (estimate.confirmed, estimate.pairs),
     )
-
-
-@memoize(4096)
-def suspected_dispersion(blocks: Blocks, count: int) -> float:
-    """Suspected index of dispersion of the last `count` blocks, from which the error of their mean
-    follows. Steps of the rate count as burstiness too."""
-    numbers = _as_array(blocks[-count:])
-    return max(_dispersion_at_lag(numbers, lag).suspected for lag in _LAGS)
 
 
 def burst_req_per_s(blocks: Blocks, percentile: float, mean_req_per_s: float) -> float:
@@ -120,8 +110,7 @@ def _dispersion_at_lag(blocks: NDArray[np.int64], lag: int) -> Dispersion:
     error = math.sqrt(max(2.0 * index * index, spread) * overlap)
     low = max(0.0, index - _SIGMAS * error)
     weight = min(1.0, max(0.0, low - 1.0))
-    likely = index if index > 1.0 + _SIGMAS * math.sqrt(2.0 * overlap) else 1.0
-    return Dispersion(index, 1.0 + weight * max(0.0, index - 1.0), likely, pairs)
+    return Dispersion(index, 1.0 + weight * max(0.0, index - 1.0), pairs)
 
 
 @compiled

@@ -46,7 +46,6 @@ GUARD_TEXTS: Mapping[Code, Sentence] = {
     Code.LATENCY_RISING: "{names[0]} p95 is rising from {0:.0f} to {1:.0f} ms",
     Code.UNREAD: _unread,
     Code.NO_FULL_WINDOW: "no full window since the start",
-    Code.COOLDOWN: "cool-down: capacity was added {0:lasting} ago",
     Code.TOO_MANY_REVERSALS: "the fleet was scaled out and in too often in the last two hours",
     Code.LESS_CAPACITY: "capacity is {0:.0%} of the prediction",
     Code.START_TIMES: "instances start in {0:duration} instead of {1:duration}",

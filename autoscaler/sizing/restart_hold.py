@@ -6,8 +6,7 @@ mean, and remove capacity that its predecessor kept for a reason.
 from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.arrival_counts import BLOCK_S
-from autoscaler.sizing.scale_in import excess_blocks
+from autoscaler.sizing.scale_in import excess_duration_s
 from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
@@ -17,7 +16,7 @@ def propose(view: ModelView) -> TargetProposal | None:
     as an excess must last."""
     if not view.state.target.restart_hold:
         return None
-    waits_ms = excess_blocks(view) * BLOCK_S * 1000
-    if view.now_ms - view.started_ms >= waits_ms:
+    waits_s = excess_duration_s(view.service, view.policy)
+    if view.now_ms - view.started_ms >= 1000 * waits_s:
         return None
     return TargetProposal(view.planned_req_per_s, Reason(ReasonCode.INHERITED, view.service.model))

@@ -11,10 +11,8 @@ from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, since_first_arrival
 from autoscaler.estimate.change_point import current_rate
 from autoscaler.estimate.memoize import memoize
-from autoscaler.estimate.overdispersion import suspected_dispersion
 from autoscaler.estimate.poisson_tests import mean_bounds
 from autoscaler.estimate.windows import Stats
-from autoscaler.rollout.reversal_limit import Reversals, demand_returns, reversed_lately
 from autoscaler.sizing.burst_headroom import mean_and_burst
 from autoscaler.sizing.forecast_increase import expected_req_per_s
 from autoscaler.sizing.scale_in_conditions import LOWER_TARGET, failed_condition
@@ -31,11 +29,8 @@ _REVERSAL_SHARE, _NO_LIMIT_AFTER_S = 0.9, 3600.0
 this share of the planned capacity."""
 # Standard deviations between the measured rate and its upper bound.
 _TWO_SIDED_95 = 1.96
-_CLUMPED_LONGER = 2.0
-"""Bursty arrivals prolong the time for which an excess must last by at most this factor."""
 # Approximate standard deviations by which chance raises the maximum of several windows.
 _CHANCE = 1.0
-_BLOCKS_FOR_BURSTINESS = 27  # minimum of blocks for measuring burstiness
 
 
 def propose(view: ModelView) -> TargetProposal | None:
@@ -45,11 +40,10 @@ def propose(view: ModelView) -> TargetProposal | None:
         return None
     if failed_condition(view, LOWER_TARGET):
         return None
-    count = excess_blocks(view)
+    must_s = excess_duration_s(view.service, view.policy)
     covered_s, arrivals, highest = _counts_in(
-        view.demand.blocks, count, view.policy.local_window_s // BLOCK_S
+        view.demand.blocks, must_s // BLOCK_S, view.policy.local_window_s // BLOCK_S
     )
-    must_s = count * BLOCK_S
     if view.now_ms - view.started_ms < must_s * 1000 or covered_s < _COVERED * must_s:
         return None
     if not arrivals and not seen.arrivals and not expected_req_per_s(view):
@@ -83,33 +77,12 @@ def _no_requests(view: ModelView, for_s: float) -> Reason:
     return Reason(ReasonCode.IDLE, view.service.model, quantities=(for_s,))
 
 
-def excess_duration_s(service: Service, policy: Policy, turns: Reversals, now_ms: int) -> float:
-    """Seconds for which an excess must last. Normally `scale_in_after`, but at least the local
-    window; doubled for each recent return of demand after a scale-in. If a scale-in now would be
-    another reversal, the long window."""
+def excess_duration_s(service: Service, policy: Policy) -> int:
+    """Seconds for which an excess must last, in blocks of 10 s: `scale_in_after`, but at least the
+    local window, and at most the long window without its first, partly covered block."""
+    most = max(1, policy.global_window_s // BLOCK_S - 1)
     least_s = max(service.scale_in_after_s, policy.local_window_s)
-    if reversed_lately(turns, now_ms):
-        return max(least_s, policy.global_window_s)
-    return max(least_s, min(least_s * 2.0 ** demand_returns(turns, now_ms), policy.global_window_s))
-
-
-def excess_blocks(view: ModelView) -> int:
-    """The number of 10 s blocks for which an excess must last: `excess_duration_s`, or up to twice
-    as long if arrivals are bursty or too new to measure burstiness, because then a few minutes of
-    lower demand prove little. A time without any arrivals is not bursty. The result is at most the
-    long window without its first, partly covered block."""
-    must_s = excess_duration_s(
-        view.service, view.policy, view.state.hysteresis.reversals, view.now_ms
-    )
-    most = max(1, view.policy.global_window_s // BLOCK_S - 1)
-    least = min(round(must_s / BLOCK_S), most)
-    blocks = view.demand.blocks
-    if not any(arrivals for _, arrivals in blocks[-least:]):
-        return least
-    if len(since_first_arrival(blocks)) <= _BLOCKS_FOR_BURSTINESS:
-        return min(max(least, min(round(least * _CLUMPED_LONGER), _BLOCKS_FOR_BURSTINESS)), most)
-    clumped = suspected_dispersion(blocks, least)
-    return min(round(least * min(clumped, _CLUMPED_LONGER)), most)
+    return BLOCK_S * min(round(least_s / BLOCK_S), most)
 
 
 @memoize(4096)  # cached, because blocks change only every 10 s

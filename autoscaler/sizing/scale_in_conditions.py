@@ -23,12 +23,6 @@ def _frozen(view: ModelView) -> Iterator[Reason]:
         yield view.frozen
 
 
-def _recent_addition(view: ModelView) -> Iterator[Reason]:
-    since_s = view.state.hysteresis.since_addition_s(view.now_ms)
-    if since_s < view.service.cooldown_s:
-        yield Reason(ReasonCode.COOLDOWN, quantities=(since_s,))
-
-
 def _too_many_reversals(view: ModelView) -> Iterator[Reason]:
     turns, most_per_h = view.state.hysteresis.reversals, view.policy.reversals_per_h
     if not scale_in_within_limit(turns, view.now_ms, most_per_h):
@@ -70,7 +64,7 @@ def _drifting_predictions(view: ModelView) -> Iterator[Reason]:
 LOWER_TARGET = (_no_full_window, _stale_telemetry, _incomplete_telemetry)
 """Conditions of a lower target."""
 _LESS_CAPACITY = (*LOWER_TARGET, _slo_pressure, _drifting_predictions)
-REMOVAL = (_frozen, _recent_addition, _too_many_reversals, *_LESS_CAPACITY)
+REMOVAL = (_frozen, _too_many_reversals, *_LESS_CAPACITY)
 """Conditions of a removal: all of them."""
 EXCHANGE = (_frozen, *_LESS_CAPACITY)
 """Conditions of an exchange that loses a little capacity, which is no reversal."""

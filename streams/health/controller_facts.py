@@ -256,9 +256,6 @@ def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
         freeze = state.declared.controls.get(key)
         if freeze is not None:
             said.append(text(freeze))
-    left_s = service.cooldown_s - model.hysteresis.since_addition_s(now_ms)
-    if left_s > 0.0:
-        said.append(f"no scale-in for another {left_s:.0f} s, because capacity was just added")
     if not scale_in_within_limit(model.hysteresis.reversals, now_ms, policy.reversals_per_h):
         said.append("scale-in paused: scaled out and in too often in two hours")
     if model.estimate.no_data:
@@ -268,7 +265,7 @@ def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
     if suspect and service.mode is Mode.ACT:
         said.append(f"scale-in paused: for more than a day now, {', '.join(texts(suspect))}")
     if not said:
-        minutes = excess_duration_s(service, policy, model.hysteresis.reversals, now_ms) / 60.0
+        minutes = excess_duration_s(service, policy) / 60.0
         said.append(
             f"scale-in after {minutes:g} min of excess; at most "
             f"{service.max_disruption:.0%} of the capacity is replaced at the same time"

@@ -13,6 +13,7 @@ from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.model.tick_fleet import TickFleet, TickInputs
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
+from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.state.controller_state import ControllerState, Observation, Term
 from autoscaler.state.model_state import DemandEstimate, Hysteresis, ModelState, Target
 from autoscaler.state.model_view import ModelView
@@ -33,7 +34,7 @@ VIEW = ModelView(
     ModelState(
         DemandEstimate(Lengths(100, 100)),
         target=Target(req_per_s=1.0),
-        hysteresis=Hysteresis(last_out_ms=NOW - 10_000),
+        hysteresis=Hysteresis(Reversals("out", (NOW - 10_000,) * 9)),
     ),
     SEEN,
     raw_req_per_s=8.0,
@@ -50,10 +51,10 @@ def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> tuple[ReasonCode
     return codes_of([kept]) if kept is not None else ()
 
 
-def test_an_exchange_of_equal_capacity_does_not_wait_for_the_cool_down() -> None:
+def test_an_exchange_of_equal_capacity_is_no_reversal() -> None:
     assert why(adds=1, removes=4) == ()  # 3.9 replaces 4.0 of 8.0 req/s: 1% less
-    assert ReasonCode.COOLDOWN in why(adds=1, removes=6)
-    assert ReasonCode.COOLDOWN in why(adds=0, removes=1)
+    assert ReasonCode.TOO_MANY_REVERSALS in why(adds=1, removes=6)
+    assert ReasonCode.TOO_MANY_REVERSALS in why(adds=0, removes=1)
 
 
 def test_an_exchange_that_loses_capacity_needs_the_evidence_of_a_removal() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.estimate.arrival_counts import Blocks
-from autoscaler.estimate.overdispersion import POISSON, dispersion, suspected_dispersion
+from autoscaler.estimate.overdispersion import POISSON, dispersion
 
 
 def blocks_of(counts: np.ndarray) -> Blocks:
@@ -69,20 +69,3 @@ def test_partial_blocks_are_weighted_by_their_observed_time() -> None:
     blocks = tuple((int(s), int(rng.poisson(5.0 * s))) for s in covered)
     assert dispersion(blocks).confirmed == 1.0
     assert 0.5 < dispersion(blocks).index < 1.5
-
-
-@pytest.mark.parametrize("cv", [3.0, 4.0])
-def test_five_minutes_show_that_arrivals_are_clustered_but_not_the_value(cv: float) -> None:
-    """30 blocks are too few for a value, but enough to suspect that arrivals are not Poisson."""
-    found = [blocks_of(gamma_counts(5.0, cv, 30, seed)) for seed in range(20)]
-    assert sum(suspected_dispersion(blocks, 30) > 2.0 for blocks in found) >= 18
-    assert np.mean([dispersion(blocks).confirmed for blocks in found]) < 2.0
-
-
-@pytest.mark.parametrize("rate", [0.5, 5.0, 200.0])
-def test_five_minutes_of_poisson_arrivals_rarely_look_clustered(rate: float) -> None:
-    """At most one draw in fifty does. Blocks before the last 30 do not count."""
-    draws = [np.random.default_rng(seed).poisson(rate * 10, 40) for seed in range(300)]
-    steps = [np.concatenate((9 * counts[:10], counts[10:])) for counts in draws]
-    looked = [suspected_dispersion(blocks_of(counts), 30) for counts in steps]
-    assert sum(value > 1.0 for value in looked) <= 6

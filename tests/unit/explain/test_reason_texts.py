@@ -114,8 +114,8 @@ def test_a_text_fits_its_record_and_repeats_no_reason() -> None:
 
 def test_reasons_that_differ_only_in_figures_or_quotes_are_of_one_kind() -> None:
     """A decision with a reason of the same kind is not stated again."""
-    soon = Reason(ReasonCode.COOLDOWN, quantities=(10.0,))
-    later = Reason(ReasonCode.COOLDOWN, quantities=(70.0,), quoted="x")
+    soon = Reason(ReasonCode.SERVING_IN, quantities=(10.0,))
+    later = Reason(ReasonCode.SERVING_IN, quantities=(70.0,), quoted="x")
     first, second = (Reason(ReasonCode.LEFT_OUT, "chat", because=(one,)) for one in (soon, later))
     assert first != second
     assert first.kind == second.kind

@@ -7,8 +7,6 @@ import pytest
 from autoscaler.rollout.reversal_limit import (
     Reversals,
     after_move,
-    demand_returns,
-    reversed_lately,
     scale_in_within_limit,
 )
 
@@ -32,18 +30,3 @@ def test_a_scale_in_needs_room_for_two_reversals(most: int) -> None:
     assert scale_in_within_limit(
         Reversals("in", (1,) * 2 * most), 1000, most
     )  # a second scale-in is no reversal
-
-
-def test_only_a_further_reversal_needs_longer_evidence() -> None:
-    assert not reversed_lately(Reversals("out"), 1000)  # the first scale-out
-    assert not reversed_lately(Reversals("in", (1,)), 1000)  # another scale-in
-    assert reversed_lately(Reversals("out", (1, 2)), 1000)
-    assert not reversed_lately(Reversals("out", (1, 2)), 7_200_002)
-
-
-def test_every_second_reversal_is_a_return_of_demand() -> None:
-    """After out, in, out, in demand has returned once. Two hours later no return counts."""
-    turns = Reversals()
-    for k, move in enumerate(("out", "in", "out", "in")):
-        turns = after_move(turns, move, k * 1000)
-    assert [demand_returns(turns, now_ms) for now_ms in (4000, 7_202_500)] == [1, 0]
