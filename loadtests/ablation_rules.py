@@ -93,7 +93,7 @@ def _rule(name: str, group: str, without: Function, *targets: str) -> Rule:
 
 
 _SCALE_IN = "autoscaler.sizing.scale_in"
-_CONDITIONS = "autoscaler.sizing.scale_in_conditions"
+_CHECKS = "autoscaler.sizing.scale_in_conditions"
 _REQUEST = "autoscaler.replan.plan_request"
 
 RULES: tuple[Rule, ...] = (
@@ -137,11 +137,9 @@ RULES: tuple[Rule, ...] = (
         "the highest span, not the mean", "scale-in", _constant(0.0), f"{_SCALE_IN}:_highest_rate"
     ),
     _rule("not below the forecast", "scale-in", _constant(0.0), f"{_SCALE_IN}:expected_req_per_s"),
-    _rule("not while SLOs are missed", "scale-in", _constant(None), f"{_CONDITIONS}:slo_pressure"),
-    _rule(
-        "limit of reversals", "scale-in", _constant(True), f"{_CONDITIONS}:scale_in_within_limit"
-    ),
-    _rule("not while predictions drift", "scale-in", _constant(()), f"{_CONDITIONS}:drift_veto"),
+    _rule("not while SLOs are missed", "scale-in", _constant(None), f"{_CHECKS}:slo_pressure"),
+    _rule("limit of reversals", "scale-in", _constant(True), f"{_CHECKS}:scale_in_within_limit"),
+    _rule("not while predictions drift", "scale-in", _constant(()), f"{_CHECKS}:drift_veto"),
     _rule("plans keep what may not leave", "plan", _constant(()), f"{_REQUEST}:_keeps"),
     _rule("young instances stay", "plan", _constant(()), f"{_REQUEST}:_settling"),
     _rule(
