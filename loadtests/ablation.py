@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default=",".join(rule.name for rule in RULES), metavar="RULE,...")
     parser.add_argument("--on", default=",".join(one.name for one in TRACES), metavar="TRACE,...")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "rules.md")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "rules.md")
     args = parser.parse_args(argv)
     args.work.mkdir(parents=True, exist_ok=True)
     wanted = args.only.split(",")

@@ -134,7 +134,10 @@ RULES: tuple[Rule, ...] = (
         "autoscaler.model.update:arrival_cv",
     ),
     _rule(
-        "the highest span, not the mean", "scale-in", _constant(0.0), f"{_SCALE_IN}:_highest_rate"
+        "the highest span instead of the mean",
+        "scale-in",
+        _constant(0.0),
+        f"{_SCALE_IN}:_highest_rate",
     ),
     _rule("not below the forecast", "scale-in", _constant(0.0), f"{_SCALE_IN}:expected_req_per_s"),
     _rule("not while SLOs are missed", "scale-in", _constant(None), f"{_CHECKS}:slo_pressure"),

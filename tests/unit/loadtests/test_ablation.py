@@ -22,7 +22,7 @@ def test_a_rule_without_effect_is_not_named() -> None:
         assert rules.scale_in._highest_rate((), 12) == 0.0
         assert seen == set()
         assert rules.scale_in._highest_rate(((10, 900),) * 12, 12) > 0.0
-    assert seen == {"the highest span, not the mean"}
+    assert seen == {"the highest span instead of the mean"}
 
 
 def test_a_removal_costs_if_it_exceeds_the_difference_between_seeds() -> None:
