@@ -76,7 +76,7 @@ def answer_request(
             request, resolved.cluster.routes, resolved.demands, solve, options
         )
         made = thresholds.made
-        if made is None or request.scale_in_locked:
+        if made is None or request.keeps_instances:
             whole = solve(request, thresholds.demands, options)
             # The choice of thresholds may have used all of the time.
             made = whole if made is None or whole.plan.status is not PlanStatus.FAILED else made

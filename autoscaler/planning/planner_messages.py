@@ -119,6 +119,11 @@ class PlanRequest:
     groups: tuple[RunningGroup, ...] = ()
     settling: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def keeps_instances(self) -> bool:
+        """Whether some instances stay for reasons other than demand and constraints."""
+        return bool(self.scale_in_locked or self.settling)
+
     def __post_init__(self) -> None:
         models = [demand.model for demand in self.demands]
         for model in self.scope:

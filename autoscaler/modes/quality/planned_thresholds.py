@@ -55,7 +55,7 @@ def plan_thresholds(
     splits = []
     made: RollablePlan | None = None
     for left, (route, ask) in zip(range(len(asked), 0, -1), asked, strict=True):
-        own = options.within(1.0 / (left + bool(request.scale_in_locked)))
+        own = options.within(1.0 / (left + request.keeps_instances))
         chosen, (demands, made) = _plan_route(route, ask, request, demands, solve, own)
         splits.append(chosen)
     return PlannedThresholds(tuple(splits), demands, made)
@@ -87,7 +87,7 @@ def _plan_route(
     expensive than they are. The prices of splits ignore the scale-in lock: under it, the present
     capacity is paid for in any case, and better answers would seem free.
     """
-    request = replace(request, scale_in_locked=())
+    request = replace(request, scale_in_locked=(), settling=())
 
     def price(
         split: Split, left: int

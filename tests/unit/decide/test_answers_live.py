@@ -10,6 +10,8 @@ from itertools import pairwise
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason, codes_of
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, no_plan_answer
+from autoscaler.rollout.reversal_limit import Reversals
+from autoscaler.state.model_state import Hysteresis
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import Planner, combo, combos, pool, service, simple
 from tests.unit.decide.decide_world import T0, World, world
@@ -219,9 +221,9 @@ def test_an_slo_that_no_combo_meets_is_stated_every_ten_minutes() -> None:
     assert fine.of_kind("infeasible") == []
 
 
-def test_a_maximum_lowered_during_a_cool_down_adds_no_instance_and_holds_after_it() -> None:
-    """Six instances run and two are enough. During the cool-down of an addition the maximum drops
-    to three. One large node could replace all six, but demand does not need it.
+def test_a_maximum_lowered_while_scale_in_is_paused_adds_no_instance() -> None:
+    """Six instances run, two are enough. The maximum drops to three 20 s before earlier reversals
+    no longer count. One large node could replace all six, but demand does not need it.
     """
     small, large = pool("small", per_node=1, usd=2.0), pool("large", per_node=1, usd=12.0)
     catalogue = {
@@ -235,7 +237,7 @@ def test_a_maximum_lowered_during_a_cool_down_adds_no_instance_and_holds_after_i
     w.cluster = replace(w.cluster, services=(limited,))
     chat = replace(
         w.state.models["chat"],
-        hysteresis=replace(w.state.models["chat"].hysteresis, last_out_ms=w.now_ms - 20_000),
+        hysteresis=Hysteresis(Reversals("out", (w.now_ms - 7_180_000,) * 9)),
     )
     w.state = replace(w.state, models={"chat": chat})
     w.run(600)

@@ -84,25 +84,6 @@ def test_a_surge_cancels_pending_removals() -> None:
     assert names <= kept and w.of_kind("scale_out")[-1].at_ms > T0 + 700_000
 
 
-def test_an_added_instance_is_not_removed_within_the_cool_down() -> None:
-    """A lost node returns after its replacement started, so one of the two is surplus. Both stay
-    for two minutes.
-    """
-    w = world(5.0, pools=(SMALL,)).run(200)
-    (lost,) = w.rented(SMALL.id)
-    w.cut.add(lost)
-    w.run(62)
-    added = w.now_ms
-    assert w.of_kind("replace")
-    w.cut.clear()
-    while not w.of_kind("scale_in"):
-        w.run(1)
-        assert w.t_s < 900
-    assert w.now_ms - added >= 120_000
-    w.run(30)
-    assert w.assigned_count("chat") == 1
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_load_at_three_quarters_of_the_plan_adds_no_instance(seed: int) -> None:
     """An hour of Poisson arrivals for each seed. At most one spare instance is exchanged."""

@@ -232,7 +232,7 @@ def test_additions_lead_to_a_full_plan_and_its_own_exchange_to_none() -> None:
         catalogue=BOTH,
         availability={NEAR.id: Availability(NEAR.id, 0, 0)},
     )
-    w.run(500)
+    w.run(1400)  # so long that no instance is new
     w.availability[NEAR.id] = Availability(NEAR.id, 8, w.now_ms)
     w.run(60)
     assert len(w.rented(NEAR.id)) == 4  # all nodes are exchanged

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autoscaler.simulation.policies.registry import VARIANTS
-from loadtests.scorecard import _report, _source, _traces, main
+from loadtests.scorecard import _report, _traces, main, source_of
 from loadtests.scorecard_page import write
 from loadtests.scorecard_scenarios import SCENARIOS
 from streams.tools.replay.traces import load_trace
@@ -62,7 +62,7 @@ def test_every_exception_is_listed_with_its_cause(tmp_path: Path) -> None:
 def test_traces_are_reproducible_and_tuning_uses_other_traces(tmp_path: Path) -> None:
     found = []
     scenario = next(s for s in SCENARIOS if s.name == "steps")
-    source = _source(scenario, None)
+    source = source_of(scenario, None)
     assert source is not None
     for folder in (tmp_path / "x", tmp_path / "y"):
         folder.mkdir()
@@ -81,7 +81,7 @@ def test_the_mix_of_lengths_swings_at_a_constant_rate(tmp_path: Path) -> None:
     does the same.
     """
     scenario = next(s for s in SCENARIOS if s.name == "mix")
-    source = _source(scenario, None)
+    source = source_of(scenario, None)
     assert source is not None
     (judged,), other = _traces(scenario, source, tmp_path, 0.4, 1)
     for path in (judged, other):

@@ -78,7 +78,7 @@ def test_the_controller_scales_a_flow_as_it_scales_requests() -> None:
 
 
 def test_a_falling_flow_is_scaled_in_like_requests() -> None:
-    steps = [Step(0.0, 8.0), Step(300.0, 1.0)]
+    steps = [Step(0.0, 24.0), Step(300.0, 1.0)]
     falling = poisson(MODEL, steps, 1500.0, DRAW, np.random.default_rng(1))
     declared = cluster(nodes=8)
     short = replace(declared.services[0], scale_in_after_s=120.0)
