@@ -19,9 +19,9 @@ from deploy.written_files import write_or_check  # noqa: E402
 
 _HEAD = """# Reason codes
 
-Every decision record has `codes`: the reason codes of the decision, and then those of the reasons
-behind them. `reason` is the same as a sentence for people. Programs should read the codes, because
-a code keeps its meaning and a sentence may change. Later versions may add codes.
+Every decision record has `codes`: first the reason codes of the decision, then those of the reasons
+behind it. The field `reason` says the same in a sentence for people. Programs should read the
+codes, because a code keeps its meaning and a sentence may change. Later versions may add codes.
 
 The codes are in the topic `decisions`, in `shoal explain --json` and `/v1/explain`, and in
 `binding` and `broken_promises` of `shoal plan --json`.

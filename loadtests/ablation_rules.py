@@ -143,7 +143,7 @@ RULES: tuple[Rule, ...] = (
     _rule("not while SLOs are missed", "scale-in", _constant(None), f"{_CHECKS}:slo_pressure"),
     _rule("limit of reversals", "scale-in", _constant(True), f"{_CHECKS}:scale_in_within_limit"),
     _rule("not while predictions drift", "scale-in", _constant(()), f"{_CHECKS}:drift_veto"),
-    _rule("plans keep what may not leave", "plan", _constant(()), f"{_REQUEST}:_keeps"),
+    _rule("plans keep capacity that may not leave", "plan", _constant(()), f"{_REQUEST}:_keeps"),
     _rule("young instances stay", "plan", _constant(()), f"{_REQUEST}:_settling"),
     _rule(
         "best fleet instead of additions only",

@@ -147,8 +147,9 @@ def _head(share: float, commits: Mapping[str, str]) -> str:
         "cheapest value that reached 95%. For a generated trace, the other trace has another seed. "
         "For a recorded one, it has the same lengths and mean rate, with even arrivals. It is "
         f"{_TUNE:.0%} as long, but at least {_TUNE_S / 60:.0f} min.",
-        "- **Draws**: figures of a generated trace are means over its draws. The range in brackets "
-        "is from the least to the greatest (of more than 20 draws, the middle 90%).",
+        "- **Draws**: figures of a generated trace are means over its draws. Brackets show "
+        "the range of the draws: from the smallest to the largest value, or the middle 90% if "
+        "there are more than 20 draws.",
         "- **Cost** includes 4 minutes before the first request, in which every fleet starts.",
         f"- **Runs** until {datetime.now(UTC).date().isoformat()}: {runs}.",
     ]

@@ -164,8 +164,9 @@ class Status:
     reclaimed (spot), 0 = no notice. faults: Faults of the node that do not stop serving, as text.
     load_feed: Address at which the executor publishes the load of its engines, "" = none. address:
     Host of all endpoints of the node, "" from an older executor. addresses: Further hosts of
-    endpoints, if each instance has its own (pods). launch_basis: Changes if the settings change on
-    which launches on this node depend, so that a failed launch may now succeed; "" = unknown.
+    endpoints, if each instance has its own (pods). launch_basis: Derived from the settings on
+    which launches on this node depend, "" = unknown. If it changes, a failed launch may now
+    succeed.
     """
 
     node: str

@@ -35,7 +35,10 @@ class GatewayMetrics:
             "adapter",
         )
         self.adapters_not_loaded = counter(
-            "adapters_not_loaded", "Attempts at instances that lack the adapter", "model", "adapter"
+            "adapters_not_loaded",
+            "Attempts that failed because the instance lacks the adapter",
+            "model",
+            "adapter",
         )
         self.retries = counter("retries", "Requests sent to another instance", "model")
         self.recomputed = counter(

@@ -136,7 +136,7 @@ def add_parser(subparsers: Any) -> None:
         "--demand",
         default="telemetry",
         choices=["telemetry", "merged"],
-        help="read every gateway's telemetry, or what `shoal windows` workers merged of it",
+        help="read the telemetry of every gateway, or the records merged by `shoal windows`",
     )
     controller.set_defaults(run=run_controller)
     windows = subparsers.add_parser("windows", help="a worker that merges telemetry")

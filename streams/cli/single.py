@@ -33,14 +33,14 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "single",
         help="broker, controller, gateway and executor as one process tree, without Kafka",
-        description="Starts the embedded broker and the parts whose options are given. Its data "
-        "is lost at the end. If a part ends, all end, with exit code 1.",
+        description="Starts the embedded broker and the parts whose options are given. If one part "
+        "ends, all parts end, with exit code 1. The broker then loses its data.",
     )
     parser.add_argument("--config", required=True, metavar="FILE", help="the shoal.yaml")
     for part in PARTS:
         parser.add_argument(
             f"--{part}", metavar="OPTIONS",
-            help=f"start `shoal {part}` with these options, in quotes; '' for none of its own",
+            help=f"start `shoal {part}` with these options, in quotes; '' starts it without any",
         )  # fmt: skip
     parser.add_argument(
         "--grace-s", type=float, default=150.0, metavar="S",

@@ -102,7 +102,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         "--demand",
         default="telemetry",
         choices=["telemetry", "merged"],
-        help="read every gateway's telemetry, or what `shoal windows` workers merged of it",
+        help="read the telemetry of every gateway, or the records merged by `shoal windows`",
     )
     add_operator_options(parser)
     parser.add_argument(

@@ -74,7 +74,7 @@ SCALE_IN_AFTER = Key(
 MAX_DISRUPTION = Key(
     "max_disruption",
     units.share,
-    "Share of the ready capacity that may leave at the same time. One combo always may.",
+    "Share of the ready capacity that may leave at the same time. One combo may always leave.",
     "10%",
 )
 MAX_LEN = Key(

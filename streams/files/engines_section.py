@@ -61,7 +61,9 @@ ARGS = Key(
     "Arguments of the engine. Plans count those that change memory, such as --quantization.",
     otherwise="none",
 )
-MAX_NUM_SEQS = Key("max_num_seqs", units.count(1, 4096), "Most requests in one batch.", "256")
+MAX_NUM_SEQS = Key(
+    "max_num_seqs", units.count(1, 4096), "Maximum number of requests in a batch.", "256"
+)
 PIPELINES = Key(
     "pipelines",
     units.word("none", "same-slice", "same-size", "any"),

@@ -22,7 +22,7 @@ MIN = Key(
     "Least number of combos. 0 lets an idle model go to zero.",
     "1",
 )
-MAX = Key("max", units.count(1, 100_000), "Most combos.", otherwise="no limit")
+MAX = Key("max", units.count(1, 100_000), "Maximum number of combos.", otherwise="no limit")
 REGIONS = Key(
     "regions",
     units.list_of(units.text, "[us-east]"),

@@ -122,7 +122,7 @@ POLICY = Group(
         "min_samples": "remove it, or write sensitivity: low, normal or high",
         "surge_window": "remove it; the shortest window is 10s",
         "global_window": "write long_window",
-        "cooldown": "remove it; it follows from scale_in_after",
+        "cooldown": "remove it; scale_in_after replaces it",
         "k_start": "write transition_cost: off, normal or high",
         "k_load": "write transition_cost: off, normal or high",
         "k_switch": "write transition_cost, or role_switch: false",

@@ -45,10 +45,10 @@ NODES = Key(
 MAX = Key(
     "max",
     _NODES,
-    "Most rented nodes, on-demand and spot together.",
+    "Maximum number of rented nodes, on-demand and spot together.",
     otherwise="required if rented",
 )
-MAX_SPOT = Key("max_spot", _NODES, "Most spot nodes among them.", otherwise="`max`")
+MAX_SPOT = Key("max_spot", _NODES, "Maximum number of spot nodes among them.", otherwise="`max`")
 PRICE = Key(
     "price", _PRICE, "On-demand price in USD per node and hour.", otherwise="no on-demand nodes"
 )

@@ -120,7 +120,7 @@ FOR = Key(
 FACTOR = Key(
     "factor",
     units.number(0.0, MOST_FACTOR),
-    "`demand`: the trace's requests are multiplied by it.",
+    "`demand`: factor by which the number of requests is multiplied.",
     otherwise="required by `demand`",
 )
 MODEL = Key("model", units.text, "`demand`: the model.", otherwise="all models")
