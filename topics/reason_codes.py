@@ -112,7 +112,7 @@ class ReasonCode(StrEnum):
     PAUSED = "paused", "An operator paused a model or the fleet."
     FROZEN = "frozen", "An operator froze removals of a model or the fleet."
     UNFROZEN = "unfrozen", "A freeze by an operator ended."
-    RELEASED = "released", "An operator released a model from Shoal."
+    RELEASED = "released", "An operator told Shoal to leave a model's instances alone."
     FREEZE = "freeze", "A freeze window is in force."
     FREEZE_BEGAN = "freeze_began", "A freeze window began."
     SCHEDULED_FLOOR = "scheduled_floor", "A scheduled floor is in force."
@@ -235,7 +235,7 @@ class ReasonCode(StrEnum):
     SOLVER_GARBLED = "solver_garbled", "The solver's answer is invalid."
     SOLVER_ERROR = "solver_error", "An error ended the search for a plan."
     SOLVER_AWAY = "solver_away", "A simulation has no solver."
-    SUPERSEDED = "superseded", "A newer request superseded the request."
+    SUPERSEDED = "superseded", "A newer request for a plan replaced this one."
     REQUEST_REFUSED = "request_refused", "The planner could not use the request."
     NO_PLAN = "no_plan", "There is no plan."
 

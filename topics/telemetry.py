@@ -67,7 +67,7 @@ class Telemetry:
     n}}. leaving: Whether this is the last record of the gateway, which then stops.
     route_generation: Generation of the routes that the gateway applies.
 
-    On the wire all sketches share the field `cells`.
+    In the encoded record, the one field `cells` holds all sketches.
     """
 
     model: str

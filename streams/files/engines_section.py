@@ -67,7 +67,8 @@ MAX_NUM_SEQS = Key(
 PIPELINES = Key(
     "pipelines",
     units.word("none", "same-slice", "same-size", "any"),
-    "Which nodes one instance may span: equal slices, equally many GPUs, or any (simulated only).",
+    "Nodes that one instance may span: nodes with equal slices (`same-slice`), with equally many "
+    "GPUs (`same-size`), or any nodes (only simulated engines).",
     "none",
     advanced=True,
 )

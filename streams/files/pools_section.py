@@ -76,7 +76,8 @@ WITHIN = Key(
 BETWEEN = Key(
     "between",
     units.bandwidth_gb_s,
-    "Bandwidth per direction between nodes. Separate prefill and decode instances need enough.",
+    "Bandwidth per direction between nodes. Prefill and decode on separate nodes need enough to "
+    "transfer the KV cache.",
     otherwise="200Gbit/s, and plans that depend on it say so",
 )
 NETWORK = Group("Bandwidths of the nodes.", (WITHIN, BETWEEN))

@@ -52,8 +52,8 @@ MEASUREMENTS = Key(
 SERVING_PODS = Key(
     "serving_pods",
     url,
-    "Address of `/serving` of `shoal kubernetes serving --serve`, which counts the servers of "
-    "`unmanaged`.",
+    "URL of the path `/serving` of `shoal kubernetes serving --serve`. That process counts the "
+    "servers of `unmanaged`.",
     otherwise="counted through Prometheus",
 )
 SHOAL_YAML = Group(
