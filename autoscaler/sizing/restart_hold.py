@@ -16,7 +16,8 @@ def propose(view: ModelView) -> TargetProposal | None:
     as an excess must last."""
     if not view.state.target.restart_hold:
         return None
-    waits_s = excess_duration_s(view.service, view.policy)
+    turns = view.state.hysteresis.reversals
+    waits_s = excess_duration_s(view.service, view.policy, turns, view.now_ms)
     if view.now_ms - view.started_ms >= 1000 * waits_s:
         return None
     return TargetProposal(view.planned_req_per_s, Reason(ReasonCode.INHERITED, view.service.model))

@@ -13,6 +13,7 @@ from autoscaler.estimate.change_point import current_rate
 from autoscaler.estimate.memoize import memoize
 from autoscaler.estimate.poisson_tests import mean_bounds
 from autoscaler.estimate.windows import Stats
+from autoscaler.rollout.reversal_limit import Reversals, reversed_lately
 from autoscaler.sizing.burst_headroom import mean_and_burst
 from autoscaler.sizing.forecast_increase import expected_req_per_s
 from autoscaler.sizing.scale_in_conditions import LOWER_TARGET, failed_condition
@@ -40,7 +41,8 @@ def propose(view: ModelView) -> TargetProposal | None:
         return None
     if failed_condition(view, LOWER_TARGET):
         return None
-    must_s = excess_duration_s(view.service, view.policy)
+    turns = view.state.hysteresis.reversals
+    must_s = excess_duration_s(view.service, view.policy, turns, view.now_ms)
     covered_s, arrivals, highest = _counts_in(
         view.demand.blocks, must_s // BLOCK_S, view.policy.local_window_s // BLOCK_S
     )
@@ -77,11 +79,14 @@ def _no_requests(view: ModelView, for_s: float) -> Reason:
     return Reason(ReasonCode.IDLE, view.service.model, quantities=(for_s,))
 
 
-def excess_duration_s(service: Service, policy: Policy) -> int:
+def excess_duration_s(service: Service, policy: Policy, turns: Reversals, now_ms: int) -> int:
     """Seconds for which an excess must last, in blocks of 10 s: `scale_in_after`, but at least the
-    local window, and at most the long window without its first, partly covered block."""
+    local window. At most, and if a scale-in now would be another reversal, the long window without
+    its first, partly covered block."""
     most = max(1, policy.global_window_s // BLOCK_S - 1)
     least_s = max(service.scale_in_after_s, policy.local_window_s)
+    if reversed_lately(turns, now_ms):
+        return BLOCK_S * most
     return BLOCK_S * min(round(least_s / BLOCK_S), most)
 
 

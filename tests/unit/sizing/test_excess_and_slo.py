@@ -276,3 +276,23 @@ def test_a_long_window_is_enough_evidence_for_a_step_at_a_low_rate() -> None:
     for long, derate in ((few, 0.8), (many, 0.8 * 1.03)):
         seen = view(ModelDemand(local=few, long=long), planned=0.12, state=state)
         assert capacity_derating.update_derating(seen).capacity.derate == pytest.approx(derate)
+
+
+def test_after_a_return_of_demand_the_whole_long_window_must_show_excess() -> None:
+    """A rate of 8 req/s a quarter of an hour ago keeps the target only after a reversal."""
+    seen = view(steady(*[3.0] * 5, 8.0, *[3.0] * 8, 3.0), planned=8.0)
+    assert scale_in.propose(seen) is not None
+    again = replace(
+        seen,
+        state=replace(
+            seen.state,
+            hysteresis=replace(
+                seen.state.hysteresis, reversals=Reversals("out", (T0 - 3_600_000,))
+            ),
+        ),
+    )
+    found = scale_in.propose(again)
+    assert found is None or found.req_per_s > 7.5
+    low = replace(again, demand=steady(*[3.0] * 15))
+    lower = scale_in.propose(low)
+    assert lower is not None and lower.req_per_s < 3.3
