@@ -37,8 +37,8 @@ _NO_CAUSE = "all models planned together would have cost as much"
 class Chapter:
     """An event of the scenario, and the decisions that followed it before the next event.
 
-    at_ms: domain time. what: what happened. then: the decisions as text
-    with their times, in order.
+    at_ms: domain time. what: what happened. then: the decisions as text with their times since the
+    start of the run, in order.
     """
 
     at_ms: int
@@ -46,8 +46,9 @@ class Chapter:
     then: tuple[str, ...]
 
 
-def chapters(story: Iterable[Event]) -> list[Chapter]:
-    """The chapters of the log. Events of the same second are one chapter."""
+def chapters(story: Iterable[Event], began_ms: int = 0) -> list[Chapter]:
+    """The chapters of the log. Events of the same second are one chapter. began_ms: domain time of
+    the start of the run."""
     found: list[tuple[int, list[str], list[str]]] = []
     for event in sorted(story, key=lambda one: one.at_ms):
         if event.scripted:
@@ -56,7 +57,7 @@ def chapters(story: Iterable[Event]) -> list[Chapter]:
             else:
                 found.append((event.at_ms, [event.text], []))
         elif event.decision and found and event.at_ms - found[-1][0] < _FOLLOWS_MS:
-            found[-1][2].append(f"{clock(event.at_ms)} {event.text}")
+            found[-1][2].append(f"{clock(event.at_ms - began_ms)} {event.text}")
     return [Chapter(at_ms, "; ".join(what), tuple(then)) for at_ms, what, then in found]
 
 

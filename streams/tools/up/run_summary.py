@@ -76,7 +76,7 @@ def summarize(
         "spot_saving_usd": round(picture.spot_saving_usd(now_ms), 4),
         "story": [
             {"at_s": (one.at_ms - began_ms) / 1000.0, "what": one.what, "then": list(one.then)}
-            for one in chapters(picture.story)
+            for one in chapters(picture.story, began_ms)
         ],
         "ways": [
             {

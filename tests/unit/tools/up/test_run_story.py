@@ -47,6 +47,10 @@ def test_decisions_follow_the_last_event_before_them() -> None:
         Chapter(60_000, "a price rises", ("+01:01 replan",)),
         Chapter(100_000, "a node is reclaimed; another one too", ("+01:41 replace",)),
     ]
+    assert [then for one in chapters(story, 30_000) for then in one.then] == [
+        "+00:31 replan",
+        "+01:11 replace",
+    ]
 
 
 def test_the_story_names_the_rest_and_events_without_a_decision() -> None:
