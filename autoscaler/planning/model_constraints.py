@@ -197,7 +197,7 @@ def add_settling_rows(
     builder: ArrayBuilder[ColumnKey], rows: Rows, problem: PlanningProblem, level: int
 ) -> None:
     """Add a row per running combo of which some instances settle. They stay, switch roles, or leave
-    at a price (`add_leaving`)."""
+    at a price (`Settling`)."""
     if problem.additions_only:
         return
     for combo_id, settling in sorted(problem.settling.items()):

@@ -71,8 +71,7 @@ class RolloutMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """Instances of a running combo that started recently. leave_usd_per_h: penalty of a plan for
-    each that leaves."""
+    """Instances of a running combo that started recently, and the penalty for each that leaves."""
 
     count: int
     leave_usd_per_h: float
