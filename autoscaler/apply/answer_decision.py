@@ -30,9 +30,6 @@ def change_reasons(
 ) -> tuple[Reason, ...]:
     """The reasons of the change, its cost, and when and how the change takes effect."""
     why = plan_reasons(asked, fleet.views[service.model], decision_kind(asked, state, done))
-    if done.started and not done.change:
-        pools = tuple(sorted({p.pool for group in done.going for p in group.placed}))
-        why = (Reason(ReasonCode.MOVED_TOGETHER, service.model, pools),)
     parts = [*why, Reason(ReasonCode.COST, quantities=(done.delta_usd_per_h,))]
     if done.started:
         slowest_s = max(fleet.combos[g.combo_id].start_s for g in done.started)

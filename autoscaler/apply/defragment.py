@@ -1,78 +1,108 @@
-"""Moves a group to nodes that other groups use, so that its own node can be released. This is
-needed because a plan assumes that groups are packed tightly, but the real placement depends on the
-nodes that were free at each start and on later removals. At most one group per model moves; the
+"""Moves groups to nodes that other groups use, so that their own node can be released.
+
+A plan assumes that groups are packed tightly, but the real placement depends on the nodes that were
+free at each start and on later removals. Each new group serves before the old one leaves, so the
 total capacity stays the same.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from autoscaler.apply.model_change import AppliedChange
-from autoscaler.domain.cluster import Market, Service
-from autoscaler.model.tick_fleet import TickFleet
+from autoscaler.apply.decision import decision_about
+from autoscaler.apply.fleet_changes import FleetChanges
+from autoscaler.domain.cluster import Market, Mode, Pool
+from autoscaler.domain.reason import Reason
 from autoscaler.rollout.diff import FreeCapacity, start
 from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.rollout.waves import retire
-from autoscaler.state.model_state import ModelState
+from autoscaler.sizing.prediction_drift import expected_s
+from topics.reason_codes import ReasonCode
 
 
-def defragment(
-    service: Service,
-    counting: Iterable[ServingGroup],
-    groups: Mapping[str, ServingGroup],
-    site: FreeCapacity,
-    state: ModelState,
-    fleet: TickFleet,
-) -> AppliedChange | None:
-    """The move that frees the most expensive node; None if no group of the model fits on other
-    nodes on the bill. counting: the model's groups that count as capacity; groups: all groups of
-    all models.
-    """
-    if fleet.views[service.model].frozen is not None:
-        return None
-    tenants = Counter(node for group in groups.values() for node in _nodes(group))
-    best: tuple[float, ServingGroup, ServingGroup, FreeCapacity] | None = None
-    for group in counting:
-        usd_per_h = _freed_usd_per_h(group, tenants, fleet)
-        if usd_per_h <= 0.0 or (best is not None and usd_per_h <= best[0]):
+def defragment(changes: FleetChanges, scope: Collection[str]) -> None:
+    """Empty rented nodes, expensive pools first, if all their groups fit on other nodes on the
+    bill. Only groups of the models in `scope` move."""
+    fleet = changes.fleet
+    acting = {s.model for s in fleet.cluster.services if s.managed and s.mode is Mode.ACT}
+    models = {m for m in acting.intersection(scope) if fleet.views[m].frozen is None}
+
+    def may_move(group: ServingGroup) -> bool:
+        view = fleet.sight.views.get(group.name)  # a group without a view was just placed
+        return (
+            group.model in models
+            and group.switch is None
+            and view is not None
+            and view.all_ready
+            and fleet.sight.counts(group)
+            and group.combo_id in fleet.combos
+        )
+
+    rented = (pool for pool in fleet.cluster.pools if pool.market is not Market.OWNED)
+    for pool in sorted(rented, key=lambda pool: (-pool.price_usd_per_h, pool.id)):
+        _empty_node(pool, changes, may_move)
+
+
+def _empty_node(
+    pool: Pool, changes: FleetChanges, may_move: Callable[[ServingGroup], bool]
+) -> None:
+    """Empty the node of `pool` with the fewest GPUs in use whose groups fit on other nodes."""
+    tenants: dict[str, list[ServingGroup]] = {}
+    for group in changes.groups.values():
+        for node in {placed.node for placed in group.placed if placed.pool == pool.id}:
+            tenants.setdefault(node, []).append(group)
+    used = {node: len(changes.site.used.get(node, ())) for node in tenants}
+    free = sum(pool.per_node - gpus for gpus in used.values())
+    for node in sorted(tenants, key=lambda node: (used[node], node)):
+        stays = [group for group in tenants[node] if group.life is Life.ACTIVE]
+        fits = used[node] <= free - (pool.per_node - used[node])
+        if not stays or not fits or not all(map(may_move, stays)):
             continue
-        # Exclude new nodes and the group's present nodes as destinations.
-        nothing = {pool.id: 0 for pool in site.cluster.pools}
-        shut = frozenset(site.shut) | frozenset(_nodes(group))
-        inside = replace(site, obtainable=nothing, shut=shut)
-        moved = start({group.combo_id: 1}, fleet.combos, service, inside, fleet.now_ms)
-        if moved.groups:
-            best = usd_per_h, group, moved.groups[0], moved.site
-    if best is None:
-        return None
-    usd_per_h, old, new, after = best
-    site = replace(after, obtainable=site.obtainable, shut=site.shut)
-    going = retire(old, fleet.now_ms, (new.name,))
-    now = {**groups, new.name: new, going.name: going}
-    return AppliedChange(now, site, state, (new,), (), (going,), Counter(), -usd_per_h, None)
+        moved = _moved(stays, node, changes)
+        if moved is None:
+            continue
+        new, changes.site = moved
+        last = len(stays) - 1
+        for index, (old, after) in enumerate(zip(stays, new, strict=True)):
+            _move(old, after, pool, pool.price_usd_per_h if index == last else 0.0, changes)
+        return
 
 
-def _freed_usd_per_h(group: ServingGroup, tenants: Mapping[str, int], fleet: TickFleet) -> float:
-    """Price of the group's nodes in USD/h; 0 if the group shares a node, is not ready, or uses an
-    owned or undeclared pool."""
-    view = fleet.sight.views[group.name]
-    if (
-        group.life is not Life.ACTIVE
-        or group.switch
-        or not view.all_ready
-        or group.combo_id not in fleet.combos
-    ):
-        return 0.0
-    rented = {p.id: p.price_usd_per_h for p in fleet.cluster.pools if p.market is not Market.OWNED}
-    pools = {placed.node: placed.pool for placed in group.placed}
-    # An undeclared pool has no price.
-    if any(tenants[node] > 1 or pool not in rented for node, pool in pools.items()):
-        return 0.0
-    return sum(rented[pool] for pool in pools.values())
+def _moved(
+    groups: Sequence[ServingGroup], node: str, changes: FleetChanges
+) -> tuple[list[ServingGroup], FreeCapacity] | None:
+    """Copies of `groups` on nodes on the bill except `node`, and the free capacity after them; None
+    if they do not fit."""
+    site, fleet = changes.site, changes.fleet
+    nothing = {pool.id: 0 for pool in site.cluster.pools}
+    inside = replace(site, obtainable=nothing, shut=frozenset(site.shut) | {node})
+    new: list[ServingGroup] = []
+    for group in groups:
+        service = fleet.cluster.service(group.model)
+        placed = start({group.combo_id: 1}, fleet.combos, service, inside, fleet.now_ms)
+        if not placed.groups:
+            return None
+        new += placed.groups
+        inside = placed.site
+    return new, replace(inside, obtainable=site.obtainable, shut=site.shut)
 
 
-def _nodes(group: ServingGroup) -> set[str]:
-    return {placed.node for placed in group.placed}
+def _move(
+    old: ServingGroup, new: ServingGroup, pool: Pool, freed_usd_per_h: float, changes: FleetChanges
+) -> None:
+    """Retire `old` in favour of `new`, with a decision about it."""
+    fleet, model = changes.fleet, old.model
+    state = changes.models[model]
+    changes.groups[new.name] = new
+    changes.groups[old.name] = retire(old, fleet.now_ms, (new.name,))
+    why = (
+        Reason(ReasonCode.MOVED_TOGETHER, model, (pool.id,)),
+        Reason(ReasonCode.COST, quantities=(-freed_usd_per_h,)),
+        Reason(
+            ReasonCode.SERVING_IN,
+            quantities=(expected_s(state, fleet.combos[new.combo_id].start_s),),
+        ),
+    )
+    decision = decision_about(fleet, model, "replan", why, state, True, -freed_usd_per_h)
+    changes.decisions.append(decision)

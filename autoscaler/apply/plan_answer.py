@@ -88,6 +88,8 @@ def _apply_to_models(
             changes.report(service.model, recommend(asked, service, state, fleet))
     if asked.makes_room:
         _wait_for_room(asked, order, changes)
+    elif asked.is_full and not changes.waits:
+        defragment(changes, asked.answer.scope)
     return changes.result()
 
 
@@ -132,8 +134,7 @@ def _applied(
     changes: FleetChanges,
     is_limited: bool,
 ) -> AppliedChange:
-    """`change` applied to the fleet so far, within the plan's nodes if the model is served. If
-    nothing changes, a group may move to release its node."""
+    """`change` applied to the fleet so far, within the plan's nodes if the model is served."""
     fleet, site, state = changes.fleet, changes.site, changes.models[service.model]
     short = asked.short_req_per_s(service.model)
     inside = site
@@ -148,10 +149,6 @@ def _applied(
     done = apply_change(change, service, counting, changes.groups, inside, state, fleet, short)
     if inside is not site:
         done = replace(done, site=without_limit(done.site, inside, site))
-    is_empty = not (done.started or done.going or done.unplaced or done.left_out is not None)
-    if asked.is_full and service.mode is Mode.ACT and is_empty:
-        moved = defragment(service, counting, changes.groups, site, state, fleet)
-        return moved or done
     return done
 
 

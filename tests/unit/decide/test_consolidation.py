@@ -54,3 +54,26 @@ def test_groups_on_owned_nodes_are_not_moved_because_that_saves_nothing() -> Non
 def test_models_that_wait_for_approval_are_not_moved() -> None:
     w = scaled_in(1800, mode=Mode.APPROVE)
     assert not [d for d in w.decisions if ReasonCode.MOVED_TOGETHER in d.codes]
+
+
+def test_a_node_with_several_groups_is_emptied_at_once() -> None:
+    shared = pool(per_node=4, usd=4.0)
+    models = ("chat", "code", "mini", "agent")
+
+    def rate(model: str, t: float) -> float:
+        begins_s = 0 if model in models[:2] else 300
+        return (14.0 if t < HIGH_S else 5.0) if t >= begins_s else 0.0
+
+    w = world(
+        rate,
+        *(service(model) for model in models),
+        pools=(shared,),
+        catalogue={model: simple(model, shared) for model in models},
+    ).run(HIGH_S)
+    assert len(w.rented(shared.id)) == 2
+    w.run(2700)
+    moved = [d for d in w.decisions if ReasonCode.MOVED_TOGETHER in d.codes]
+    assert len(moved) == 2 and len({d.at_ms for d in moved}) == 1
+    assert sum(d.cost_delta_usd_per_h for d in moved) == -4.0
+    assert len(w.rented(shared.id)) == 1
+    assert all(w.ready(model) == 1 for model in models)
