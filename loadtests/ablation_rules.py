@@ -161,7 +161,7 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "groups move to release a node",
         "plan",
-        _constant(None),
+        _constant(0),
         "autoscaler.apply.plan_answer:defragment",
     ),
     _rule(

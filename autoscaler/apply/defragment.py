@@ -21,9 +21,9 @@ from autoscaler.sizing.prediction_drift import expected_s
 from topics.reason_codes import ReasonCode
 
 
-def defragment(changes: FleetChanges, scope: Collection[str]) -> None:
+def defragment(changes: FleetChanges, scope: Collection[str]) -> int:
     """Empty rented nodes, expensive pools first, if all their groups fit on other nodes on the
-    bill. Only groups of the models in `scope` move."""
+    bill. Only groups of the models in `scope` move. Returns the number of groups that move."""
     fleet = changes.fleet
     acting = {s.model for s in fleet.cluster.services if s.managed and s.mode is Mode.ACT}
     models = {m for m in acting.intersection(scope) if fleet.views[m].frozen is None}
@@ -40,14 +40,13 @@ def defragment(changes: FleetChanges, scope: Collection[str]) -> None:
         )
 
     rented = (pool for pool in fleet.cluster.pools if pool.market is not Market.OWNED)
-    for pool in sorted(rented, key=lambda pool: (-pool.price_usd_per_h, pool.id)):
-        _empty_node(pool, changes, may_move)
+    dear_first = sorted(rented, key=lambda pool: (-pool.price_usd_per_h, pool.id))
+    return sum(_empty_node(pool, changes, may_move) for pool in dear_first)
 
 
-def _empty_node(
-    pool: Pool, changes: FleetChanges, may_move: Callable[[ServingGroup], bool]
-) -> None:
-    """Empty the node of `pool` with the fewest GPUs in use whose groups fit on other nodes."""
+def _empty_node(pool: Pool, changes: FleetChanges, may_move: Callable[[ServingGroup], bool]) -> int:
+    """Empty the node of `pool` with the fewest GPUs in use whose groups fit on other nodes. Returns
+    the number of its groups."""
     tenants: dict[str, list[ServingGroup]] = {}
     for group in changes.groups.values():
         for node in {placed.node for placed in group.placed if placed.pool == pool.id}:
@@ -66,7 +65,8 @@ def _empty_node(
         last = len(stays) - 1
         for index, (old, after) in enumerate(zip(stays, new, strict=True)):
             _move(old, after, pool, pool.price_usd_per_h if index == last else 0.0, changes)
-        return
+        return len(stays)
+    return 0
 
 
 def _moved(
