@@ -113,9 +113,10 @@ class ObservedInstance:
     gang: its rank in a multi-node instance; the gang of rank 0 holds the rendezvous.
 
     since_ms: time at which the instance entered its state. launched_ms: start of its process.
-    restarts: number of restarts. in_flight: number of requests in the instance. held_kv: number of
-    prefill KV leases. pool_full: whether the instance failed because its pool has no room for any
-    further node. engine: see `DesiredInstance`.
+    restarts: number of restarts. in_flight: number of requests in the instance. finished: number of
+    requests that its process has finished since its start, 0 from an older executor. held_kv:
+    number of prefill KV leases. pool_full: whether the instance failed because its pool has no room
+    for any further node. engine: see `DesiredInstance`.
     """
 
     instance: str
@@ -134,6 +135,7 @@ class ObservedInstance:
     gang: GangRank | None = None
     pool_full: bool = False
     engine: str = "default"
+    finished: int = 0
 
     def __post_init__(self) -> None:
         for key in ("instance", "model", "engine"):
@@ -145,7 +147,7 @@ class ObservedInstance:
             checks.name("endpoint", self.endpoint)
         for index in self.gpus:
             checks.count("gpus", index, 63)
-        for key in ("restarts", "in_flight", "held_kv"):
+        for key in ("restarts", "in_flight", "held_kv", "finished"):
             checks.count(key, getattr(self, key))
         checks.time_ms("since_ms", self.since_ms)
         checks.time_ms("launched_ms", self.launched_ms)

@@ -46,7 +46,8 @@ class StageJob(Protocol):
 
 
 class SimStage:
-    """A running stage. address: "host:port", unique among all engines of a simulation."""
+    """A running stage. address: "host:port", unique among all engines of a simulation. finished:
+    number of requests that it has finished."""
 
     held_kv = 0
 
@@ -56,6 +57,7 @@ class SimStage:
         self._events = events
         self._queue: deque[tuple[float, StageJob]] = deque()
         self._alive = True
+        self.finished = 0
 
     @property
     def in_flight(self) -> int:
@@ -83,6 +85,7 @@ class SimStage:
         if not self._alive:
             return
         _, job = self._queue.popleft()
+        self.finished += 1
         if self._queue:
             self._start_next()
         job.finished(self._events.now_ms)

@@ -36,7 +36,8 @@ class Job(Protocol):
 
 
 class SimEngine:
-    """A running engine. address: "host:port", unique among all engines of a simulation."""
+    """A running engine. address: "host:port", unique among all engines of a simulation. finished:
+    number of requests that it has finished."""
 
     def __init__(self, setup: EngineSetup, events: EventQueue, address: str) -> None:
         self.setup = setup
@@ -49,6 +50,7 @@ class SimEngine:
         self._jobs: dict[int, Job] = {}
         self._due_ms = _NEVER
         self._alive = True
+        self.finished = 0
 
     @property
     def in_flight(self) -> int:
@@ -105,6 +107,7 @@ class SimEngine:
             if isinstance(event, FirstToken):
                 self._jobs[event.id].first_token(event.at_ms)
             else:
+                self.finished += 1
                 self._jobs.pop(event.id).finished(event.at_ms)
 
     def _schedule(self) -> None:

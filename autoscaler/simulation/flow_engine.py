@@ -19,6 +19,7 @@ class FlowEngine(SimEngine):
         self._events = events
         self._load = 0
         self._until_ms = math.inf
+        self.finished = 0
 
     @property
     def in_flight(self) -> int:

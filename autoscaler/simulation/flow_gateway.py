@@ -4,7 +4,7 @@ routes, and reports telemetry."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,17 +39,19 @@ instances; number of decode instances, weight and slots, each per first instance
 class _ServingInstances:
     """Running instances of a model.
 
-    kinds: by an identifying key, a kind of group and the number of its first (aggregated or
-    prefill) instances.
+    ends: the engines that end requests: all except prefill instances. kinds: by an identifying key,
+    a kind of group and the number of its first (aggregated or prefill) instances.
     """
 
     engines: list[FlowEngine] = field(default_factory=list)
+    ends: list[FlowEngine] = field(default_factory=list)
     kinds: dict[tuple[float, ...], tuple[_GroupKind, int]] = field(default_factory=dict)
 
     def add(self, group: RouteGroup, first: list[FlowEngine], decode: list[FlowEngine]) -> None:
         """Add a group. first: its running aggregated or prefill instances. decode: its running
         decode instances."""
         self.engines += first + decode
+        self.ends += decode or first
         setup, behind = first[0].setup, decode[0].setup if decode else None
         # Groups of one kind form one instance set, because their instances have equal shares.
         slots = (group.aggregated or group.prefill)[0].slots
@@ -92,6 +94,7 @@ class FlowGateway:
             for service in cluster.services
         }
         self._in_instances: dict[str, int] = {}  # requests at the end of the last span
+        self._finished: dict[str, int] = {}
         self._serving: dict[str, _ServingInstances] = {}
         self._set_cache: dict[str, tuple[object, list[InstanceSet]]] = {}
         self.rows: list[FlowRow] = []
@@ -177,12 +180,16 @@ class FlowGateway:
         return batch_from_rows(names, [row for row, _ in reports], [cells for _, cells in reports])
 
     def load(self) -> None:
-        """Give each engine its number of requests at the end of the last span."""
+        """Give each engine its number of requests, and of finished requests, at the end of the last
+        span. Prefill instances count no finished requests."""
         for model, serving in self._serving.items():
-            engines = serving.engines
-            each, more = divmod(self._in_instances.get(model, 0), max(1, len(engines)))
-            for index, one in enumerate(engines):
-                one.set_load(each + (index < more))
+            inside, before = self._in_instances.get(model, 0), self._finished.get(model, 0)
+            for one, load in _evenly(serving.engines, inside):
+                one.set_load(load)
+            # The number inside is drawn, so the difference may fall by chance.
+            self._finished[model] = max(before, self._flows[model].accepted - inside)
+            for one, finished in _evenly(serving.ends, self._finished[model] - before):
+                one.finished += finished
 
     def drop_unfinished(self) -> None:
         """Drop the requests that have not ended by the end of the scenario."""
@@ -235,3 +242,10 @@ class FlowGateway:
             made.append(InstanceSet(count * weight, count, each, slots, self._random))
         self._set_cache[model] = key, made
         return made
+
+
+def _evenly(engines: list[FlowEngine], requests: int) -> Iterator[tuple[FlowEngine, int]]:
+    """Each of `engines` with its part of `requests`."""
+    each, more = divmod(requests, max(1, len(engines)))
+    for index, one in enumerate(engines):
+        yield one, each + (index < more)

@@ -77,7 +77,8 @@ class Flow:
     hold_s: longest wait while no instance serves. queue_s: longest wait while some instance serves.
     max_waiting: maximum number of waiting requests. waiting: cohorts that can meet the TTFT limit,
     in order of arrival. late: cohorts that cannot. sent: cohorts in the instances, by due time.
-    req_per_s: current load. stay_s: time that a request stays. random: draws how many requests of a
+    accepted: number of requests sent to instances. req_per_s: current load. stay_s: time that a
+    request stays. random: draws how many requests of a
     span are still in the instances.
     """
 
@@ -89,6 +90,7 @@ class Flow:
     waiting: deque[Cohort] = field(default_factory=deque)
     late: deque[Cohort] = field(default_factory=deque)
     sent: deque[Cohort] = field(default_factory=deque)
+    accepted: int = 0
     req_per_s: float = 0.0
     stay_s: float = 0.0
     _departures: deque[_Departures] = field(default_factory=deque)
@@ -237,6 +239,7 @@ class Flow:
             _count_sketch(cohort.tpot, *tpot, count * share)
         cohort.unsent -= count
         cohort.served += count
+        self.accepted += count
 
     def _most_on_time(self, total_req_per_s: float) -> float:
         """The largest number of queued requests such that the last one is sent before it is

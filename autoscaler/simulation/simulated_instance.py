@@ -48,15 +48,17 @@ class SimInstance:
         epoch_ms: converts ms of the event queue to domain ms since the epoch.
         """
         engine, gang = self.engine, self.desired.gang
-        in_flight, held_kv = (engine.in_flight, engine.held_kv) if engine else (0, 0)
+        load = (engine.in_flight, engine.held_kv, engine.finished) if engine else (0, 0, 0)
+        in_flight, held_kv, finished = load
         of = (
             self.desired, self.state, self.phase, self.process, self.address, self.since_ms,
             self.launched_ms, self.restarts, self.reason,
         )  # fmt: skip
         if self.last_observed is not None and self.last_observed_from == of:
-            if (self.last_observed.in_flight, self.last_observed.held_kv) != (in_flight, held_kv):
+            last = self.last_observed
+            if (last.in_flight, last.held_kv, last.finished) != load:
                 self.last_observed = copy_with(
-                    self.last_observed, in_flight=in_flight, held_kv=held_kv
+                    last, in_flight=in_flight, held_kv=held_kv, finished=finished
                 )
             return self.last_observed
         self.last_observed_from = of
@@ -78,5 +80,6 @@ class SimInstance:
             held_kv=held_kv,
             reason=self.reason,
             gang=gang,
+            finished=finished,
         )
         return self.last_observed

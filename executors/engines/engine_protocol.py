@@ -107,14 +107,15 @@ class Contact:
 class Load:
     """The load of an engine. held_kv: KV leases without a running request.
 
-    tokens: prompt and generated tokens since the start of the engine; a growing number proves that
-    its core works.
+    tokens, finished: prompt and generated tokens, and finished requests, since the start of the
+    engine. A growing number of tokens proves that its core works.
     """
 
     running: int
     waiting: int
     held_kv: int = 0
     tokens: float = 0.0
+    finished: int = 0
 
     @property
     def in_flight(self) -> int:

@@ -9,6 +9,7 @@ from executors.engines.engine_protocol import Load
 _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
 _KV = "vllm:kv_cache_usage_perc"
+_FINISHED = "vllm:request_success_total"
 _SLEEP = re.compile(r'^vllm:engine_sleep_state\{.*sleep_state="awake".*\} (\S+)$', re.M)
 _TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
@@ -28,9 +29,9 @@ def is_awake(text: str) -> bool:
 
 
 def parse_load(text: str) -> Load:
-    """Running and waiting requests, and whether an idle engine holds KV (held_kv 1). KV of finished
-    prefills appears only in the gauge of KV usage, so it can be detected only while the engine is
-    idle. Raises ValueError if the text lacks the gauges.
+    """Running, waiting and finished requests, and whether an idle engine holds KV (held_kv 1). KV
+    of finished prefills appears only in the gauge of KV usage, so it can be detected only while the
+    engine is idle. Raises ValueError if the text lacks the gauges.
     """
     running, waiting, usage = samples(text, _RUNNING), samples(text, _WAITING), samples(text, _KV)
     if not running or not waiting or not usage:
@@ -38,4 +39,5 @@ def parse_load(text: str) -> Load:
     idle = not any(running) and not any(waiting)
     tokens = sum(sum(samples(text, name)) for name in _TOKENS)
     held_kv = int(idle and max(usage) > 0.0)
-    return Load(int(sum(running)), int(sum(waiting)), held_kv, tokens)
+    finished = int(sum(samples(text, _FINISHED)))
+    return Load(int(sum(running)), int(sum(waiting)), held_kv, tokens, finished)

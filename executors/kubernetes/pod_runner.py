@@ -284,6 +284,7 @@ class PodRunner:
             healthy=answered.healthy,
             in_flight=in_flight,
             held_kv=load.held_kv if load else 0,
+            finished=load.finished if load else 0,
             probed_ms=at_ms,
             endpoint=endpoint,
         )

@@ -140,6 +140,7 @@ class EngineProcesses:
             healthy=answered.healthy,
             in_flight=load.in_flight if load else None,
             held_kv=load.held_kv if load else 0,
+            finished=load.finished if load else 0,
             probed_ms=at_ms,
             asleep=answered.asleep,
         )

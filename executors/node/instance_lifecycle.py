@@ -41,9 +41,11 @@ def apply_observation(
     if seen.endpoint and seen.endpoint != item.endpoint:
         item = replace(item, endpoint=seen.endpoint)
     if seen.in_flight is not None:
-        load = seen.in_flight, seen.held_kv
-        if load != (item.in_flight, item.held_kv):
-            item = replace(item, in_flight=seen.in_flight, held_kv=seen.held_kv)
+        load = seen.in_flight, seen.held_kv, seen.finished
+        if load != (item.in_flight, item.held_kv, item.finished):
+            item = replace(
+                item, in_flight=seen.in_flight, held_kv=seen.held_kv, finished=seen.finished
+            )
     if seen.asleep and item.state is InstanceState.DRAINING and item.sleep_ms:
         item = apply_event(item, LifecycleEvent.FELL_ASLEEP, now_ms, "standby")
         item = replace(item, drain_ms=0, in_flight=0, held_kv=0)
@@ -257,6 +259,7 @@ def _process_ended(
         ports=(),
         in_flight=0,
         held_kv=0,
+        finished=0,
         unhealthy_since_ms=0,
         terminated_ms=0,
         killed_ms=0,

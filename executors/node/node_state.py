@@ -26,7 +26,7 @@ class InstanceRecord:
     switch began, 0 = no switch in progress; from_phase: the phase to return to if the switch fails;
     refused_phase: a phase to which a switch failed, which is not retried until the assignment
     requests another phase. sleep_ms: time at which the executor put the engine to sleep or, in a
-    starting instance, woke it; 0 = neither. in_flight, held_kv: as last observed.
+    starting instance, woke it; 0 = neither. in_flight, held_kv, finished: as last observed.
     pool_full: whether the last launch failed because the pool has no room for any further node.
     """
 
@@ -52,6 +52,7 @@ class InstanceRecord:
     sleep_ms: int = 0
     in_flight: int = 0
     held_kv: int = 0
+    finished: int = 0
     reason: str = ""
     pool_full: bool = False
 
@@ -81,11 +82,11 @@ class ProcessObservation:
     """An instance's process as observed since the last step.
 
     alive: whether the process is running. healthy: whether a probe showed that the engine can
-    serve; None = not probed. in_flight: None = unknown. probed_ms: begin of the probe. end_reason:
-    the reason why the process ended, if known. asleep: whether the engine confirmed that it sleeps.
-    endpoint: "host:port", if it became known after the launch. hopeless: another attempt on this
-    node would fail too, so the instance is given up at once. pool_full: the pool has no room for
-    any further node.
+    serve; None = not probed. in_flight: None = unknown, as are held_kv and finished then.
+    probed_ms: begin of the probe. end_reason: the reason why the process ended, if known. asleep:
+    whether the engine confirmed that it sleeps. endpoint: "host:port", if it became known after the
+    launch. hopeless: another attempt on this node would fail too, so the instance is given up at
+    once. pool_full: the pool has no room for any further node.
     """
 
     alive: bool
@@ -98,6 +99,7 @@ class ProcessObservation:
     endpoint: str = ""
     hopeless: bool = False
     pool_full: bool = False
+    finished: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,7 +337,7 @@ def _switch_outcome(old: InstanceRecord, new: InstanceRecord) -> str:
 def _persistent_part(state: NodeState) -> object:
     """The part of the state whose change triggers a save: everything except load, which changes
     constantly."""
-    held = tuple(replace(item, in_flight=0, held_kv=0) for item in state.instances)
+    held = tuple(replace(item, in_flight=0, held_kv=0, finished=0) for item in state.instances)
     found = state.assignment
     if found is not None:
         found = replace(found, said_ms=0)
@@ -347,6 +347,6 @@ def _persistent_part(state: NodeState) -> object:
 def _urgent_part(status: Status) -> object:
     """The part of a status whose change is published at once. A change of load waits for the next
     heartbeat."""
-    instances = tuple(replace(i, in_flight=0, held_kv=0) for i in status.instances)
+    instances = tuple(replace(i, in_flight=0, held_kv=0, finished=0) for i in status.instances)
     generation, basis = status.observed_generation, status.launch_basis
     return generation, instances, status.reclaim_ms, status.faults, basis

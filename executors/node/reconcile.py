@@ -131,6 +131,7 @@ def observed_instances(state: NodeState) -> tuple[ObservedInstance, ...]:
             gang=_published_gang(item),
             pool_full=item.pool_full,
             engine=item.desired.engine,
+            finished=item.finished,
         )
         for item in state.instances
     )

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _NUMBERS: tuple[str, ...] = (
     "since_ms", "launched_ms", "restarts", "failures", "retry_ms", "drain_ms", "terminated_ms",
-    "killed_ms", "switch_ms", "sleep_ms", "in_flight", "held_kv",
+    "killed_ms", "switch_ms", "sleep_ms", "in_flight", "held_kv", "finished",
 )  # fmt: skip
 _TEXTS = ("phase", "from_phase", "refused_phase", "endpoint", "reason")
 

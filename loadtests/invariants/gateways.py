@@ -41,7 +41,8 @@ class Gateway:
     dropped: models whose telemetry is lost ("*": all). zero: models that are always reported as
     idle. strained: models that miss their SLO with a rising latency, with the second at which that
     began. off_ms: error of the gateway's estimate of record ages. told: reported requests by model
-    and second, for the checks.
+    and second, for the checks. in_flight, completed: by model, requests in flight and requests
+    completed in the last second.
     """
 
     def __init__(self, name: str, log: Log, link: Link, rng: random.Random) -> None:
@@ -54,6 +55,7 @@ class Gateway:
         self.forged = 0
         self.told: dict[tuple[str, int], int] = {}
         self.in_flight: dict[str, int] = {}
+        self.completed: dict[str, int] = {}
         self._log, self._rng = log, rng
         self._life = 0
         self._begin()
@@ -105,6 +107,7 @@ class Gateway:
 
         rate_of: requests/s that a group serves. sharing: number of gateways that share the engines.
         """
+        self.completed.clear()
         for model, arrived in arrivals.items():
             router = self.table.routers.get(model)
             if router is None or router.routes is None:
@@ -139,7 +142,7 @@ class Gateway:
             attained = int(completions * 0.6)
             ttft = max(ttft, min(5000.0, _TTFT_MS * 1.05 ** (now_s - since_s)))
         in_flight = int(front.queue) + round(done * 2.0)
-        self.in_flight[model] = in_flight
+        self.in_flight[model], self.completed[model] = in_flight, completions
         end_ms = T0 + int(now_s * 1000)
         if model in self.zero:
             arrived = completions = attained = refused = in_flight = 0

@@ -46,15 +46,17 @@ class Vouched:
 @dataclass(slots=True)
 class EngineProcess:
     """A process on `gpus`. ready_s: time at which it becomes ready. ends_s: time at which it fails
-    by itself.
+    by itself. finished: number of requests that it has finished.
     """
 
     model: str
+    phase: str
     gpus: tuple[int, ...]
     endpoint: str
     ready_s: float
     ends_s: float = float("inf")
     in_flight: int = 0
+    finished: int = 0
 
     def serves(self, now_s: float) -> bool:
         """Whether the process answers requests at `now_s`."""
@@ -167,7 +169,14 @@ class Node:
         if now_s >= process.ends_s:
             return ProcessObservation(alive=False, end_reason="no CUDA device")
         ready = process.serves(now_s)
-        return ProcessObservation(True, ready or None, process.in_flight, 0, self._now_ms(now_s))
+        return ProcessObservation(
+            True,
+            ready or None,
+            process.in_flight,
+            0,
+            self._now_ms(now_s),
+            finished=process.finished,
+        )
 
     def _act(self, command: Command, now_s: float) -> None:
         if isinstance(command, Launch):
@@ -176,8 +185,9 @@ class Node:
             self._ports += 1
             endpoint = f"{self.name}:{self._ports}"
             made = EngineProcess(
-                command.desired.model, command.desired.gpus, endpoint, now_s + self._start_s()
-            )
+                command.desired.model, command.phase, command.desired.gpus, endpoint,
+                now_s + self._start_s(),
+            )  # fmt: skip
             if self.fails:
                 made.ready_s, made.ends_s = float("inf"), now_s + 3.0
             elif self.stuck:

@@ -209,6 +209,17 @@ class World:
             sharing = sum(p.model == process.model for p in processes.values())
             waiting = sum(gateway.in_flight.get(process.model, 0) for gateway in up)
             process.in_flight = -(-waiting // sharing)
+        for model in arrivals:
+            completed = sum(gateway.completed.get(model, 0) for gateway in up)
+            for ends in (True, False):  # a prefill instance finishes each request, too
+                alike = [
+                    p
+                    for p in processes.values()
+                    if p.model == model and p.serves(self.now_s) and (p.phase != "prefill") is ends
+                ]
+                for at, process in enumerate(alike):
+                    part = completed * (at + 1) // len(alike) - completed * at // len(alike)
+                    process.finished += part
 
     def _feed(self) -> None:
         now_ms = T0 + int(self.now_s * 1000)

@@ -201,6 +201,7 @@ async def test_metrics_have_the_names_of_vllm(engines) -> None:
     assert grown("vllm:request_time_per_output_token_seconds_count") == 3
     assert grown("vllm:inter_token_latency_seconds_count") > 0
     assert grown("vllm:request_success_total") == 3
+    assert parse_load(after).finished - parse_load(before).finished == 3
     assert parse_load(after).in_flight == parse_load(after).held_kv == 0
     for name in (
         "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",

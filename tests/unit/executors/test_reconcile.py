@@ -242,12 +242,16 @@ def test_an_instance_that_stops_answering_is_killed_and_restarted() -> None:
 
 def test_the_status_has_phase_load_and_endpoint_of_an_instance() -> None:
     """The endpoint is present only while a process listens."""
-    state, _ = reconcile(ready(wish()), {"a": BUSY}, T0 + 2000, RULES)
+    busy = replace(BUSY, finished=40)
+    state, _ = reconcile(ready(wish()), {"a": busy}, T0 + 2000, RULES)
     record = observed_instances(state)[0]
     assert (record.phase, record.endpoint) == ("aggregated", "127.0.0.1:20001")
-    assert record.in_flight == 3
+    assert (record.in_flight, record.finished) == (3, 40)
+    unknown = ProcessObservation(alive=True)
+    assert reconcile(state, {"a": unknown}, T0 + 2500, RULES)[0].instances[0].finished == 40
     state, _ = reconcile(state, {"a": DEAD}, T0 + 3000, RULES)
-    assert observed_instances(state)[0].endpoint == ""
+    gone = observed_instances(state)[0]
+    assert (gone.endpoint, gone.finished) == ("", 0)
 
 
 def test_an_expired_assignment_starts_no_new_instance_and_stops_none() -> None:

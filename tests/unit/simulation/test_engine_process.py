@@ -74,7 +74,7 @@ def test_two_requests_share_iterations_as_computed_by_hand() -> None:
     assert b.first == [pytest.approx(180.2)]
     assert b.end == [pytest.approx(190.4)]
     assert a.end == [pytest.approx(261.1)]
-    assert one.in_flight == 0
+    assert (one.in_flight, one.finished) == (0, 2)
 
 
 def test_an_ended_engine_fails_exactly_its_own_requests() -> None:
