@@ -13,7 +13,9 @@ from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand
+from autoscaler.estimate.engine_rate import engine_rates
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
+from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.modes.quality.quality_state import RoutedTraffic
 from autoscaler.rollout.backoff import Backoff
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
@@ -154,11 +156,20 @@ def _view(
         instances[p.instance].in_flight for g in groups for p in g.placed if p.instance in instances
     )
     routes = inputs.state.published.routes.get(service.model)
+    demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
+    counts = sight.accepted(groups) if is_stale(demand) else {}
+    rated = {
+        group.name: combos[group.combo_id].req_per_s
+        for group in groups
+        if group.name in counts and group.combo_id in combos
+    }
     view = ModelView(
         serving=ObservedServing(
             ready=tuple(combos[g.combo_id] for g in ready if g.combo_id in combos),
             nothing_starting=settled,
             requests_in_engines=held,
+            group_counts=counts,
+            engine_rates=engine_rates(state.estimate.moments, inputs.now_ms, counts, rated),
             route_generation=routes.generation if routes else 0,
         ),
         service=service,
@@ -168,7 +179,7 @@ def _view(
         state=replace(state, capacity=replace(state.capacity, settled_ms=since_ms))
         if since_ms != state.capacity.settled_ms
         else state,
-        demand=inputs.observation.demand.get(service.model, UNKNOWN_DEMAND),
+        demand=demand,
         groups=count,
         raw_req_per_s=raw,
         frozen=inputs.frozen.get(service.model),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.workload import Phase
+from autoscaler.estimate.engine_rate import GroupCount
 from autoscaler.rollout.role_switch import view_at_once
 from autoscaler.rollout.serving_group import (
     FORGOTTEN_MS,
@@ -90,6 +92,37 @@ class FleetSnapshot:
         nodes = {placed.node for group in groups for placed in group.placed}
         statuses = [self.fleet.statuses[node] for node in nodes if node in self.fleet.statuses]
         return tuple(sorted({status.load_feed for status in statuses if status.load_feed}))
+
+    def accepted(self, groups: Iterable[ServingGroup]) -> dict[str, GroupCount]:
+        """Requests that each of `groups` accepted: finished and in flight. Groups are left out if
+        an instance is not reported, and if they serve although no request has finished, because
+        older executors do not count.
+
+        Only decode and aggregated instances end a request, so finished prefills do not count.
+        Groups of a model of components are left out, because several of their instances in turn
+        finish one request.
+        """
+        counts = {}
+        for group in groups:
+            seen = [self.fleet.instances.get(placed.instance) for placed in group.placed]
+            nodes = [self.fleet.statuses.get(placed.node) for placed in group.placed]
+            reported = [one for one in seen if one is not None]
+            statuses = [status for status in nodes if status is not None]
+            if len(reported) < len(seen) or len(statuses) < len(nodes):
+                continue
+            finished = sum(
+                one.finished
+                for placed, one in zip(group.placed, reported, strict=True)
+                if placed.phase is not Phase.PREFILL
+            )
+            uncounted = self.views[group.name].all_ready and not finished
+            if uncounted or group.placed[0].deployment:
+                continue
+            counts[group.name] = GroupCount(
+                min(status.at_ms for status in statuses),
+                finished + sum(one.in_flight for one in reported),
+            )
+        return counts
 
     def with_new(self, groups: Iterable[ServingGroup]) -> FleetSnapshot:
         """The snapshot with views of newly placed groups. None of their instances is ready, except

@@ -8,27 +8,24 @@ expected and triggers nothing.
 from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
+from autoscaler.estimate.engine_rate import MOST_LOAD, Moment
 from autoscaler.estimate.queue_model import detect_overload
 from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
-REMEMBER_MS = 20_000
-"""Distance in ms of the two moments at which requests in flight are compared: growth over less time
-may be one burst."""
-
-_MOST_UNSEEN = 2.0
-"""Largest order without telemetry, as a multiple of the planned capacity: the rate is unknown, and
-the next order can follow when these instances serve."""
-
 
 def propose(view: ModelView) -> TargetProposal | None:
-    """The rate that the requests in flight imply, at most the upper bound of the measured rate."""
+    """The rate that the requests in flight imply, at most the upper bound of the measured rate.
+    While telemetry is missing, the rate by engines takes its place, and requests that wait in
+    gateways are unseen; then the bound is a multiple of the ready capacity."""
     if not view.serving.nothing_starting or not view.serving.ready or is_draining(view):
         return None
     if is_stale(view.demand):
-        recent, highest = view.planned_req_per_s, _MOST_UNSEEN * view.planned_req_per_s
+        rates = view.serving.engine_rates
+        recent = rates[-1].req_per_s if rates else view.planned_req_per_s
+        highest = MOST_LOAD * sum(combo.req_per_s for combo in view.serving.ready)
     else:
         rate = sizing_rate(view.demand, view.policy)
         recent = max(rate.req_per_s, view.demand.req_per_s)
@@ -46,8 +43,8 @@ def propose(view: ModelView) -> TargetProposal | None:
 def is_draining(view: ModelView) -> bool:
     """Whether fewer requests are in flight than before. The remaining queue of a past shortage
     proves nothing about the present capacity."""
-    (_, before), _ = view.state.estimate.in_flight
-    return _in_flight(view) < before
+    moments = view.state.estimate.moments
+    return len(moments) > 1 and _in_flight(view) < moments[-2].in_flight
 
 
 def _in_flight(view: ModelView) -> int:
@@ -57,9 +54,6 @@ def _in_flight(view: ModelView) -> int:
     return view.demand.in_flight
 
 
-def in_flight_history(view: ModelView) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(time in ms, requests in flight) at two moments; the older moment is about 20 to 40 s ago."""
-    older, newer = view.state.estimate.in_flight
-    if view.now_ms - newer[0] < REMEMBER_MS:
-        return older, newer
-    return newer, (view.now_ms, _in_flight(view))
+def moment(view: ModelView) -> Moment:
+    """The requests of the model now."""
+    return Moment(view.now_ms, _in_flight(view), view.serving.group_counts)

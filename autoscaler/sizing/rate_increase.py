@@ -50,20 +50,21 @@ def propose(view: ModelView) -> TargetProposal | None:
     proving = _spans_over_plan(view, seen) or _spans_of_increase(view)
     if not proving and view.is_surging:
         likely = sizing_rate(demand, policy).likely_req_per_s
-        size = _least_order(likely, planned) if _increase_continues(view) else min(likely, planned)
-        return TargetProposal(size, _why(view, size), continues_proof=True)
+        size = least_order(likely, planned) if _increase_continues(view) else min(likely, planned)
+        return TargetProposal(size, increase_reason(view, size), continues_proof=True)
     if not proving:
         if seen.arrivals < policy.min_samples or seen.req_per_s <= view.state.target.req_per_s:
             return None
         why = Reason(ReasonCode.SURGE, view.service.model, quantities=(seen.req_per_s,))
         return TargetProposal(seen.req_per_s, why, is_proven=False)
-    likely = _least_order(sizing_rate(demand, policy).likely_req_per_s, planned)
+    likely = least_order(sizing_rate(demand, policy).likely_req_per_s, planned)
     size = max(likely, _first_order(view, proving))
     since_ms = view.now_ms - seen.age_ms - min(proving)[0] * 1000
-    return TargetProposal(size, _why(view, size), since_ms)
+    return TargetProposal(size, increase_reason(view, size), since_ms)
 
 
-def _why(view: ModelView, size: float) -> Reason:
+def increase_reason(view: ModelView, size: float) -> Reason:
+    """The reason for an order of `size`, with the capacity that it exceeds."""
     capacity = (
         view.service.utilization,
         view.raw_req_per_s * view.state.capacity.derate,
@@ -144,7 +145,7 @@ def _is_beyond_chance(view: ModelView, span: Count, significance: float) -> bool
     return is_significant(round(arrivals / spread), expected / spread, significance)
 
 
-def _least_order(likely: float, planned: float) -> float:
+def least_order(likely: float, planned: float) -> float:
     """The rate to order: `likely`, but at least enough to trigger a scale-out if `likely` exceeds
     the planned capacity. A persistent shortfall, however small, grows a queue."""
     return max(likely, 1.001 * planned / (1.0 - SLIVER)) if likely > planned else likely

@@ -11,11 +11,13 @@ from dataclasses import replace
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S, since_first_arrival
+from autoscaler.estimate.engine_rate import remember
 from autoscaler.modes.quality import routed_traffic
 from autoscaler.sizing import (
     burst_headroom,
     capacity_derating,
     declared_workload,
+    engine_counts,
     forecast_increase,
     queue_growth,
     rate_increase,
@@ -35,6 +37,7 @@ RAISING: tuple[Rule, ...] = (
     restart_hold.propose,
     scale_from_zero.propose,
     rate_increase.propose,
+    engine_counts.propose,
     burst_headroom.propose,
     queue_growth.propose,
     routed_traffic.propose,
@@ -48,9 +51,9 @@ LOWERING: tuple[Rule, ...] = (scale_in.propose,)
 def update_target(view: ModelView) -> ModelState:
     """The model's state with a new target and derating, computed from `view`."""
     state = _rate_observed(view, capacity_derating.update_derating(view))
-    in_flight = queue_growth.in_flight_history(view)
-    if in_flight != state.estimate.in_flight:
-        state = replace(state, estimate=replace(state.estimate, in_flight=in_flight))
+    moments = remember(state.estimate.moments, queue_growth.moment(view))
+    if moments is not state.estimate.moments:
+        state = replace(state, estimate=replace(state.estimate, moments=moments))
     if state is not view.state:
         view = replace(view, state=state)
     planned = view.planned_req_per_s

@@ -8,12 +8,15 @@ half a minute would include the time before the step.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Policy
-from autoscaler.estimate.arrival_counts import BLOCK_S
+from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks
 from autoscaler.estimate.change_point import current_rate
+from autoscaler.estimate.engine_rate import EngineRate
 from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.poisson_tests import mean_bounds
 
 LASTS_S = 30
@@ -51,3 +54,11 @@ def sizing_rate(demand: ModelDemand, policy: Policy) -> SizingRate:
     if rate.since_ms is not None and rate.window_s >= BLOCK_S:
         order = max(order, rate.low + (likely - rate.low) * rate.window_s / LASTS_S)
     return SizingRate(mean, high, order)
+
+
+def likely_engine_req_per_s(rate: EngineRate, blocks: Blocks) -> float:
+    """The rate to order for if engines count arrivals at `rate`. blocks: the last telemetry, which
+    shows how bursty arrivals are."""
+    z = _Z * math.sqrt(dispersion(blocks).confirmed)
+    high = mean_bounds(rate.req_per_s * rate.span_s, z)[1] / rate.span_s
+    return rate.req_per_s + _TOWARDS_HIGH * (high - rate.req_per_s)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.burstiness import BurstinessSums
+from autoscaler.estimate.engine_rate import Moment
 from autoscaler.estimate.forecast.forecast_state import ForecastState
 from autoscaler.modes.budget.traffic_split import TrafficSplit
 from autoscaler.modes.workload_mix import Mix
@@ -43,8 +44,8 @@ class PendingApproval:
 class DemandEstimate:
     """Requests as they are planned for. lengths, arrival_cv: planned request lengths and CV of the
     times between arrivals; burstiness: sums from which arrival_cv is computed. mix: planned shares
-    of the workload types, empty without types. in_flight: (time, requests in flight) at two recent
-    moments. forecast: expected demand at the time when an instance started now would be ready.
+    of the workload types, empty without types. moments: requests at the last few moments,
+    oldest first. forecast: expected demand at the time when an instance started now would be ready.
     rate_observed: whether windows have measured the rate, so that the declared workload no longer
     counts. no_data, no_data_noticed: whether telemetry stopped, and whether a decision has reported
     that.
@@ -54,7 +55,7 @@ class DemandEstimate:
     arrival_cv: float = 1.0
     burstiness: BurstinessSums = field(default_factory=BurstinessSums)
     mix: Mix = ()
-    in_flight: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+    moments: tuple[Moment, ...] = ()
     forecast: ForecastState = field(default_factory=ForecastState)
     rate_observed: bool = False
     no_data: bool = False

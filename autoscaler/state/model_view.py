@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
+from autoscaler.estimate.engine_rate import EngineRate, GroupCount
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.modes.quality.quality_state import RoutedTraffic
 from autoscaler.state.model_state import ModelState
@@ -24,12 +26,16 @@ IDLE_RATE = 1e-3  # requests/s; the target of an almost idle model
 class ObservedServing:
     """The observed instances and routes of one model. ready: combos with all instances ready.
     nothing_starting: whether no instance is starting. requests_in_engines: as reported by engines.
-    route_generation: of the published routes, 0 without routes."""
+    route_generation: of the published routes, 0 without routes. group_counts, engine_rates: counts
+    of accepted requests by group, and rates by these counts (shortest span first), both empty while
+    telemetry arrives."""
 
     ready: tuple[Combo, ...] = ()
     nothing_starting: bool = False
     requests_in_engines: int = 0
     route_generation: int = 0
+    group_counts: Mapping[str, GroupCount] = field(default_factory=dict)
+    engine_rates: tuple[EngineRate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

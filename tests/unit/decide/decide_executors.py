@@ -45,4 +45,5 @@ def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedIns
         reason="no CUDA device" if state is InstanceState.FAILED else "",
         pool_full=state is InstanceState.FAILED and where in w.full,
         engine=i.engine,
+        finished=w.finished[i.instance],
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -49,7 +50,8 @@ class World:
     instance becomes ready), stubborn instances (they roll role switches back), cut pools and nodes
     (no status), reclaimed nodes (with the time of their end, in ms), longer (factor on the declared
     input tokens), unmanaged (number of servers that Shoal did not start, or numbers by combo),
-    lag_s (by topic, how far the controller is behind), launch_basis (of all nodes). Urgent requests
+    lag_s (by topic, how far the controller is behind), launch_basis (of all nodes), counts (whether
+    executors report finished requests). Urgent requests
     are answered in the next tick, full ones after `full_s` seconds.
     """
 
@@ -64,6 +66,7 @@ class World:
     full_s: int = 1
     copies: int = 1
     launch_basis: str = ""
+    counts: bool = False
     confirm: bool = True
     unmanaged: dict[str, int | dict[str, int]] = field(default_factory=dict)
     lag_s: dict[str, int] = field(default_factory=dict)
@@ -90,6 +93,7 @@ class World:
         self.windows = TelemetryWindows(1800)
         self.rng = random.Random(self.seed)
         self.launched: dict[str, int] = {}
+        self.finished: Counter[str] = Counter()
         self.draining: dict[str, int] = {}
         self.phases: dict[str, str] = {}
         self.applied: dict[str, Assignment] = {}
@@ -230,6 +234,8 @@ class World:
         self.sequence += 1
         for s in self.cluster.services:
             arrived = self._arrivals(s.model)
+            if self.counts:
+                self._finish(s.model, arrived)
             for k, gateway in enumerate(self.gateways):
                 part = arrived * (k + 1) // len(self.gateways) - arrived * k // len(self.gateways)
                 if gateway in self.silent or s.model in self.silent:
@@ -261,6 +267,13 @@ class World:
                 )
                 for _ in range(self.copies):
                     self.windows.add(record, self.now_ms)
+
+    def _finish(self, model: str, requests: int) -> None:
+        """The ready instances of `model` finish `requests` at once, in equal parts."""
+        seen = [i for status in self.statuses.values() for i in status.instances]
+        ready = [i.instance for i in seen if (i.model, i.state) == (model, InstanceState.READY)]
+        for at, name in enumerate(ready):
+            self.finished[name] += requests * (at + 1) // len(ready) - requests * at // len(ready)
 
     def _executors(self) -> None:
         for node, assignment in self.applied.items():

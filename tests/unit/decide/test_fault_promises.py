@@ -74,6 +74,23 @@ def test_a_telemetry_gap_never_scales_in_and_is_marked_within_two_ticks(gap_s: i
     assert sum(ReasonCode.NO_TELEMETRY in d.codes for d in w.decisions) == 1
 
 
+@pytest.mark.parametrize("counts", [True, False])
+def test_in_a_telemetry_gap_the_counts_of_executors_raise_capacity_and_never_lower_it(
+    counts: bool,
+) -> None:
+    """Demand nearly doubles during the gap, and then almost ends. Older executors do not count."""
+    w = world(lambda _m, t: 20.0 if t < 700 else 38.0 if t < 1000 else 2.0, counts=counts).run(690)
+    assert w.assigned_count("chat") == 3
+    w.silent.add("g1")
+    w.run(310)
+    assert w.assigned_count("chat") == (5 if counts else 3)
+    w.run(1500)
+    assert w.assigned_count("chat") == (5 if counts else 3) and w.of_kind("scale_in") == []
+    if counts:
+        why = next(d for d in w.of_kind("scale_out") if d.at_ms > T0 + 690_000)
+        assert {ReasonCode.SURGE, ReasonCode.TELEMETRY_STALE} <= set(why.codes)
+
+
 def test_a_gap_never_counts_as_idle() -> None:
     """After a period of excess, telemetry stops for an hour. All instances that served before the
     gap still serve.

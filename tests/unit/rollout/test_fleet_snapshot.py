@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Pool
+from autoscaler.domain.workload import Phase
+from autoscaler.estimate.engine_rate import GroupCount
 from autoscaler.performance import catalog
-from autoscaler.rollout.fleet_snapshot import snapshot
+from autoscaler.rollout.fleet_snapshot import FleetSnapshot, snapshot
+from autoscaler.rollout.serving_group import Placed, ServingGroup
 from topics.fleet import InstanceState, ObservedInstance, Status
 
 NOW_MS = 1_700_000_000_000
@@ -124,3 +127,43 @@ def test_the_name_of_a_reclaimed_node_can_be_reused_after_its_end() -> None:
     sight = snapshot((), heard, {}, CLUSTER, NOW_MS, 0)
     assert sight.gone == {"reclaimed"}
     assert sight.unusable == {"going"} == sight.reclaimed.keys()
+
+
+def test_a_request_through_a_prefill_decode_group_counts_once() -> None:
+    """It counts as finished at its decode instance, and as in flight wherever it is."""
+    placed = tuple(
+        Placed(f"i-{phase}", phase, f"n-{phase}", POOL.id, (0,))
+        for phase in (Phase.PREFILL, Phase.DECODE)
+    )
+    pair = ServingGroup("g:1", "chat", "g", "default", placed, NOW_MS - 10**6)
+
+    def sight(finished: int, serves: InstanceState = InstanceState.READY) -> FleetSnapshot:
+        heard = {}
+        for one, age_s, in_flight in zip(placed, (1.0, 3.0), (2, 7), strict=True):
+            seen = ObservedInstance(
+                one.instance, "chat", one.phase, "g:1", serves, (0,), f"{one.node}:1",
+                in_flight=in_flight, finished=finished,
+            )  # fmt: skip
+            heard[one.node] = replace(status(one.node, age_s, serves=False), instances=(seen,))
+        return snapshot((pair,), heard, {}, CLUSTER, NOW_MS, 0)
+
+    assert sight(100).accepted((pair,)) == {"g:1": GroupCount(NOW_MS - 3000, 100 + 9)}
+    assert sight(0).accepted((pair,)) == {}
+    assert sight(0, InstanceState.STARTING).accepted((pair,)) == {
+        "g:1": GroupCount(NOW_MS - 3000, 9)
+    }
+    assert snapshot((pair,), {}, {}, CLUSTER, NOW_MS, 0).accepted((pair,)) == {}
+
+
+def test_stages_of_a_model_of_components_are_not_counted() -> None:
+    """Several of them in turn finish one request."""
+    placed = Placed("g-1+vision", Phase.AGGREGATED, "n", POOL.id, (0,))
+    cell = ServingGroup("g:1", "chat", "g", "default", (placed,), NOW_MS - 10**6)
+    seen = ObservedInstance(
+        placed.instance, "chat", "aggregated", "g:1", InstanceState.READY, (0,), "n:1", finished=9
+    )
+    heard = {"n": replace(status("n", 1.0, serves=False), instances=(seen,))}
+    assert snapshot((cell,), heard, {}, CLUSTER, NOW_MS, 0).accepted((cell,)) == {}
+    whole = replace(cell, placed=(replace(placed, instance="g-1"),))
+    heard = {"n": replace(heard["n"], instances=(replace(seen, instance="g-1"),))}
+    assert snapshot((whole,), heard, {}, CLUSTER, NOW_MS, 0).accepted((whole,)) != {}

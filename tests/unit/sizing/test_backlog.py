@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from autoscaler.estimate.engine_rate import MOST_LOAD, EngineRate, Moment
 from autoscaler.estimate.model_demand import ModelDemand, increase_spans_s
 from autoscaler.estimate.queue_model import expected_in_flight
 from autoscaler.estimate.window_stats import GatewayReport
-from autoscaler.sizing.queue_growth import REMEMBER_MS, in_flight_history, propose
+from autoscaler.sizing.queue_growth import propose
 from autoscaler.state.model_view import ModelView
 from tests.unit.sizing.target_views import POLICY, T0, stats, view
 from topics.reason_codes import ReasonCode
@@ -47,12 +48,8 @@ def test_a_shrinking_queue_raises_no_target() -> None:
     """It dates from a time of insufficient capacity."""
     full = piled(4.0)
     assert propose(full) is not None
-    before = replace(
-        full.state,
-        estimate=replace(
-            full.state.estimate, in_flight=((T0 - 30_000, full.demand.in_flight + 1), (T0, 0))
-        ),
-    )
+    moments = Moment(T0 - 30_000, full.demand.in_flight + 1), Moment(T0 - 10_000, 0)
+    before = replace(full.state, estimate=replace(full.state.estimate, moments=moments))
     assert propose(replace(full, state=before)) is None
 
 
@@ -69,25 +66,26 @@ def test_slow_engines_with_enough_capacity_raise_no_target() -> None:
     assert propose(piled(4.0, planned=30.0)) is None
 
 
-@pytest.mark.parametrize(("later_ms", "kept"), [(REMEMBER_MS - 1, True), (REMEMBER_MS, False)])
-def test_a_queue_is_compared_with_that_of_half_a_minute_ago(later_ms: int, kept: bool) -> None:
-    full = piled(4.0)
-    older, newer = (T0 - 60_000, 5), (T0 - later_ms, 7)
-    state = replace(full.state, estimate=replace(full.state.estimate, in_flight=(older, newer)))
-    moments = in_flight_history(replace(full, state=state))
-    assert moments == ((older, newer) if kept else (newer, (T0, full.demand.in_flight)))
-
-
-@pytest.mark.parametrize(("times", "order"), [(1.0, None), (1.6, 51.2), (9.0, 64.0)])
+@pytest.mark.parametrize(
+    ("times", "rate", "order"),
+    [(1.0, None, None), (1.6, None, 51.2), (9.0, None, 80.0), (1.6, 24.0, 51.2)],
+)
 def test_without_telemetry_the_requests_in_engines_raise_the_target_at_most_twofold(
-    times: float, order: float | None
+    times: float, rate: float | None, order: float | None
 ) -> None:
-    """The last report is a minute old. Executors still report the requests in their engines."""
+    """The last report is a minute old. Executors still report the requests in their engines. They
+    are compared with the rate that engines count, or with the plan if an older executor counts
+    nothing."""
     unseen = view(ModelDemand(local=stats(960, 120, age_ms=60_000)), planned=32.0)
     expected = expected_in_flight(32.0, unseen.serving.ready, unseen.state.estimate.lengths)
-    serving = replace(unseen.serving, requests_in_engines=round(times * expected))
+    serving = replace(
+        unseen.serving,
+        requests_in_engines=round(times * expected),
+        engine_rates=(EngineRate(rate, 60.0),) if rate else (),
+    )
     found = propose(replace(unseen, serving=serving))
     assert (found is None) is (order is None)
     if found is not None and order is not None:
         assert found.req_per_s == pytest.approx(order, rel=0.02)
+        assert found.req_per_s <= MOST_LOAD * unseen.raw_req_per_s
         assert found.why.code is ReasonCode.BACKLOG

@@ -1,0 +1,46 @@
+"""While telemetry is missing, the requests that engines accept raise the target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.estimate.engine_rate import EngineRate
+from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.sizing.engine_counts import propose
+from autoscaler.state.model_view import ModelView
+from tests.unit.sizing.target_views import stats, view
+from topics.reason_codes import ReasonCode
+
+
+def unseen(*rates: EngineRate, planned: float = 8.0) -> ModelView:
+    """A model whose last telemetry is a minute old."""
+    found = view(ModelDemand(local=stats(960, 120, age_ms=60_000)), planned)
+    return replace(found, serving=replace(found.serving, engine_rates=rates))
+
+
+def test_a_rate_beyond_chance_is_ordered_with_a_little_headroom() -> None:
+    found = propose(unseen(EngineRate(12.0, 60.0)))
+    assert found is not None and found.is_proven
+    assert 12.0 < found.req_per_s < 13.0
+    assert found.why.code is ReasonCode.SURGE
+    assert [why.code for why in found.why.because] == [ReasonCode.TELEMETRY_STALE]
+
+
+@pytest.mark.parametrize(("span_s", "raises"), [(20.0, False), (60.0, False), (120.0, True)])
+def test_a_small_excess_must_last(span_s: float, raises: bool) -> None:
+    """9.2 req/s on a plan of 8 are 15% too many."""
+    assert (propose(unseen(EngineRate(9.2, span_s))) is not None) is raises
+
+
+def test_the_highest_proven_rate_is_ordered() -> None:
+    """The long span includes the time before the increase; the short one proves nothing alone."""
+    found = propose(unseen(EngineRate(9.0, 20.0), EngineRate(14.0, 40.0), EngineRate(11.0, 120.0)))
+    assert found is not None and 14.0 < found.req_per_s < 15.5
+
+
+def test_planned_rates_and_few_requests_raise_nothing() -> None:
+    assert propose(unseen(EngineRate(8.0, 120.0))) is None
+    assert propose(unseen(EngineRate(0.1, 20.0), planned=0.0)) is None
+    assert propose(unseen()) is None
