@@ -232,21 +232,29 @@ def _resolve(request: PlanRequest, declared: Cluster, profile: Profile) -> _Reso
 def _build_problem(
     request: PlanRequest, resolved: _ResolvedRequest, profile: Profile, options: PlanOptions
 ) -> PlanningProblem:
-    if request.urgency is Urgency.FULL:
+    urgent, moves_work = request.urgency is Urgency.URGENT, resolved.cluster.policy.spends_budget
+    if not urgent and (moves_work or not request.removals_only):
         return _assemble_problem(request, resolved, profile, options, None)
+
+    def assembled(offered: tuple[str, ...]) -> PlanningProblem:
+        made = _assemble_problem(request, resolved, profile, options, offered)
+        return _without_lost_nodes(made) if urgent else made
+
     short: tuple[str, ...] = tuple(resolved.demands)
-    if not resolved.cluster.policy.spends_budget:
-        # Evaluating candidates takes most of the time of an urgent plan, so models whose running
-        # instances are enough get none.
-        bare = _without_lost_nodes(_assemble_problem(request, resolved, profile, options, ()))
-        short = tuple(model for model in short if not _fleet_suffices(bare, model))
+    if not moves_work:
+        # Models whose running instances are enough get no candidates. Their evaluation takes most
+        # of the time of an urgent plan.
+        bare = assembled(())
+        stays = replace(bare, additions_only=True)
+        short = tuple(model for model in short if not _fleet_suffices(stays, model))
         if not short:
             return bare
-    return _without_lost_nodes(_assemble_problem(request, resolved, profile, options, short))
+    return assembled(short)
 
 
 def _fleet_suffices(problem: PlanningProblem, model: str) -> bool:
-    """Whether the running instances of `model` meet its demand, SLO and other constraints."""
+    """Whether the running instances of `model` meet its demand, SLO and other constraints. problem:
+    one in which all running instances stay."""
     running, service = problem.running_combos(model), problem.cluster.service(model)
     serves = req_per_s_of(running)
     # `spot_limit_applies` has the same rule, but needs candidates, which do not exist yet.

@@ -93,6 +93,8 @@ class PlanRequest:
     floors: current minimum of instances, for models with a scheduled floor. routes: services whose
     thresholds are planned too, if all their models are in the scope of a full request. surge_only:
     new instances must start while all running instances stay, because no instance can leave first.
+    removals_only: capacity became superfluous and nothing else changed, so a model whose running
+    instances are enough gets no others; exchanges wait for the next plan.
     switchable: combos of `fleet` that may switch roles now, with their counts (None: all may).
     scale_in_locked: models whose capacity may be replaced but not reduced, because the evidence
     does not allow scale-in yet. settling: combos of `fleet` with instances that started recently,
@@ -114,6 +116,7 @@ class PlanRequest:
     floors: tuple[tuple[str, int], ...] = ()
     routes: tuple[RouteTraffic, ...] = ()
     surge_only: bool = False
+    removals_only: bool = False
     scale_in_locked: tuple[str, ...] = ()
     switchable: tuple[tuple[str, int], ...] | None = None
     groups: tuple[RunningGroup, ...] = ()

@@ -110,6 +110,7 @@ def full_request(
     request = replace(
         request,
         surge_only=_needs_surge_room(fleet, triggers),
+        removals_only=all(trigger.frees_capacity for trigger in triggers),
         scale_in_locked=_keeps(fleet, scope),
         switchable=may_switch(fleet, scope),
         groups=_running_groups(fleet, scope),

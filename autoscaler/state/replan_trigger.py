@@ -20,6 +20,11 @@ class Trigger:
         """Whether the reason is that the last plan was applied only in part."""
         return self.why.code is ReasonCode.LEFT_OUT
 
+    @property
+    def frees_capacity(self) -> bool:
+        """Whether the reason is that capacity became superfluous."""
+        return self.why.code in (ReasonCode.EXCESS, ReasonCode.SCATTERED)
+
 
 def partly_applied(model: str, *why: Reason, of_all: bool = False) -> Trigger:
     """A trigger, because the last plan for `model` was applied only in part for the reason `why`.

@@ -191,6 +191,25 @@ def test_an_addition_that_must_fit_next_to_the_fleet_waits_for_no_removal() -> N
     assert stays.cost_usd_per_h > 0.0 and not stays.shortfall_req_per_s
 
 
+def test_a_plan_after_an_excess_removes_instances_and_exchanges_none() -> None:
+    """Other nodes would be cheaper. Only a plan that may add instances uses them."""
+    cheap = pool("r", "cheap", "L4", 1, 12, Market.ON_DEMAND, 0.1)
+    cluster = one_model((L4, cheap))
+    fleet = {"m:a1@r/l4/on-demand": 4}
+    exchanged = ask(cluster, FULL, {"m": 1.0}, fleet)
+    kept = ask(cluster, FULL, {"m": 1.0}, fleet, removals_only=True)
+    assert all("cheap" in combo for combo, _ in exchanged.counts)
+    assert kept.counts == (("m:a1@r/l4/on-demand", 2),)
+
+
+def test_a_plan_after_an_excess_still_serves_a_model_that_is_short() -> None:
+    cluster = one_model((L4,))
+    fleet = {"m:a1@r/l4/on-demand": 1}
+    want = {"m": 3.0 * capacity(cluster, fleet.items())}
+    got = ask(cluster, FULL, want, fleet, removals_only=True)
+    assert got.outcome is Outcome.PLANNED and not got.shortfall_req_per_s
+
+
 _TWO = "{0}{1}@r/l40s/on-demand>{0}{1}@r/l40s/on-demand"
 DISAGGREGATED = f"m:{_TWO.format('p1.', 32)}+{_TWO.format('d1.', 32)}"
 TOO_DEEP = f"m:{_TWO.format('p1.', 65)}+{_TWO.format('d1.', 65)}"
