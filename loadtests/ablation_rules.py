@@ -33,6 +33,7 @@ from autoscaler.replan import (
 )
 from autoscaler.sizing import (
     burst_headroom,
+    engine_counts,
     forecast_increase,
     queue_growth,
     rate_increase,
@@ -100,6 +101,7 @@ RULES: tuple[Rule, ...] = (
     _raising("rate_increase", rate_increase.propose),
     _raising("burst_headroom", burst_headroom.propose),
     _raising("queue_growth", queue_growth.propose),
+    _raising("engine_counts", engine_counts.propose),
     _raising("forecast_increase", forecast_increase.propose),
     _raising("restart_hold", restart_hold.propose),
     _rule(
@@ -146,6 +148,7 @@ RULES: tuple[Rule, ...] = (
     _rule("not while predictions drift", "scale-in", _constant(()), f"{_CHECKS}:drift_veto"),
     _rule("plans keep capacity that may not leave", "plan", _constant(()), f"{_REQUEST}:_keeps"),
     _rule("young instances stay", "plan", _constant(()), f"{_REQUEST}:_settling"),
+    _rule("no exchange after an excess", "plan", _constant(False), f"{_REQUEST}:_removals_only"),
     _rule(
         "best fleet instead of additions only",
         "plan",

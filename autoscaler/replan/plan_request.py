@@ -110,7 +110,7 @@ def full_request(
     request = replace(
         request,
         surge_only=_needs_surge_room(fleet, triggers),
-        removals_only=all(trigger.frees_capacity for trigger in triggers),
+        removals_only=_removals_only(triggers),
         scale_in_locked=_keeps(fleet, scope),
         switchable=may_switch(fleet, scope),
         groups=_running_groups(fleet, scope),
@@ -118,6 +118,12 @@ def full_request(
         routes=routes,
     )
     return Pending(request, reasons)
+
+
+def _removals_only(triggers: Iterable[Trigger]) -> bool:
+    """Whether capacity became superfluous and nothing else changed. Then an exchange would save
+    little, and would often replace instances that have just started."""
+    return all(trigger.frees_capacity for trigger in triggers)
 
 
 def _keeps(fleet: TickFleet, scope: tuple[str, ...]) -> tuple[str, ...]:
