@@ -19,7 +19,6 @@ from autoscaler.estimate.overdispersion import POISSON
 from autoscaler.modes import mix_changed
 from autoscaler.replan import (
     availability_changed,
-    cost_growth,
     excess_capacity,
     fragmentation,
     launch_failed,
@@ -193,7 +192,6 @@ RULES: tuple[Rule, ...] = (
     ),
     _trigger("period", period_elapsed.fire),
     _trigger("price", price_changed.fire),
-    _trigger("bill", cost_growth.fire),
     _trigger("availability", availability_changed.fire),
     _trigger("nodes", nodes_changed.fire),
     _trigger("launch_failed", launch_failed.fire),

@@ -25,7 +25,6 @@ class ReasonCode(StrEnum):
     # Reasons to request a full plan.
     PERIOD = "period", "The time between two full plans has passed."
     PRICE = "price", "The price of a pool changed by more than `replan_threshold`."
-    BILL = "bill", "The cost grew by more than `replan_threshold` since the last full plan."
     AVAILABILITY = (
         "availability",
         "The nodes that a pool offers changed by more than `replan_threshold`.",

@@ -37,7 +37,6 @@ def _engines(reason: Reason, _: Text) -> str:
 TRIGGER_TEXTS: Mapping[Code, Sentence] = {
     Code.PERIOD: "every {0:lasting}",
     Code.PRICE: "{subject} now {0:.2f} USD/h (was {1:.2f})",
-    Code.BILL: "the fleet costs {0:.2f} USD/h (was {1:.2f})",
     Code.AVAILABILITY: _availability,
     Code.NODE_LOST: _nodes,
     Code.NODE_BACK: _nodes,

@@ -20,16 +20,13 @@ from topics.alerts import Alert
 @dataclass(frozen=True, slots=True)
 class TriggerFleet:
     """The fleet after the tick. groups: all groups. lost: silent nodes that had instances.
-    failures: launches that failed in this tick. nodes: used nodes per pool; planned_nodes: used
-    nodes per pool after the last full plan (None: there was none). switchable: combos of models
-    below target, and how many of each may take other roles now.
+    failures: launches that failed in this tick. switchable: combos of models below target, and how
+    many of each may take other roles now.
     """
 
     groups: tuple[ServingGroup, ...] = ()
     lost: frozenset[str] = frozenset()
     failures: tuple[Failure, ...] = ()
-    nodes: Mapping[str, int] = field(default_factory=dict)
-    planned_nodes: Mapping[str, int] | None = None
     switchable: Mapping[str, int] = field(default_factory=dict)
 
 

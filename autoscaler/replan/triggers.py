@@ -15,7 +15,6 @@ from autoscaler.modes.quality import scores_changed
 from autoscaler.replan import (
     alert_fired,
     availability_changed,
-    cost_growth,
     excess_capacity,
     fragmentation,
     launch_failed,
@@ -37,7 +36,6 @@ Rule = Callable[[TriggerInputs], Iterator[Trigger]]
 TRIGGERS: tuple[Rule, ...] = (
     period_elapsed.fire,
     price_changed.fire,
-    cost_growth.fire,
     availability_changed.fire,
     nodes_changed.fire,
     launch_failed.fire,

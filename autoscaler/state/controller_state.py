@@ -68,16 +68,14 @@ class Pending:
 class LastRequest:
     """The last request for a full plan. managed: whether it was for managed models. usd_per_h:
     prices of nodes. lengths: request lengths of each model at the last request that concerned it.
-    nodes: used nodes per pool at the request or, later, after its answer was applied (None: no
-    request yet). switchable: combos of models below target, and how many of each could take other
-    roles. already_tried: reasons for a partly applied plan. group_positions: life-cycle state of
-    all groups.
+    switchable: combos of models below target, and how many of each could take other roles.
+    already_tried: reasons for a partly applied plan. group_positions: life-cycle state of all
+    groups.
     """
 
     managed: bool = False
     usd_per_h: Mapping[str, float] = field(default_factory=dict)
     lengths: Mapping[str, Lengths] = field(default_factory=dict)
-    nodes: Mapping[str, int] | None = None
     switchable: Mapping[str, int] = field(default_factory=dict)
     already_tried: tuple[Reason, ...] = ()
     group_positions: frozenset[tuple[str, str]] = frozenset()

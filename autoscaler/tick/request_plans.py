@@ -3,7 +3,6 @@ triggers."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -24,7 +23,6 @@ from autoscaler.replan.switchable_roles_changed import remember_switchable
 from autoscaler.replan.trigger_inputs import TriggerFleet, TriggerInputs
 from autoscaler.replan.triggers import collect, declared_only, limited_to, scope_of
 from autoscaler.replan.unapplied_plan import already_tried, group_positions, waits_for_room
-from autoscaler.rollout.capacity_and_cost import nodes_of
 from autoscaler.state.controller_state import FullPlans, Pending
 from autoscaler.state.decision_record import NOTICE_INTERVAL_MS, notice
 from autoscaler.tick.apply_plans import AppliedPlans
@@ -59,7 +57,6 @@ def request_plans(observed: ObservedTick, applied: AppliedPlans) -> PlanRequests
         asks.append(urgent_request(number, fleet, needy))
     memory, decisions = _report_failure(observed, _declared_only(applied.full, fleet))
     news = _trigger_inputs(observed, applied)
-    memory = replace(memory, last=replace(memory.last, nodes=news.fleet.planned_nodes))
     now_ms, services, routed = fleet.now_ms, tuple(fleet.views), observed.inputs.observation.demand
 
     waiting = (*memory.due, *applied.again)
@@ -152,8 +149,6 @@ def _trigger_inputs(observed: ObservedTick, applied: AppliedPlans) -> TriggerInp
     observation = inputs.observation
     views, now_ms = fleet.views, fleet.now_ms
     short = [m for m, view in views.items() if not view.covers and view.service.managed]
-    standing = (group for group in fleet.groups if fleet.sight.counts(group))
-    nodes = Counter(nodes_of(standing).values())
     return TriggerInputs(
         now_ms=now_ms,
         state=inputs.state,
@@ -164,8 +159,6 @@ def _trigger_inputs(observed: ObservedTick, applied: AppliedPlans) -> TriggerInp
             groups=fleet.groups,
             lost=fleet.sight.lost,
             failures=observed.faults.failures,
-            nodes=nodes,
-            planned_nodes=nodes if applied.full.made_ms == now_ms else applied.full.last.nodes,
             switchable=dict(may_switch(fleet, short)),
         ),
         alerts=observation.alerts,
@@ -188,7 +181,6 @@ def _remember_request(
             memory.last,
             usd_per_h=news.supply.prices_usd_per_h(),
             lengths={**memory.last.lengths, **lengths},
-            nodes=news.fleet.nodes,
             managed=any(fleet.views[model].service.managed for model in scope),
             switchable=remember_switchable(memory.last.switchable, news.fleet.switchable, scope),
         ),

@@ -25,7 +25,7 @@ REPLAN_EVERY = Key(
 REPLAN_THRESHOLD = Key(
     "replan_threshold",
     units.number(0.01, 10.0),
-    "Relative change of a price, of an offer of nodes or of the bill that triggers a full plan.",
+    "Relative change of a price or of an offer of nodes that triggers a full plan.",
     "0.2",
 )
 SENSITIVITY = Key(

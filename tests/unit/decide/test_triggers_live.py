@@ -51,12 +51,6 @@ def _of(why: tuple[Reason, ...], code: ReasonCode, node: str) -> bool:
     return any(one.code is code and node in one.names for one in why)
 
 
-def _bills(w: World, since: int) -> list[tuple[float, ...]]:
-    """(present, previous) cost of each cost increase that led to a full plan since tick `since`."""
-    reasons = (one for _, why in full(w, since) for one in why)
-    return [one.quantities for one in reasons if one.code is ReasonCode.BILL]
-
-
 def dearer(w: World) -> None:
     w.prices[NEAR.id] = Price(NEAR.id, 20.0, w.now_ms)
 
@@ -220,42 +214,6 @@ def test_a_waiting_trigger_of_a_withdrawn_model_is_dropped() -> None:
     assert kept == {(ReasonCode.SLO_MISSED, ("chat",)), (ReasonCode.SERVICE_REMOVED, ())}
     w.run(100)
     assert w.ready("chat") == 1 and w.assigned_count("code") == 0 and w.state.full.due == ()
-
-
-def test_additions_lead_to_a_full_plan_and_its_own_exchange_to_none() -> None:
-    """A rise adds capacity in two steps, each with a full plan. The exchange of the second plan
-    triggers no further plan.
-    """
-    w = world(
-        lambda _m, t: 6.0 if t < 360 else 30.0,
-        pools=(NEAR, FAR),
-        catalogue=BOTH,
-        availability={NEAR.id: Availability(NEAR.id, 0, 0)},
-    )
-    w.run(1400)  # so long that no instance is new
-    w.availability[NEAR.id] = Availability(NEAR.id, 8, w.now_ms)
-    w.run(60)
-    assert len(w.rented(NEAR.id)) == 4  # all nodes are exchanged
-    w.run(400)
-    assert _bills(w, 0) == [(6.0, 3.0), (12.0, 6.0)]
-
-
-def test_a_price_rise_or_an_exchange_is_no_addition() -> None:
-    """During the exchange both old and new nodes are paid for."""
-    w = settled()
-    at = w.t_s
-    dearer(w)
-    w.run(200)
-    assert len(w.rented(FAR.id)) == 2 and not w.rented(NEAR.id)
-    assert _bills(w, at) == []
-
-
-def test_a_node_rented_in_addition_to_an_owned_fleet_is_an_addition() -> None:
-    own = pool("own", nodes=1, per_node=1, market=Market.OWNED)
-    catalogue = {"chat": (*simple("chat", own), *simple("chat", NEAR))}
-    w = world(lambda _m, t: 6.0 if t < 360 else 20.0, pools=(own, NEAR), catalogue=catalogue)
-    w.run(370)
-    assert full(w, 360)[0][1] == (Reason(ReasonCode.BILL, "*", quantities=(2.0, 0.0)),)
 
 
 @pytest.mark.parametrize(("where", "asked"), [(FAR, ("chat", "code")), (NEAR, ("code",))])

@@ -184,19 +184,6 @@ def test_the_scope_covers_the_models_of_all_triggers() -> None:
     assert scope_of((), models) == ()
 
 
-def test_a_cost_increase_by_additions_triggers_a_full_plan() -> None:
-    """The increase counts from the last full plan. Before the first full plan
-    there is no trigger.
-    """
-
-    def rents(now: int, then: int | None) -> TriggerInputs:
-        planned = None if then is None else {POOL.id: then}
-        return replace(NEWS, fleet=TriggerFleet(nodes={POOL.id: now}, planned_nodes=planned))
-
-    assert names(rents(6, 5)) == names(rents(6, None)) == names(rents(0, 0)) == []
-    assert names(rents(7, 5)) == names(rents(1, 0)) == ["bill"]
-
-
 def test_a_group_that_left_a_rented_node_triggers_a_consolidation() -> None:
     """The trigger occurs only in the tick in which the group left, and only if fewer nodes are
     enough.
