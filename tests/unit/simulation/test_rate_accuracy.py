@@ -16,7 +16,7 @@ from autoscaler.simulation.fixed_fleet import FixedFleet
 from autoscaler.simulation.policies.policy import policy_context
 from autoscaler.simulation.policies.registry import POLICIES
 from autoscaler.simulation.policy_score import Score, score
-from autoscaler.simulation.rate_simulator import simulate_rates
+from autoscaler.simulation.rate_simulator import MAX_STEP_FEW_S, RateSimulator, simulate_rates
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import ORIGIN_MS, simulate
 from loadtests.arrivals import Step, Swing, lognormal_lengths, poisson, swinging
@@ -139,3 +139,20 @@ def test_a_queue_of_rates_grows_a_fleet_only_beyond_its_capacity() -> None:
         starts.append(baseline("hpa-queue", 3.0, came, fluid=True).starts)
     assert starts[0] == 1
     assert starts[1] > 3
+
+
+def test_engines_count_the_requests_of_a_flow() -> None:
+    """Finished requests and requests in flight are all requests that arrived."""
+    requests = poisson(
+        "mini", [Step(0.0, 6.0)], 300.0, lognormal_lengths(500.0, 100.0), np.random.default_rng(1)
+    )
+    scenario = Scenario(cluster(nodes=4), requests, 300.0, 240.0)
+    fleet = FixedFleet({ONE: 2}, scenario.cluster, measured_lengths(scenario.arrivals))
+    simulator = RateSimulator(scenario, fleet)
+    for at_s in (360.0, 480.0):
+        simulator.advance(at_s)
+        seen = [one for status in simulator.statuses.values() for one in status.instances]
+        accepted = sum(one.finished + one.in_flight for one in seen)
+        arrived = sum(one.at_s < at_s - 240.0 for one in scenario.arrivals)
+        assert accepted == pytest.approx(arrived, abs=6.0 * MAX_STEP_FEW_S)
+        assert all(one.finished for one in seen)
