@@ -64,7 +64,7 @@ def _empty_node(pool: Pool, changes: FleetChanges, may_move: Callable[[ServingGr
         new, changes.site = moved
         last = len(stays) - 1
         for index, (old, after) in enumerate(zip(stays, new, strict=True)):
-            _move(old, after, pool, pool.price_usd_per_h if index == last else 0.0, changes)
+            _move(old, after, pool, -pool.price_usd_per_h if index == last else 0.0, changes)
         return len(stays)
     return 0
 
@@ -89,20 +89,21 @@ def _moved(
 
 
 def _move(
-    old: ServingGroup, new: ServingGroup, pool: Pool, freed_usd_per_h: float, changes: FleetChanges
+    old: ServingGroup, new: ServingGroup, pool: Pool, delta_usd_per_h: float, changes: FleetChanges
 ) -> None:
-    """Retire `old` in favour of `new`, with a decision about it."""
+    """Retire `old` in favour of `new`, with a decision about it. delta_usd_per_h: change of the
+    bill."""
     fleet, model = changes.fleet, old.model
     state = changes.models[model]
     changes.groups[new.name] = new
     changes.groups[old.name] = retire(old, fleet.now_ms, (new.name,))
     why = (
         Reason(ReasonCode.MOVED_TOGETHER, model, (pool.id,)),
-        Reason(ReasonCode.COST, quantities=(-freed_usd_per_h,)),
+        Reason(ReasonCode.COST, quantities=(delta_usd_per_h,)),
         Reason(
             ReasonCode.SERVING_IN,
             quantities=(expected_s(state, fleet.combos[new.combo_id].start_s),),
         ),
     )
-    decision = decision_about(fleet, model, "replan", why, state, True, -freed_usd_per_h)
+    decision = decision_about(fleet, model, "replan", why, state, True, delta_usd_per_h)
     changes.decisions.append(decision)

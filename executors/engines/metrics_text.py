@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from executors.engines.engine_protocol import Load
+from topics.checks import MAX_COUNT
 
 _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
@@ -31,7 +32,8 @@ def is_awake(text: str) -> bool:
 def parse_load(text: str) -> Load:
     """Running, waiting and finished requests, and whether an idle engine holds KV (held_kv 1). KV
     of finished prefills appears only in the gauge of KV usage, so it can be detected only while the
-    engine is idle. Raises ValueError if the text lacks the gauges.
+    engine is idle. An impossible number of finished requests counts as unknown (0). Raises
+    ValueError if the text lacks the gauges.
     """
     running, waiting, usage = samples(text, _RUNNING), samples(text, _WAITING), samples(text, _KV)
     if not running or not waiting or not usage:
@@ -39,5 +41,6 @@ def parse_load(text: str) -> Load:
     idle = not any(running) and not any(waiting)
     tokens = sum(sum(samples(text, name)) for name in _TOKENS)
     held_kv = int(idle and max(usage) > 0.0)
-    finished = int(sum(samples(text, _FINISHED)))
-    return Load(int(sum(running)), int(sum(waiting)), held_kv, tokens, finished)
+    finished = sum(samples(text, _FINISHED))
+    counted = int(finished) if 0.0 <= finished <= MAX_COUNT else 0
+    return Load(int(sum(running)), int(sum(waiting)), held_kv, tokens, counted)

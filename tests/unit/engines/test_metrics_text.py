@@ -1,0 +1,28 @@
+"""The load of an engine, read from its metrics."""
+
+from __future__ import annotations
+
+import pytest
+
+from executors.engines.metrics_text import parse_load
+
+_GAUGES = "vllm:num_requests_running 2\nvllm:num_requests_waiting 1\nvllm:kv_cache_usage_perc 0.1\n"
+
+
+def test_finished_requests_are_the_sum_over_their_reasons() -> None:
+    load = parse_load(
+        f'{_GAUGES}vllm:request_success_total{{finished_reason="stop"}} 40.0\n'
+        'vllm:request_success_total{finished_reason="length"} 2.0\n'
+    )
+    assert (load.in_flight, load.finished) == (3, 42)
+
+
+@pytest.mark.parametrize("count", ["NaN", "+Inf", "1e30", "-3"])
+def test_an_impossible_count_leaves_the_requests_in_flight_known(count: str) -> None:
+    load = parse_load(f"{_GAUGES}vllm:request_success_total {count}\n")
+    assert (load.in_flight, load.finished) == (3, 0)
+
+
+def test_text_without_the_gauges_is_refused() -> None:
+    with pytest.raises(ValueError, match="vllm:"):
+        parse_load("vllm:request_success_total 3\n")
