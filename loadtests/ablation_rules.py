@@ -129,6 +129,12 @@ RULES: tuple[Rule, ...] = (
         "autoscaler.sizing.capacity_derating:update_derating",
     ),
     _rule(
+        "derating of slow engines",
+        "capacity",
+        _constant(None),
+        "autoscaler.sizing.engine_slowdown:_slowdown",
+    ),
+    _rule(
         "burstiness of arrivals in the capacity",
         "capacity",
         _constant(1.0),

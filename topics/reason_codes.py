@@ -67,7 +67,11 @@ class ReasonCode(StrEnum):
     LOWER_DEMAND = "lower_demand", "Demand was below the plan for long enough."
     IDLE = "idle", "No request arrived for long enough."
     OVERESTIMATED = "overestimated", "Missed SLOs show that capacity is lower than predicted."
-    DERATED = "derated", "Planned capacity is lower because SLOs were missed."
+    SLOW_ENGINES = "slow_engines", "Output tokens take longer than predicted."
+    DERATED = (
+        "derated",
+        "Planned capacity is lower because measurements are worse than predictions.",
+    )
 
     # Parts of a change.
     REPLANNED = "replanned", "A full plan contains the change."

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.slices import SLICE_SIZES
+from autoscaler.domain.token_times import TokenTimes
 from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.domain.workload import Phase
 from topics.checks import MOST_REQ_PER_S, MOST_USD_PER_H
@@ -74,6 +75,7 @@ class Combo:
     combo, which is a candidate only if no combo can meet the SLO at these lengths. output_tokens:
     mean output of the requests planned for the combo; 0 = the mean of the model. paths: paths of
     requests through a cell; a cell is the combo of a model of components (Cornserve sec. 4.3).
+    token_times: None for pipelines and cells.
     """
 
     id: str
@@ -89,6 +91,7 @@ class Combo:
     meets_slo: bool = True
     output_tokens: float = 0.0
     paths: tuple[CellPath, ...] = ()
+    token_times: TokenTimes | None = None
 
     def __post_init__(self) -> None:
         if not self.members:

@@ -20,8 +20,8 @@ class Stats:
 
     covered_s: seconds of the window that at least one gateway reported. age_ms: time from the end
     of the newest reported second to now. req_per_s: arrivals / covered_s. Mean input tokens are per
-    arrival, mean output tokens per completion; None without arrivals or completions. p95 fields:
-    95% quantiles in ms, from merged sketches.
+    arrival, mean output tokens per completion; None without arrivals or completions. p95 and p50
+    fields: 95% quantiles and median in ms, from merged sketches.
     """
 
     covered_s: int
@@ -36,6 +36,7 @@ class Stats:
     mean_output_tokens: float | None
     ttft_p95_ms: float | None
     tpot_p95_ms: float | None
+    tpot_p50_ms: float | None = None
 
 
 WindowStats = NoData | Stats

@@ -224,14 +224,17 @@ class TelemetryWindows:
         seen = self._sketches.window(window_s, now_s)
         return [
             (
-                _stats(counts, min(end_s, now_s) * 1000 if end_s else None, now_ms, *p95_ms),
+                _stats(
+                    counts, min(end_s, now_s) * 1000 if end_s else None, now_ms, *p95_ms, *p50_ms
+                ),
                 _lengths(seen, number, counts),
             )
-            for number, counts, end_s, p95_ms in zip(
+            for number, counts, end_s, p95_ms, p50_ms in zip(
                 numbers.tolist(),
                 self._totals.counts_between(numbers, now_s - window_s, now_s).tolist(),
                 self._totals.newest_end_s[numbers].tolist(),
                 seen.quantiles_ms(("ttft_ms", "tpot_ms"), numbers, 0.95),
+                seen.quantiles_ms(("tpot_ms",), numbers, 0.5),
                 strict=True,
             )
         ]
@@ -328,7 +331,7 @@ class TelemetryWindows:
 
 def _stats(
     sums: Sequence[int], last_ms: int | None, now_ms: int, ttft_ms: float | None,
-    tpot_ms: float | None,
+    tpot_ms: float | None, median_tpot_ms: float | None,
 ) -> WindowStats:  # fmt: skip
     """Window statistics from `sums`: covered seconds, then COUNTS."""
     covered_s, arrivals, completions, failures, refused, attained, inputs, _, outputs = sums
@@ -347,6 +350,7 @@ def _stats(
         outputs / completions if completions else None,
         ttft_ms,
         tpot_ms,
+        median_tpot_ms,
     )
 
 

@@ -54,7 +54,8 @@ _SENTENCES: Mapping[Code, Sentence] = {
     Code.OVERESTIMATED: (
         "only {0:.0%} of {1:.0f} requests met the SLO (load {2:rate} of {3:rate} req/s)"
     ),
-    Code.DERATED: "capacity derated to {0:.0%} because SLOs were missed",
+    Code.SLOW_ENGINES: "output tokens of {subject} take {0:.2f} times as long as predicted",
+    Code.DERATED: "capacity derated to {0:.0%} by measurements",
 }
 
 TARGET_TEXTS = {code: _with_derating(own) for code, own in _SENTENCES.items()}

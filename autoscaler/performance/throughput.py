@@ -15,6 +15,7 @@ import numpy as np
 
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.token_times import TokenTimes
 from autoscaler.domain.validation import finite
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance.attainment import GRID, SEED, Engine, Run, build_engine
@@ -46,6 +47,7 @@ class InstanceRate:
     on the instance. batch: mean number of decoding sequences at the planned load. ttft_ms, tpot_ms:
     latencies at the declared percentile and the planned load; the TTFT of a decode instance is only
     its own part. bound_by: "compute", "ttft", "tpot", "memory", "sequences" or "does not fit".
+    token_times: median time per token; None if the instance decodes nothing.
     """
 
     req_per_s: float
@@ -54,6 +56,7 @@ class InstanceRate:
     tpot_ms: float
     bound_by: str
     uncertain: bool
+    token_times: TokenTimes | None = None
 
 
 def instance_throughput(
@@ -122,6 +125,7 @@ def instance_throughput(
         tpot_ms=float(np.quantile(planned.tpot_ms, wanted, method="lower")),
         bound_by=bound,
         uncertain=times.uncertain,
+        token_times=None if phase is Phase.PREFILL else _token_times(planned, run(low // 2), lanes),
     )
 
 
@@ -162,6 +166,14 @@ def unloaded_latency(
         float(np.quantile(built.own_ttft_ms(alone), percentile, method="lower")),
         float(np.quantile(alone.tpot_ms, percentile, method="lower")),
     )
+
+
+def _token_times(planned: Run, half: Run, lanes: int) -> TokenTimes | None:
+    """The token times of an instance; None if the two runs do not show how they rise with load."""
+    times_ms = float(np.median(planned.tpot_ms)), float(np.median(half.tpot_ms))
+    if not half.batch < planned.batch or not times_ms[1] < times_ms[0] < math.inf:
+        return None
+    return TokenTimes(planned.batch * lanes, times_ms[0], half.batch * lanes, times_ms[1])
 
 
 def _instance_times(

@@ -15,6 +15,7 @@ from functools import lru_cache
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.token_times import TokenTimes, pooled
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import POISSON_ARRIVALS, Arrivals, Lengths, Phase
 from autoscaler.modes.components.component_cells import candidate_cells, evaluate_cell
@@ -359,4 +360,17 @@ def _combo(model: str, parts: Sequence[tuple[int, InstanceOption]], stretch: flo
         start_s=max(part.start_s for _, part in parts),
         uncertain=any(part.uncertain for _, part in parts),
         meets_slo=stretch == 1.0,
+        token_times=_token_times(parts),
     )
+
+
+def _token_times(parts: Iterable[tuple[int, InstanceOption]]) -> TokenTimes | None:
+    """The token times of all decoding instances together; None if one of them has none."""
+    decoding = [(count, part) for count, part in parts if part.phase is not Phase.PREFILL]
+    single = [
+        (part.req_per_s, part.token_times)
+        for count, part in decoding
+        for _ in range(count)
+        if part.token_times is not None
+    ]
+    return pooled(single) if len(single) == sum(count for count, _ in decoding) else None

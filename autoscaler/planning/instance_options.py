@@ -15,6 +15,7 @@ from itertools import product
 
 from autoscaler.domain.cluster import Market, Pool, Service
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
+from autoscaler.domain.token_times import TokenTimes
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Arrivals, Lengths, Phase
 from autoscaler.performance.profile import Profile
@@ -40,7 +41,7 @@ _MAX_PAIRED = 12
 class InstanceOption:
     """One possible instance: (pool, slice, stage, layers) of each of its nodes; stage is 0 on a
     single node. link_gb_s: the bandwidth between prefill and decode, in 1e9 bytes/s, that its rate
-    assumes.
+    assumes. token_times: None for pipelines and prefill.
     """
 
     phase: Phase
@@ -51,6 +52,7 @@ class InstanceOption:
     start_s: float
     uncertain: bool
     link_gb_s: float
+    token_times: TokenTimes | None = None
 
     @property
     def region(self) -> str:
@@ -76,6 +78,7 @@ def _single_node_option(pool: Pool, made: Instance, link_gb_s: float) -> Instanc
         made.start_s + pool.provision_s,
         made.uncertain,
         link_gb_s,
+        made.token_times,
     )
 
 

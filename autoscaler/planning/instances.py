@@ -11,6 +11,7 @@ from functools import lru_cache
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
+from autoscaler.domain.token_times import TokenTimes
 from autoscaler.domain.workload import POISSON_ARRIVALS, Arrivals, Lengths, Phase, Slo
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S
 from autoscaler.performance.intervals import planned_share
@@ -41,6 +42,7 @@ class Instance:
     start_s: float
     uncertain: bool
     bound_by: str
+    token_times: TokenTimes | None = None
 
 
 NO_SPLIT, LONGEST_REQUEST = "no_split", "longest_request"
@@ -84,6 +86,7 @@ def evaluate_instance(
         start_s=start,
         uncertain=rate.uncertain,
         bound_by=rate.bound_by,
+        token_times=rate.token_times,
     )
 
 

@@ -1,4 +1,4 @@
-"""Trigger: SLOs were missed at a planned load, so capacity was derated."""
+"""Trigger: capacity was derated, because SLOs were missed at a planned load or engines are slow."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
     """One trigger per model whose capacity was derated further in this tick."""
     for model, view in news.views.items():
         before = news.state.models.get(model)
-        if before is not None and view.state.capacity.derate < before.capacity.derate:
-            attained = share_attained(view)
-            yield Trigger((model,), Reason(ReasonCode.SLO_MISSED, model, quantities=attained))
+        if before is None or view.state.capacity.derate >= before.capacity.derate:
+            continue
+        why = view.state.target.why
+        if why is None or why.code is not ReasonCode.SLOW_ENGINES:
+            why = Reason(ReasonCode.SLO_MISSED, model, quantities=share_attained(view))
+        yield Trigger((model,), why)

@@ -19,14 +19,13 @@ from autoscaler.estimate.change_point import current_rate
 from autoscaler.estimate.poisson_tests import is_significant, mean_bounds
 from autoscaler.estimate.queue_model import expected_in_flight
 from autoscaler.estimate.windows import Stats
+from autoscaler.sizing.engine_slowdown import LOADED, capacity_share, update_slowdown
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView
 from topics.reason_codes import ReasonCode
 
 LEAST = 0.5
 """Lowest derating factor, so that misses at most double the planned capacity."""
-LOADED = 0.5
-"""Requests are evidence about the capacity only at this share of the planned load or above."""
 _STEP = 0.85
 """Factor of one decrease. It goes below the load that missed, because requests missed at that
 load."""
@@ -42,7 +41,14 @@ _TOGETHER = 2 / 3
 
 def update_derating(view: ModelView) -> ModelState:
     """The model's state with a lower or higher derating factor; unchanged without evidence."""
-    state, now_ms = view.state, view.now_ms
+    state, now_ms = update_slowdown(view), view.now_ms
+    view = replace(view, state=state)
+    most = max(LEAST, capacity_share(view))
+    if most < state.capacity.derate:
+        slow = Reason(
+            ReasonCode.SLOW_ENGINES, view.service.model, quantities=(state.capacity.slowdown,)
+        )
+        return _derated(state, most, slow, now_ms)
     settle_ms = view.policy.local_window_s * 1000
     calm = (
         view.serving.nothing_starting
@@ -55,16 +61,20 @@ def update_derating(view: ModelView) -> ModelState:
         seen = *share_attained(view), view.demand.req_per_s, view.planned_req_per_s
         why = Reason(ReasonCode.OVERESTIMATED, view.service.model, quantities=seen)
         lower = max(LEAST, _STEP * min(state.capacity.derate, _load_that_missed(view)))
-        return replace(
-            state,
-            capacity=replace(state.capacity, derate=lower, derated_ms=now_ms),
-            target=replace(state.target, why=why),
-        )
-    shown = _recovered_derating(view) if state.capacity.derate < 1.0 else 0.0
+        return _derated(state, lower, why, now_ms)
+    shown = min(most, _recovered_derating(view)) if state.capacity.derate < most else 0.0
     return (
         replace(state, capacity=replace(state.capacity, derate=shown, derated_ms=now_ms))
         if shown
         else state
+    )
+
+
+def _derated(state: ModelState, factor: float, why: Reason, now_ms: int) -> ModelState:
+    return replace(
+        state,
+        capacity=replace(state.capacity, derate=factor, derated_ms=now_ms),
+        target=replace(state.target, why=why),
     )
 
 

@@ -83,7 +83,9 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """Measured properties of the model's capacity. derate: measured / predicted capacity, in
-    (0, 1], if SLOs were missed at a planned load; derated_ms: time of its last change. drift:
+    (0, 1], if SLOs were missed at a planned load or engines are slow; derated_ms: time of its last
+    change. slowdown: measured / predicted time per token, 1 if engines are not slow; slow_since_ms:
+    time since which they are. drift:
     measured start times and capacity, compared with their predictions. lost_ms: time of a capacity
     loss that is not replaced yet; lost_nodes: the nodes of that capacity. settled_ms: time since
     which all planned instances are ready.
@@ -91,6 +93,8 @@ class Capacity:
 
     derate: float = 1.0
     derated_ms: int = 0
+    slowdown: float = 1.0
+    slow_since_ms: int = 0
     drift: PredictionDrift = field(default_factory=PredictionDrift)
     lost_ms: int = 0
     lost_nodes: tuple[str, ...] = ()

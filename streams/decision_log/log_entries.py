@@ -20,7 +20,7 @@ from autoscaler.state.effects import PublishDecision
 from topics.codec import write_value
 from topics.decisions import Decision
 
-FORM = 5
+FORM = 6
 """Version of the line format. Earlier versions held other values, so they cannot be replayed."""
 
 

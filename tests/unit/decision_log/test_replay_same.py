@@ -192,7 +192,7 @@ def test_a_folder_without_a_valid_log_is_refused_by_name(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"1-x\.jsonl\.gz: line 1"):
         segments(tmp_path)[0].read()
     (tmp_path / "1-x.jsonl.gz").write_bytes(zlib.compress(b'{"form": 99}\n', wbits=31))
-    with pytest.raises(UserError, match="written in form 99, and this version reads form 5 alone"):
+    with pytest.raises(UserError, match="written in form 99, and this version reads form 6 alone"):
         segments(tmp_path)[0].read()
     for text, said in ((b"[]", "not a JSON object"), (b"null", "not a"), (b"{x}", "expected")):
         (tmp_path / "1-x.jsonl.gz").write_bytes(zlib.compress(text + b"\n", wbits=31))

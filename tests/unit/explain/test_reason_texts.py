@@ -93,9 +93,7 @@ def test_missing_figures_do_not_fail_a_decision() -> None:
 def test_underlying_reasons_follow_their_reason() -> None:
     derated = Reason(ReasonCode.DERATED, "chat", quantities=(0.85,))
     wake = Reason(ReasonCode.WAKE, "chat", because=(derated,))
-    assert text(wake) == (
-        "its first requests arrived; capacity derated to 85% because SLOs were missed"
-    )
+    assert text(wake) == ("its first requests arrived; capacity derated to 85% by measurements")
     assert codes_of([wake, wake]) == (ReasonCode.WAKE, ReasonCode.DERATED)
 
 

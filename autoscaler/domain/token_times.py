@@ -1,0 +1,56 @@
+"""The predicted time per output token of a combo, at the planned load and at half of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autoscaler.domain.validation import finite
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTimes:
+    """Predicted median time per output token in ms, against the requests that decode at a time.
+
+    batch, tpot_ms: mean number of decoding requests over all instances of the combo, and the time,
+    at the planned load. half_batch, half_tpot_ms: at half of this load. Between and beyond these
+    two points the time is linear in the number of requests.
+    """
+
+    batch: float
+    tpot_ms: float
+    half_batch: float
+    half_tpot_ms: float
+
+    def __post_init__(self) -> None:
+        finite("token times: half_batch", self.half_batch, 0.0, 1e6)
+        finite("token times: batch", self.batch, self.half_batch, 1e6)
+        finite("token times: half_tpot_ms", self.half_tpot_ms, 0.0, 1e9)
+        finite("token times: tpot_ms", self.tpot_ms, self.half_tpot_ms, 1e9)
+
+    def tpot_ms_at(self, batch: float) -> float:
+        """The time per token in ms if `batch` requests decode; at least that at half load."""
+        more = (batch - self.half_batch) / max(self.batch - self.half_batch, 1e-9)
+        return self.half_tpot_ms + max(0.0, more) * (self.tpot_ms - self.half_tpot_ms)
+
+    def batch_at(self, tpot_ms: float) -> float:
+        """The number of decoding requests at which a token takes `tpot_ms`; 0 if none."""
+        per_ms = (self.batch - self.half_batch) / max(self.tpot_ms - self.half_tpot_ms, 1e-9)
+        return max(0.0, self.batch - (self.tpot_ms - tpot_ms) * per_ms)
+
+
+def pooled(parts: Iterable[tuple[float, TokenTimes]]) -> TokenTimes | None:
+    """The token times of several combos that share requests in proportion to their capacity.
+
+    parts: (capacity in requests/s, token times) of each. None without parts.
+    """
+    parts = list(parts)
+    total = sum(rate for rate, _ in parts)
+    if total <= 0.0:
+        return None
+    return TokenTimes(
+        sum(times.batch for _, times in parts),
+        sum(rate * times.tpot_ms for rate, times in parts) / total,
+        sum(times.half_batch for _, times in parts),
+        sum(rate * times.half_tpot_ms for rate, times in parts) / total,
+    )
