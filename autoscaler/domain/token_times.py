@@ -13,8 +13,8 @@ class TokenTimes:
     """Predicted median time per output token in ms, against the requests that decode at a time.
 
     batch, tpot_ms: mean number of decoding requests over all instances of the combo, and the time,
-    at the planned load. half_batch, half_tpot_ms: at half of this load. Between and beyond these
-    two points the time is linear in the number of requests.
+    at the planned load. half_batch, half_tpot_ms: at half of this load. From there on, the time
+    is linear in the number of requests.
     """
 
     batch: float

@@ -47,7 +47,7 @@ class InstanceRate:
     on the instance. batch: mean number of decoding sequences at the planned load. ttft_ms, tpot_ms:
     latencies at the declared percentile and the planned load; the TTFT of a decode instance is only
     its own part. bound_by: "compute", "ttft", "tpot", "memory", "sequences" or "does not fit".
-    token_times: median time per token; None if the instance decodes nothing.
+    token_times: median time per token; None for prefill and pipelines.
     """
 
     req_per_s: float
@@ -118,6 +118,7 @@ def instance_throughput(
         capacity = min(saturation, saturation * step / GRID / utilisation)
         bound = _limiting_slo(built, run(math.floor(step) + 1), slo)
     planned = run(low)
+    has_token_times = isinstance(node, NodeSlice) and phase is not Phase.PREFILL
     return InstanceRate(
         req_per_s=capacity * lanes,
         batch=planned.batch * lanes,
@@ -125,7 +126,7 @@ def instance_throughput(
         tpot_ms=float(np.quantile(planned.tpot_ms, wanted, method="lower")),
         bound_by=bound,
         uncertain=times.uncertain,
-        token_times=None if phase is Phase.PREFILL else _token_times(planned, run(low // 2), lanes),
+        token_times=_token_times(planned, run(low // 2)) if has_token_times else None,
     )
 
 
@@ -168,12 +169,12 @@ def unloaded_latency(
     )
 
 
-def _token_times(planned: Run, half: Run, lanes: int) -> TokenTimes | None:
+def _token_times(planned: Run, half: Run) -> TokenTimes | None:
     """The token times of an instance; None if the two runs do not show how they rise with load."""
     times_ms = float(np.median(planned.tpot_ms)), float(np.median(half.tpot_ms))
     if not half.batch < planned.batch or not times_ms[1] < times_ms[0] < math.inf:
         return None
-    return TokenTimes(planned.batch * lanes, times_ms[0], half.batch * lanes, times_ms[1])
+    return TokenTimes(planned.batch, times_ms[0], half.batch, times_ms[1])
 
 
 def _instance_times(

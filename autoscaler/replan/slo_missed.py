@@ -17,7 +17,7 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
         before = news.state.models.get(model)
         if before is None or view.state.capacity.derate >= before.capacity.derate:
             continue
-        why = view.state.target.why
-        if why is None or why.code is not ReasonCode.SLOW_ENGINES:
-            why = Reason(ReasonCode.SLO_MISSED, model, quantities=share_attained(view))
+        why = Reason(ReasonCode.SLO_MISSED, model, quantities=share_attained(view))
+        if (slowdown := view.state.capacity.slowdown) > 1.0:
+            why = Reason(ReasonCode.SLOW_ENGINES, model, quantities=(slowdown,))
         yield Trigger((model,), why)

@@ -19,13 +19,15 @@ from autoscaler.estimate.change_point import current_rate
 from autoscaler.estimate.poisson_tests import is_significant, mean_bounds
 from autoscaler.estimate.queue_model import expected_in_flight
 from autoscaler.estimate.windows import Stats
-from autoscaler.sizing.engine_slowdown import LOADED, capacity_share, update_slowdown
+from autoscaler.sizing.engine_slowdown import capacity_share, update_slowdown
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView
 from topics.reason_codes import ReasonCode
 
 LEAST = 0.5
 """Lowest derating factor, so that misses at most double the planned capacity."""
+LOADED = 0.5
+"""Requests are evidence about the capacity only at this share of the planned load or above."""
 _STEP = 0.85
 """Factor of one decrease. It goes below the load that missed, because requests missed at that
 load."""
@@ -44,7 +46,7 @@ def update_derating(view: ModelView) -> ModelState:
     state, now_ms = update_slowdown(view), view.now_ms
     view = replace(view, state=state)
     most = max(LEAST, capacity_share(view))
-    if most < state.capacity.derate:
+    if view.serving.nothing_starting and most < state.capacity.derate:
         slow = Reason(
             ReasonCode.SLOW_ENGINES, view.service.model, quantities=(state.capacity.slowdown,)
         )

@@ -14,8 +14,6 @@ from autoscaler.estimate.windows import Stats
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView
 
-LOADED = 0.5
-"""Requests are evidence about the capacity only at this share of the planned load or above."""
 _SLOW = 1.2
 """Measured / predicted time per token from which engines count as slow. Smaller differences are
 usual for the performance model."""
@@ -65,8 +63,9 @@ def capacity_share(view: ModelView) -> float:
 def _slowdown(view: ModelView) -> float | None:
     """Measured / predicted time per token in the local window; None without evidence.
 
-    All planned instances must have served for the whole window, at half of the planned load or
-    more. By Little's law, the requests in decoding are the rate of tokens times the time per token.
+    All planned instances must have served for the whole window, and as many requests must decode as
+    at half of the planned load. By Little's law, the requests in decoding are the rate of tokens
+    times the time per token.
     """
     seen, times = view.demand.local, _predicted(view)
     settled_ms, window_ms = view.state.capacity.settled_ms, view.policy.local_window_s * 1000
@@ -84,7 +83,11 @@ def _slowdown(view: ModelView) -> float | None:
 
 
 def _predicted(view: ModelView) -> TokenTimes | None:
-    """The token times of all ready combos together; None if one of them has none."""
-    parts = [(combo.req_per_s, combo.token_times) for combo in view.serving.ready]
+    """The token times of all ready combos together; None if one of them has none, or misses the SLO
+    at any load."""
+    ready = view.serving.ready
+    if not all(combo.meets_slo for combo in ready):
+        return None
+    parts = [(combo.req_per_s, combo.token_times) for combo in ready]
     known = [(rate, times) for rate, times in parts if times is not None]
     return pooled(known) if len(known) == len(parts) else None

@@ -16,7 +16,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.rollout.serving_group import FleetView, ServingGroup
-from autoscaler.sizing.engine_slowdown import LOADED
+from autoscaler.sizing.capacity_derating import LOADED
 from autoscaler.state.decision_record import notice
 from autoscaler.state.model_state import ModelState
 from topics.decisions import Decision

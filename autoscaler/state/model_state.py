@@ -85,10 +85,9 @@ class Capacity:
     """Measured properties of the model's capacity. derate: measured / predicted capacity, in
     (0, 1], if SLOs were missed at a planned load or engines are slow; derated_ms: time of its last
     change. slowdown: measured / predicted time per token, 1 if engines are not slow; slow_since_ms:
-    time since which they are. drift:
-    measured start times and capacity, compared with their predictions. lost_ms: time of a capacity
-    loss that is not replaced yet; lost_nodes: the nodes of that capacity. settled_ms: time since
-    which all planned instances are ready.
+    time since which they are. drift: measured start times and capacity, compared with their
+    predictions. lost_ms: time of a capacity loss that is not replaced yet; lost_nodes: the nodes of
+    that capacity. settled_ms: time since which all planned instances are ready.
     """
 
     derate: float = 1.0

@@ -10,6 +10,7 @@ import pytest
 
 from autoscaler.estimate.duplicates import AppliedSequences
 from autoscaler.estimate.windows import NoData, Stats, TelemetryWindows, TokenSums
+from topics.sketch import bucket_of
 from topics.telemetry import COUNTS, MOST_PER_S, Telemetry
 
 T0 = 1_700_000_000_000
@@ -31,6 +32,16 @@ def test_missing_ended_and_zero_series_give_different_results() -> None:
     zero = windows.stats("chat", T0 + 61_000, 120)
     assert isinstance(zero, Stats) and zero.arrivals == 0 and zero.covered_s == 10
     assert zero.mean_input_tokens is None and zero.ttft_p95_ms is None
+
+
+def test_a_window_has_the_median_and_the_tail_of_the_time_per_token() -> None:
+    windows = TelemetryWindows(600)
+    times = {bucket_of(20.0): 60, bucket_of(40.0): 34, bucket_of(90.0): 6}
+    windows.add(replace(BLANK, sequence=1, completions=100, tpot_ms=times), T0 + 1000)
+    found = windows.stats("chat", T0 + 1000, 10)
+    assert isinstance(found, Stats)
+    assert found.tpot_p50_ms == pytest.approx(20.0, rel=0.05)
+    assert found.tpot_p95_ms == pytest.approx(90.0, rel=0.05)
 
 
 def test_a_window_states_the_age_of_its_newest_second() -> None:

@@ -82,6 +82,7 @@ def test_an_interruption_starts_the_wait_again() -> None:
 @pytest.mark.parametrize("serving", [
     ObservedServing(ready=(COMBO,), nothing_starting=False),
     ObservedServing(ready=(COMBO, replace(COMBO, token_times=None)), nothing_starting=True),
+    ObservedServing(ready=(replace(COMBO, meets_slo=False),), nothing_starting=True),
     ObservedServing(nothing_starting=True),
 ])  # fmt: skip
 def test_starts_and_unknown_predictions_prove_nothing(serving: ObservedServing) -> None:
