@@ -105,7 +105,7 @@ def solve_templates(
     form = _implicit(problem)
     got = solve_decomposed(form, SearchLimits.of(_without_the_end(options, problem)))
     if got.plan is None:
-        return _over_columns(problem, options, NOTHING, got)
+        return _over_columns(problem, options, NOTHING, form, got)
     rows = _rows(got.plan, len(problem.price_usd_per_h))
     return _plan(problem, rows, max(0.0, got.bound), got.mu, options, got.limits)
 
@@ -123,17 +123,21 @@ def _columns_within(options: SolveOptions) -> int:
 
 
 def _over_columns(
-    problem: TemplateProblem, options: SolveOptions, running: Ints, searched: Outcome | None = None
+    problem: TemplateProblem,
+    options: SolveOptions,
+    running: Ints,
+    form: Decomposed | None = None,
+    searched: Outcome | None = None,
 ) -> TemplatePlan:
     """The plan over written-out columns. It starts from the plan `running`, or uses the prices of
-    `searched`, an earlier search that found no plan. If there is no time for all columns, only the
-    ones with the lowest price are used."""
+    `searched`, an earlier search of `form` that found no plan. If there is no time for all columns,
+    only the ones with the lowest price are used."""
     most = _columns_within(options)
     whole = problem.columns <= most
     if whole:
         made, keys = columns_of(problem, running)
     else:
-        form = _implicit(problem)
+        form = form or _implicit(problem)
         mu = np.zeros(len(form.capacity)) if searched is None else searched.mu
         made, keys = _with_running(problem, running, _lowest(form, mu, most))
     start = np.zeros(made.columns, dtype=np.int64)
