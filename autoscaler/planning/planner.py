@@ -47,9 +47,10 @@ The hysteresis of 2.5% absorbs fluctuations of demand by 2%, because 1.025 x 0.9
 # share of the request's time; node limit if there is no clock
 _LASTING_TIME_SHARE, _LASTING_MIP_NODES = 0.125, 50
 _MAX_COLUMNS = 500
-_K_LEAVE = 0.9
-"""Penalty of a plan for an instance that leaves soon after its start, as a share of its price. So
-it leaves if nothing replaces it, but is seldom replaced: the next plans often bring it back."""
+_K_LEAVE = 2.5
+"""Penalty of a plan for an instance that leaves soon after its start, as a multiple of its price.
+So it leaves only if a constraint or the demand of other models requires it, if its price rises far,
+or if it is nearly alone on an expensive node."""
 _PROVEN = (PlanStatus.OPTIMAL, PlanStatus.WITHIN_GAP)
 
 
@@ -310,7 +311,7 @@ def _settling(
     request: PlanRequest, resolved: _ResolvedRequest, problem: PlanningProblem
 ) -> dict[str, Settling]:
     """The instances that started recently, with the penalty of a plan for each that leaves. It is a
-    share of the declared price, so an instance may leave if its present price is much higher."""
+    multiple of the declared price, so an instance may leave if its present price is far higher."""
     declared = {pool.id: pool for pool in resolved.cluster.pools}
     return {
         combo_id: Settling(count, _K_LEAVE * ranking_usd_per_h(problem.running[combo_id], declared))

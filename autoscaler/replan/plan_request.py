@@ -32,8 +32,6 @@ GIVE_UP_MS = {Urgency.URGENT: 120_000, Urgency.FULL: 1_800_000}
 every request, even if it found no plan."""
 
 _RATE_MATTERS = 1.5
-_SETTLES_MS = 900_000
-"""Time in ms for which a group settles, several times as long as a start."""
 
 
 def models_below_target(fleet: TickFleet) -> tuple[str, ...]:
@@ -91,6 +89,7 @@ def urgent_request(number: int, fleet: TickFleet, scope: tuple[str, ...]) -> Pen
         _request(number, Urgency.URGENT, fleet, scope),
         scale_in_locked=_fixed(fleet, scope),
         groups=_running_groups(fleet, scope),
+        settling=_settling(fleet, scope),
     )
     return Pending(request, reasons)
 
@@ -177,14 +176,14 @@ def _running_groups(fleet: TickFleet, scope: Collection[str]) -> tuple[RunningGr
 
 
 def _settling(fleet: TickFleet, scope: Collection[str]) -> tuple[tuple[str, int], ...]:
-    """Combos of `scope` with groups that started recently, and how many. Their starts pay only if
-    they serve for some time."""
+    """Combos of `scope` with groups that started less than `scale_in_after` ago, and how many."""
     found = Counter(
         group.combo_id
         for group in fleet.groups
         if group.model in scope
         and fleet.sight.counts(group)
-        and fleet.now_ms - group.created_ms < _SETTLES_MS
+        and fleet.now_ms - group.created_ms
+        < 1000 * fleet.views[group.model].service.scale_in_after_s
     )
     return tuple(sorted(found.items()))
 

@@ -68,7 +68,7 @@ CAPACITY_KEY = Key(
 SCALE_IN_AFTER = Key(
     "scale_in_after",
     units.duration_between("1s", "7d"),
-    "An excess of capacity must last this long before it is removed.",
+    "An excess of capacity must last this long before it is removed. New instances stay this long.",
     "10m",
 )
 MAX_DISRUPTION = Key(

@@ -10,7 +10,7 @@ from tests.unit.decide.decide_world import World, world
 from topics.supply import Price
 
 NEAR, FAR = pool("near", per_node=1, usd=2.0), pool("far", nodes=4, per_node=1, usd=3.0)
-START_S, SETTLED_S = 100, 1000
+START_S, SETTLED_S = 100, 600
 
 
 def running() -> World:
@@ -32,8 +32,8 @@ def test_a_new_instance_leaves_its_pool_only_if_the_pool_becomes_dearer(
 ) -> None:
     w = running()
     w.prices[pool_id] = Price(pool_id, usd, w.now_ms)
-    w.run(SETTLED_S - 200 - START_S)
+    w.run(SETTLED_S - START_S)
     assert bool(w.rented(NEAR.id)) is stays
-    w.run(800)
+    w.run(400)
     assert not w.rented(NEAR.id)
     assert w.ready("chat") == 1

@@ -13,18 +13,18 @@ from tests.unit.decide.decide_catalogue import combo, combos, pool, service
 from tests.unit.decide.decide_world import T0, World, world
 from topics.reason_codes import ReasonCode
 
-SMALL, LARGE = pool("small", nodes=40, per_node=1, usd=2.0), pool("large", per_node=1, usd=6.0)
+SMALL, LARGE = pool("small", nodes=40, per_node=1, usd=2.0), pool("large", per_node=1, usd=4.5)
 CATALOGUE = {
     "chat": combos(combo("chat", [(A, 1, SMALL, 1, 10.0)]), combo("chat", [(A, 1, LARGE, 1, 60.0)]))
 }
 
 
 def surge(**more: object) -> World:
-    """12 req/s, then 26 from 100 s on: either a fourth small instance is added, or a large one
-    replaces three.
+    """12 req/s, then 26 from 700 s on, when instances have settled: small instances
+    are added, or a large one replaces them.
     """
     return world(
-        lambda _m, t: 12.0 if t < 100 else 26.0,
+        lambda _m, t: 12.0 if t < 700 else 26.0,
         service("chat", **more),
         pools=(SMALL, LARGE),
         catalogue=CATALOGUE,
@@ -34,18 +34,18 @@ def surge(**more: object) -> World:
 def test_instances_that_may_not_leave_are_not_replaced() -> None:
     now = dt.datetime.fromtimestamp(T0 / 1000, tz=dt.UTC)
     frozen = Weekly.parse(f"{now:%H:%M}-{now + dt.timedelta(hours=1):%H:%M}")
-    w = surge(freezes=(frozen,)).run(250)
+    w = surge(freezes=(frozen,)).run(850)
     assert {a.pool for a in w.applied.values() if a.instances} == {SMALL.id}
     assert w.assigned_count("chat") == 4
 
 
 def test_mode_recommend_recommends_only_additions() -> None:
-    w = surge(mode=Mode.RECOMMEND).run(250)
+    w = surge(mode=Mode.RECOMMEND).run(850)
     assert [count for _, count in w.state.models["chat"].advisory.recommended] == [4]
 
 
 def test_a_new_leader_counts_an_urgent_replacement_as_scale_out() -> None:
-    w = surge().run(120)
+    w = surge().run(720)
     found = w.decisions[-1]
     assert any(n < 0 for _, n in found.change)
     assert (found.kind, found.over_since_ms > 0) == ("scale_out", True)

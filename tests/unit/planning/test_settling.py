@@ -1,4 +1,4 @@
-"""A plan is charged for instances that leave soon after their start."""
+"""Instances stay for some time after their start, unless a constraint makes them leave."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ def test_an_instance_that_settles_is_not_exchanged_for_a_cheaper_one() -> None:
     assert not leaving(ask(cheaper, FULL, {"m": 0.5}, {SMALL: 1}, settling=((SMALL, 1),)))
 
 
-def test_an_instance_that_settles_leaves_if_nothing_replaces_it() -> None:
-    one = ask(one_model((L4,)), FULL, {"m": 0.1}, {SMALL: 2}, settling=((SMALL, 2),))
-    assert leaving(one) == {SMALL: 1}
+def test_an_instance_that_settles_stays_although_it_is_superfluous() -> None:
+    asked = one_model((L4,)), FULL, {"m": 0.1}, {SMALL: 2}
+    assert leaving(ask(*asked)) == {SMALL: 1}
+    assert not leaving(ask(*asked, settling=((SMALL, 2),)))
+    assert leaving(ask(*asked, settling=((SMALL, 1),))) == {SMALL: 1}
 
 
 def test_an_instance_that_settles_leaves_if_its_place_is_needed() -> None:
