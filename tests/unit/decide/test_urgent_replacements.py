@@ -19,12 +19,13 @@ CATALOGUE = {
 }
 
 
-def surge(**more: object) -> World:
-    """12 req/s, then 26 from 700 s on, when instances have settled: small instances
-    are added, or a large one replaces them.
+def surge(at_s: float = 700.0, **more: object) -> World:
+    """12 req/s, then 26 from `at_s` on: small instances are added, or a large one replaces them.
+
+    Instances have settled after 600 s.
     """
     return world(
-        lambda _m, t: 12.0 if t < 700 else 26.0,
+        lambda _m, t: 12.0 if t < at_s else 26.0,
         service("chat", **more),
         pools=(SMALL, LARGE),
         catalogue=CATALOGUE,
@@ -35,6 +36,12 @@ def test_instances_that_may_not_leave_are_not_replaced() -> None:
     now = dt.datetime.fromtimestamp(T0 / 1000, tz=dt.UTC)
     frozen = Weekly.parse(f"{now:%H:%M}-{now + dt.timedelta(hours=1):%H:%M}")
     w = surge(freezes=(frozen,)).run(850)
+    assert {a.pool for a in w.applied.values() if a.instances} == {SMALL.id}
+    assert w.assigned_count("chat") == 4
+
+
+def test_new_instances_are_not_replaced() -> None:
+    w = surge(at_s=100.0).run(250)
     assert {a.pool for a in w.applied.values() if a.instances} == {SMALL.id}
     assert w.assigned_count("chat") == 4
 
