@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run docs test loadtest test-vllm test-kubernetes lint types layers lock kafka clean recording picture parquet tracing
+.PHONY: run docs test loadtest test-vllm test-kubernetes test-package release lint types layers lock kafka clean recording picture parquet tracing
 .DEFAULT_GOAL := help
 
 help:            ## what can be made
@@ -78,6 +78,12 @@ picture: $(VENV)/.dev         ## docs/pictures/console.png, from the page's test
 test-vllm: $(VENV)/.dev       ## the engine contract on a real vLLM for CPUs (built once, outside the clone)
 	@environment="$$($(BIN)/python -m executors.engines.vllm.cpu_environment)" && \
 	  SHOAL_TEST_VLLM="$$environment" $(BIN)/pytest $(or $(ARGS),tests/contract/engines)
+
+test-package: $(VENV)/.dev     ## wheel and sdist; the wheel runs in an empty environment
+	@SHOAL_TEST_PACKAGE=1 $(BIN)/pytest $(or $(ARGS),tests/package)
+
+release: $(VENV)/.dev          ## wheel, sdist, SBOM and checksums; ARGS="--out DIR --repository URL --image TAG"
+	@$(BIN)/python deploy/release.py $(or $(ARGS),--out build/release)
 
 test-kubernetes: $(VENV)/.dev  ## the Kubernetes parts on a real control plane (built once with Go, outside the clone)
 	@plane="$$($(BIN)/python -m tests.kubernetes.plane.build_plane)" || { code=$$?; \
