@@ -118,7 +118,9 @@ def build(folder: Path, out: Path) -> tuple[Path, Path]:
             env={**os.environ, "SOURCE_DATE_EPOCH": _EPOCH},
         )  # fmt: skip
         if done.returncode:
-            raise SystemExit(f"{done.stdout[-1000:]}{done.stderr[-2000:]}building the {kind} failed")
+            raise SystemExit(
+                f"{done.stdout[-1000:]}{done.stderr[-2000:]}building the {kind} failed"
+            )
         made += sorted(out.glob("*.whl" if kind == "wheel" else "*.tar.gz"))
     return made[0], made[1]
 

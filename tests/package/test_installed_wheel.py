@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import signal
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,7 +38,9 @@ def _environment() -> dict[str, str]:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "shoal.yaml").write_text(CONFIG)
     rows = [f"{second * 1000},200,20" for second in range(0, 600, 2)]
-    (tmp_path / "trace.csv").write_text("\n".join(["timestamp_ms,input_tokens,output_tokens", *rows]))
+    (tmp_path / "trace.csv").write_text(
+        "\n".join(["timestamp_ms,input_tokens,output_tokens", *rows])
+    )
     return tmp_path
 
 
@@ -98,7 +100,7 @@ def gateway(installed: Path, folder: Path) -> Iterator[str]:
             cwd=folder, env=_environment(), stdout=log, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
-    yield f"http://127.0.0.1:{port}"
+    yield f"127.0.0.1:{port}"
     process.send_signal(signal.SIGTERM)
     try:
         assert process.wait(60) == 0, (folder / "log").read_text()[-3000:]
@@ -107,24 +109,23 @@ def gateway(installed: Path, folder: Path) -> Iterator[str]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _post(url: str, body: dict[str, object]) -> dict[str, object]:
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"content-type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=250) as answer:  # noqa: S310
-        return dict(json.load(answer))
+def _post(address: str, path: str, body: dict[str, object]) -> dict[str, object] | None:
+    """The answer to a POST; None if the server does not answer with 200."""
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=250)) as connection:
+        try:
+            connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+            answer = connection.getresponse()
+            return dict(json.load(answer)) if answer.status == 200 else None
+        except (OSError, http.client.HTTPException):
+            return None
 
 
 def test_controller_gateway_and_executor_serve_a_request(gateway: str, folder: Path) -> None:
     body: dict[str, object] = {"model": "tiny", "prompt": "one two", "max_tokens": 4}
     deadline = time.monotonic() + 400
-    while True:
-        try:
-            answer = _post(f"{gateway}/v1/completions", body)
-            break
-        except (urllib.error.URLError, ConnectionError):
-            assert time.monotonic() < deadline, (folder / "log").read_text()[-3000:]
-            time.sleep(1)
+    while (answer := _post(gateway, "/v1/completions", body)) is None:
+        assert time.monotonic() < deadline, (folder / "log").read_text()[-3000:]
+        time.sleep(1)
     usage = answer["usage"]
     assert isinstance(usage, dict)
     assert usage["completion_tokens"] == 4
