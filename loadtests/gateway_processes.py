@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtests.gateway_targets import nginx_config
+from storage.checked_lines import checked_line
 from streams.tools.up.host_resources import free_port
 from topics.codec import encode
 from topics.records import Endpoint, RouteGroup, Routes
@@ -133,7 +134,7 @@ class Stand:
         routes = Routes("chat", 1, 1, 0, 2000.0, 60.0, (group,))
         for home in [f"w{n + 1}" for n in range(workers)] if workers > 1 else ["."]:
             Path(state, home).mkdir(parents=True)
-            Path(state, home, "routes.jsonl").write_bytes(encode(routes) + b"\n")
+            Path(state, home, "routes.jsonl").write_bytes(checked_line(encode(routes)))
         base = TimeBase(1.0, 0, time.monotonic_ns()).format()
         shoal = self._run(
             sys.executable, "-m", "executors.gateway", "--broker", "127.0.0.1:9",

@@ -44,6 +44,7 @@ from executors.gateway.proxy import Proxy
 from executors.gateway.stage_bodies import final_stage_body, stage_body, stage_outputs_of
 from executors.gateway.wire.engine_pool import EnginePool
 from loadtests.gateway_processes import cpu_s, said_port
+from storage.checked_lines import checked_line
 from streams.tools.up.host_resources import free_port
 from topics.codec import encode
 from topics.records import Endpoint, RequestKind, RouteGroup, Routes
@@ -154,7 +155,7 @@ def started() -> Iterator[dict[str, tuple[str, int]]]:
             for way in WAYS:
                 home = Path(folder, way.replace(" ", "-"))
                 home.mkdir()
-                (home / "routes.jsonl").write_bytes(encode(_routes(stages)) + b"\n")
+                (home / "routes.jsonl").write_bytes(checked_line(encode(_routes(stages))))
                 made = run(
                     "loadtests.path_routing_bench", "--serve", way, "--broker", "127.0.0.1:9",
                     "--time-base", base, "--state-dir", str(home), "--drain-s", "1",

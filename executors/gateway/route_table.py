@@ -17,7 +17,9 @@ from pathlib import Path
 from autoscaler.serving.request_router import Router, RouteUpdate
 from autoscaler.serving.routing_policies import DEFAULT, RoutingPolicy
 from executors.gateway.gateway_metrics import GatewayMetrics
-from executors.private_files import private_folder, write_private
+from storage.checked_lines import checked_line, read_lines
+from storage.durable_files import replace_file
+from storage.private_files import private_folder
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.records import Routes
@@ -181,17 +183,29 @@ class RouteTable:
         return True
 
     def load(self) -> int:
-        """Apply the saved routes and return their number."""
+        """Apply the saved routes and return their number. A damaged line is reported, and loses
+        the routes of its model only."""
         if self._file is None or not self._file.exists():
             return 0
-        count = 0
+        count = damaged = 0
         try:
-            for line in self._file.read_bytes().splitlines():
-                self.apply(decode("routes", line))
-                count += 1
-        except (OSError, InvalidRecord) as error:
+            for text in read_lines(self._file):
+                try:
+                    if text is not None:
+                        self.apply(decode("routes", text))
+                        count += 1
+                        continue
+                except InvalidRecord as error:
+                    log.warning("%s: %s", self._file, error)
+                damaged += 1
+        except OSError as error:
             self._metrics.state_errors.inc()
             log.warning("%s: cannot load routes: %s", self._file, error)
+        if damaged:
+            self._metrics.state_errors.inc(damaged)
+            log.warning(
+                "%s: %d damaged lines are skipped, %d routes are loaded", self._file, damaged, count
+            )
         return count
 
     async def save_changes(self) -> None:
@@ -204,7 +218,7 @@ class RouteTable:
             if self._file is None:
                 continue
             saved = [router.routes for router in self.routers.values() if router.routes]
-            data = b"".join(encode(routes) + b"\n" for routes in saved)
+            data = b"".join(checked_line(encode(routes)) for routes in saved)
             try:
                 await asyncio.to_thread(_replace, self._file, data)
                 pause_s = 0.2
@@ -217,8 +231,5 @@ class RouteTable:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write `data` to a new file and move the new file to `path`."""
     private_folder(path.parent)
-    new_file = path.with_suffix(".new")
-    write_private(new_file, data)
-    new_file.replace(path)
+    replace_file(path, data)

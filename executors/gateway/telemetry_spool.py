@@ -7,11 +7,12 @@ harmless, because gateway, boot and sequence identify it.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from executors.private_files import open_private, private_folder
+from storage.checked_lines import checked_line, read_lines
+from storage.durable_files import AppendFile
+from storage.private_files import private_folder
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.records import Telemetry
@@ -45,29 +46,38 @@ class TelemetrySpool:
         if last is None or last.stat().st_size >= self._segment_bytes:
             number = int(last.stem.rpartition("-")[2]) + 1 if last is not None else 1
             last = self._folder / f"telemetry-{number:09d}.jsonl"
-        lines = b"".join(encode(record) + b"\n" for record in records)
-        with open_private(last, "a+b") as file:
-            if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-                lines = b"\n" + lines  # begin a new line, because the previous write was incomplete
-            file.write(lines)
+        lines = b"".join(checked_line(encode(record)) for record in records)
+        file = AppendFile.open(last)
+        try:
+            if file.last_byte() not in (b"", b"\n"):
+                lines = b"\n" + lines  # the process was killed during the previous write
+            file.append(lines)
+            file.sync()
+        finally:
+            file.close()
         segments = self.segments()
         while (
             len(segments) > 1 and sum(path.stat().st_size for path in segments) > self._limit_bytes
         ):
             oldest = segments.pop(0)
-            self.dropped += oldest.read_bytes().count(b"\n")
+            self.dropped += sum(1 for _ in read_lines(oldest))
             oldest.unlink()
 
     def oldest(self) -> tuple[Path, list[Telemetry]] | None:
         """The oldest segment and its records; None if there is no segment."""
         for path in self.segments():
-            records = []
-            for line in path.read_bytes().splitlines():
+            records, damaged = [], 0
+            for text in read_lines(path, self._segment_bytes):
                 try:
-                    records.append(decode("telemetry", line))
-                except InvalidRecord as error:  # the end of an incomplete write
-                    self.dropped += 1
-                    log.warning("%s: skipped an unreadable record: %s", path, error)
+                    if text is not None:
+                        records.append(decode("telemetry", text))
+                        continue
+                except InvalidRecord as error:
+                    log.warning("%s: %s", path, error)
+                damaged += 1
+            if damaged:
+                self.dropped += damaged
+                log.warning("%s: %d damaged records are skipped", path, damaged)
             if records:
                 return path, records
             path.unlink()

@@ -23,7 +23,9 @@ from executors.node import procfs
 from executors.node.engine_logs import EngineLogs, file_name
 from executors.node.node_state import InstanceRecord, NodeState
 from executors.node.os_processes import EngineProcess
-from executors.private_files import private_folder, write_private
+from storage.checked_lines import checked_line, text_of
+from storage.durable_files import replace_file
+from storage.private_files import private_folder
 from topics.checks import InvalidRecord
 from topics.codec import decode_as, encode, read_value
 from topics.fleet import Assignment, DesiredInstance, InstanceState
@@ -123,9 +125,9 @@ class StateStore:
         }
         path = self.path(state.node)
         try:
-            draft = path.with_suffix(".tmp")
-            write_private(draft, orjson.dumps(value))
-            draft.replace(path)
+            # Without a sync, because statuses must not wait for a slow disk. A loss of power ends
+            # the engines too, and the checksum detects a file that it left incomplete.
+            replace_file(path, checked_line(orjson.dumps(value)), sync=False)
         except OSError as error:
             self._failed(path, error)
             return False
@@ -139,16 +141,14 @@ class StateStore:
         """
         path = self.path(state.node)
         try:
-            raw = orjson.loads(path.read_bytes())
+            text = text_of(path.read_bytes().removesuffix(b"\n"))
+            if text is None:
+                raise ValueError("damaged: its checksum is wrong")
+            return _restored(state, orjson.loads(text))
         except FileNotFoundError:
             return state, {}
-        except (OSError, orjson.JSONDecodeError) as error:
-            log.error("cannot read %s: %s", path, error)
-            return state, {}
-        try:
-            return _restored(state, raw)
-        except (InvalidRecord, KeyError, TypeError, ValueError) as error:
-            log.error("%s is invalid: %r", path, error)
+        except (OSError, InvalidRecord, KeyError, TypeError, ValueError) as error:
+            log.error("%s cannot be used; the node's engines are looked up: %r", path, error)
             return state, {}
 
     def _failed(self, path: Path, error: OSError) -> None:

@@ -17,12 +17,13 @@ from typing import Any
 import orjson
 
 from autoscaler.domain.node_names import node_ids
+from storage.durable_files import replace_file
+from storage.private_files import private_folder
 from streams.cli.run_kubernetes_executor import add_options, run_on_kubernetes
 from streams.cli.run_part import add_common, become, reachable
 from streams.clock import real_time
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
-from streams.private_files import private_folder, write_private
 from streams.tools.up import process_list
 from topics.checks import InvalidRecord, name
 
@@ -111,7 +112,7 @@ def run_executor(args: argparse.Namespace) -> int:
     path = folder / "executor.json"
     try:
         private_folder(folder)
-        write_private(path, orjson.dumps(file))
+        replace_file(path, orjson.dumps(file))
     except OSError as error:
         if not remembers or not path.exists():
             raise UserError(

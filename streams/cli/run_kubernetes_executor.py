@@ -15,11 +15,12 @@ from typing import Any, NoReturn
 import orjson
 
 from autoscaler.domain.node_names import node_ids
+from storage.durable_files import replace_file
+from storage.private_files import private_folder
 from streams.cli.run_part import become
 from streams.clock import real_time
 from streams.files.shoal_yaml import Config
 from streams.files.user_errors import UserError
-from streams.private_files import private_folder, write_private
 from streams.tools.up import process_list
 
 TEMPLATES = "/etc/shoal/templates"
@@ -85,7 +86,7 @@ def run_on_kubernetes(
     path = folder / "executor.json"
     try:
         private_folder(folder)
-        write_private(path, orjson.dumps({"executor": file, "kubernetes": kubernetes}))
+        replace_file(path, orjson.dumps({"executor": file, "kubernetes": kubernetes}))
     except OSError as error:
         raise UserError(f"folder {folder}: {error.strerror}; name one with --state-dir") from None
     become("executors.kubernetes", "--config", str(path), "--log-level", args.log_level)

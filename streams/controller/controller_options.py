@@ -11,11 +11,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage.private_files import private_folder
 from streams.files.user_errors import UserError
 from streams.health.listen_address import parse_listen
 from streams.health.tokens import NO_TOKEN, OPERATOR_TOKEN, READ_TOKEN, BearerToken, read_token
 from streams.logs import FORMS
-from streams.private_files import private_folder
 from topics.checks import InvalidRecord
 from topics.http_origin import parse_host_names
 

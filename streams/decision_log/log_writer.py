@@ -21,10 +21,10 @@ from urllib.parse import quote
 
 from autoscaler.decide import ControllerState
 from autoscaler.domain.cluster import Cluster
+from storage.private_files import open_private, private_folder
 from streams.controller.tick_loop import TickResult
 from streams.decision_log.log_entries import FORM, decisions_of, digest
 from streams.decision_log.observation_diff import ObservationWriter
-from streams.private_files import open_private, private_folder
 from topics.codec import write_value
 
 log = logging.getLogger(__name__)

@@ -18,11 +18,12 @@ from autoscaler.domain.workload import Demand
 from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.planning.network import link_gb_s
 from autoscaler.planning.time_limits import LEAST_DRAIN_S, request_limit_s
+from storage.durable_files import replace_file
+from storage.private_files import private_folder
 from streams.files.components_section import stage_engines
 from streams.files.engines_section import EngineSpec
 from streams.files.shoal_yaml import Config
 from streams.gateway_models_option import declared_options, media_options
-from streams.private_files import private_folder, write_private
 from streams.tools.replay.demand_changes import format_changes
 from streams.tools.up.child_processes import Child
 from streams.tools.up.real_engines import RealEngines
@@ -69,7 +70,7 @@ def controller(run: Run, bootstrap: str) -> Child:
     options: list[str] = []
     if run.demands:
         path = run.folder / "workload.json"
-        write_private(
+        replace_file(
             path, orjson.dumps({model: _demand_facts(d) for model, d in run.demands.items()})
         )
         options = ["--workload", str(path)]
@@ -104,7 +105,7 @@ def executors(run: Run, bootstrap: str) -> list[Child]:
     for region in sorted({pool.region for pool in run.config.cluster.pools}):
         name = f"executor-{region}"
         path = run.folder / f"{name}.json"
-        write_private(path, orjson.dumps(node_file(run, region, name, bootstrap)))
+        replace_file(path, orjson.dumps(node_file(run, region, name, bootstrap)))
         options = ("--config", str(path), "--log-level", run.log_level)
         children.append(_child(run, name, "executors.node", *options))
     return children

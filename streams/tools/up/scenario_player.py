@@ -12,8 +12,8 @@ import orjson
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from storage.durable_files import replace_file
 from streams.broker.kafka_clients import producer as new_producer
-from streams.private_files import write_private
 from streams.tools.up.run_state import Picture
 from streams.tools.up.scenario_script import ScenarioScript
 from topics.codec import encode
@@ -73,9 +73,7 @@ class ScenarioPlayer:
         for node in done.lost:
             self._picture.lose(node, now_ms)
         if done.faults:
-            aside = self._faults.with_suffix(".new")
-            write_private(aside, orjson.dumps(self._script.faults()))
-            aside.replace(self._faults)
+            replace_file(self._faults, orjson.dumps(self._script.faults()), sync=False)
 
     async def _publish(self, producer: AIOKafkaProducer, prefix: str) -> None:
         """Publish the records that changed since their last publication."""

@@ -21,6 +21,8 @@ import pytest
 
 from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.route_table import RouteTable
+from storage.checked_lines import checked_line, read_lines
+from storage.durable_files import DRAFT
 from tests.integration.gateway.gateway_bench import FakeEngine
 from topics.codec import decode, encode
 from topics.records import RouteGroup, Routes
@@ -84,7 +86,7 @@ async def test_the_last_routes_are_served_without_a_broker(
     start: Start, engine: FakeEngine, tmp_path: Path
 ) -> None:
     """This holds after SIGKILL and a restart of the gateway, too."""
-    (tmp_path / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
+    (tmp_path / "routes.jsonl").write_bytes(checked_line(encode(routes_to(engine))))
     for _ in range(2):
         process, ready = await start()
         assert ready["ready"] is True
@@ -93,13 +95,13 @@ async def test_the_last_routes_are_served_without_a_broker(
         assert "e4" in text
         process.kill()
         await process.communicate()
-    kept = (tmp_path / "routes.jsonl").read_bytes().splitlines()
-    assert [decode("routes", line) for line in kept] == [routes_to(engine)]
+    kept = list(read_lines(tmp_path / "routes.jsonl"))
+    assert [decode("routes", text or b"") for text in kept] == [routes_to(engine)]
 
 
 async def hold_one(start: Start, engine: FakeEngine, folder: Path, *more: str) -> Any:
     """A gateway whose engine processes one request: (process, its url, the request)."""
-    (folder / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
+    (folder / "routes.jsonl").write_bytes(checked_line(encode(routes_to(engine))))
     process, ready = await start(*more)
     engine.mode = "gate"
     asking = asyncio.create_task(ask(ready["url"]))
@@ -158,8 +160,8 @@ async def test_saving_routes_is_retried_until_it_succeeds(tmp_path: Path) -> Non
     """Otherwise a restart after a full disk would use outdated routes."""
     folder = tmp_path / "state"
     folder.mkdir()
-    full = folder / "routes.new"
-    full.symlink_to("/dev/full")
+    in_the_way = folder / f"routes.jsonl{DRAFT}"
+    in_the_way.mkdir()
     metrics = GatewayMetrics()
     table = RouteTable(metrics, folder, 0.0)
     keeping = asyncio.create_task(table.save_changes())
@@ -167,7 +169,7 @@ async def test_saving_routes_is_retried_until_it_succeeds(tmp_path: Path) -> Non
     async with asyncio.timeout(5.0):
         while b"state_errors_total 1.0" not in metrics.exposition():
             await asyncio.sleep(0.01)
-        full.unlink()
+        in_the_way.rmdir()
         while not (folder / "routes.jsonl").exists():
             await asyncio.sleep(0.01)
     keeping.cancel()
@@ -235,7 +237,7 @@ async def test_workers_share_a_port_and_a_dead_one_restarts(
     """Each worker has its own metrics. SIGTERM ends all of them."""
     for worker in ("w1", "w2"):
         (tmp_path / worker).mkdir()
-        (tmp_path / worker / "routes.jsonl").write_bytes(encode(routes_to(engine)) + b"\n")
+        (tmp_path / worker / "routes.jsonl").write_bytes(checked_line(encode(routes_to(engine))))
     process, ready = await start("--workers", "2")
     assert len(ready["workers"]) == 2
 

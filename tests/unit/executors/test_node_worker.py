@@ -27,6 +27,7 @@ from executors.node.os_processes import start_engine
 from executors.node.probe_schedule import ProbeSchedule
 from executors.node.reconcile import is_expired as expired_at
 from executors.node.state_store import StateFolderUnusable, StateStore
+from storage.durable_files import DRAFT
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.keys import Keys
 
@@ -109,7 +110,7 @@ async def test_node_state_is_written_once_the_disk_has_space_again(
     """Otherwise a restarted executor would not know the engines that started while the disk was
     full."""
     bench = Bench(tmp_path, client)
-    in_the_way = bench.store.path("n0").with_suffix(".tmp")
+    in_the_way = bench.store.path("n0").with_name(bench.store.path("n0").name + DRAFT)
     in_the_way.mkdir()
     bench.worker.accept(want(1, DesiredInstance("a", "m", "aggregated", "g", (0,), drain=True)))
     bench.worker.step(1_000, 1.0, set())

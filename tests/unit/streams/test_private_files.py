@@ -7,11 +7,9 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from executors import private_files as of_executors
 from executors.engines.engine_protocol import LaunchLine
 from executors.gateway.model_meter import ModelMeter
 from executors.gateway.route_table import _replace
@@ -21,7 +19,8 @@ from executors.node.engine_environment import LaunchTag
 from executors.node.engine_logs import EngineLogs
 from executors.node.node_state import NodeState
 from executors.node.state_store import StateStore
-from streams import private_files as of_streams
+from storage.durable_files import AppendFile, replace_file
+from storage.private_files import open_private, private_folder
 from streams.tools.up.child_processes import Child, Children
 from tests.unit.decide.decide_catalogue import service
 from tests.unit.decide.decide_world import world
@@ -40,31 +39,29 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.mark.parametrize("module", [of_executors, of_streams])
-def test_new_files_are_private_and_existing_files_become_private(
-    module: ModuleType, tmp_path: Path
-) -> None:
+def test_new_files_are_private_and_existing_files_become_private(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    module.private_folder(folder)
+    private_folder(folder)
     assert mode(folder) == 0o700
     old = folder / "old"
     old.write_bytes(b"1")
     assert mode(old) == 0o666
-    with module.open_private(old, "ab") as file:
+    with open_private(old, "ab") as file:
         file.write(b"2")
-    module.write_private(folder / "new", b"3")
-    assert (old.read_bytes(), mode(old), mode(folder / "new")) == (b"12", 0o600, 0o600)
+    replace_file(folder / "new", b"3")
+    AppendFile.create(folder / "log").close()
+    assert old.read_bytes() == b"12"
+    assert [mode(folder / name) for name in ("old", "new", "log")] == [0o600] * 3
 
 
-@pytest.mark.parametrize("module", [of_executors, of_streams])
 def test_a_shared_folder_keeps_its_mode_and_is_named_once(
-    module: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Other programs may use the folder too, for example /tmp."""
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o755)
     for _ in range(3):
-        module.private_folder(shared)
+        private_folder(shared)
     assert mode(shared) == 0o755
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "chmod 700" in caplog.text

@@ -27,21 +27,17 @@ def private_folder(path: Path) -> None:
 
 
 def open_private(path: Path, mode: str) -> BinaryIO:
-    """Open a binary file for writing; `mode` as for `open`.
+    """Open a binary file for writing; `mode` as for `open`. Raises OSError. For files that another
+    process appends to; state is written with `storage.durable_files`."""
+    return cast(BinaryIO, open(path, mode, opener=private_descriptor))
+
+
+def private_descriptor(path: str | Path, flags: int) -> int:
+    """Open `path` with `flags` of `os.open`.
 
     If other users could read an existing file of this user, its permissions are restricted. Raises
     OSError.
     """
-    return cast(BinaryIO, open(path, mode, opener=_opener))
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Write a whole file. Raises OSError."""
-    with open_private(path, "wb") as file:
-        file.write(data)
-
-
-def _opener(path: str, flags: int) -> int:
     descriptor = os.open(path, flags, _FILE)
     if stat.S_IMODE(os.fstat(descriptor).st_mode) & _OTHERS:
         with contextlib.suppress(OSError):  # The file belongs to another user.
