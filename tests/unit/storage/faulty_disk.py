@@ -22,7 +22,7 @@ class Killed(BaseException):
 
 
 class Fault(StrEnum):
-    """What happens at a step. FULL, BROKEN: the call fails with ENOSPC or EIO, and a write may take
+    """A fault of a step. FULL, BROKEN: the call fails with ENOSPC or EIO, and a write may take
     some bytes before. SHORT: a write takes fewer bytes than asked for and reports it. KILLED: the
     process ends after a part of the write, or before any other call."""
 
