@@ -42,8 +42,8 @@ class PolicyContext:
         return self.lengths.get(service.model, service.lengths)
 
     def peak_of(self, service: Service) -> float:
-        """The peak rate of the trace in requests/s, at least the declared rate."""
-        return max(self.peaks.get(service.model, 0.0), service.req_per_s)
+        """The peak rate of the trace in requests/s; 0 if the trace has no request of the model."""
+        return self.peaks.get(service.model, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
