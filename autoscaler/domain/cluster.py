@@ -95,8 +95,9 @@ class Service:
 
     scale_in_after_s: how long an excess must last before a scale-in. max_disruption: share of
     capacity that may leave at the same time. traffic_share: weight of the service in a replayed
-    trace. lengths, req_per_s: the declared workload, used until telemetry windows have data
-    (req_per_s 0 = no rate declared). scale_targets: pool name -> external scale target ("counts
+    trace. lengths, req_per_s: the declared workload, used until telemetry windows have data.
+    rate_declared: whether a req_per_s of 0 is declared, so that no default rate replaces it.
+    scale_targets: pool name -> external scale target ("counts
     only"); empty = Shoal's executors act. floors: scheduled minimum numbers in addition to
     min_instances. freezes: weekly windows in which no instance is removed, moved or replaced.
     zero_after_s: time without requests after which the last combo leaves (0 = scale_in_after_s);
@@ -128,6 +129,7 @@ class Service:
     mode: Mode = Mode.RECOMMEND
     lengths: Lengths = field(default_factory=lambda: Lengths.expected(1024.0, 256.0))
     req_per_s: float = 0.0
+    rate_declared: bool = False
     scale_in_after_s: float = 600.0
     max_disruption: float = 0.1
     traffic_share: float = 1.0

@@ -145,6 +145,10 @@ def planned(
 def default_demand(cluster: Cluster) -> dict[str, Demand]:
     """The declared workloads, with a default rate where a workload declares none."""
     return {
-        s.model: Demand(s.model, s.req_per_s or DEFAULT_REQ_PER_S, s.lengths)
+        s.model: Demand(
+            s.model,
+            s.req_per_s if s.req_per_s or s.rate_declared else DEFAULT_REQ_PER_S,
+            s.lengths,
+        )
         for s in cluster.services
     }

@@ -18,7 +18,7 @@ _TOKENS = units.number(1.0, 1e7)
 REQ_PER_S = Key(
     "req_per_s",
     units.number(0.0, 1e6),
-    "Planned demand in requests/s until the rate is measured.",
+    "Planned demand in requests/s until the rate is measured. 0 plans no request.",
     otherwise="none declared",
 )
 INPUT = Key("input", _TOKENS, "Mean tokens of a prompt.", otherwise="1024, or from `types`")
@@ -37,16 +37,17 @@ _DEFAULT = Lengths.expected(1024.0, 256.0)
 _ROUNDING = 0.005
 """Largest permitted difference of the sum of the written shares from 1."""
 
-Workload = tuple[Lengths, float, tuple[WorkloadType, ...]]
+Workload = tuple[Lengths, float | None, tuple[WorkloadType, ...]]
 
 
 def read_workload(section: Section | None) -> Workload:
-    """Returns the lengths of all requests, requests/s, and types. Without `input` and `output`, the
-    lengths are the means over the types. ConfigError names file, line and key."""
+    """Returns the lengths of all requests, requests/s (None if none are declared), and types.
+    Without `input` and `output`, the lengths are the means over the types. ConfigError names file,
+    line and key."""
     if section is None:
-        return _DEFAULT, 0.0, ()
+        return _DEFAULT, None, ()
     types = _types(section.section("types"))
-    req_per_s = REQ_PER_S.take_or(section, 0.0)
+    req_per_s = REQ_PER_S.take_or(section, None)
     if types and INPUT.name not in section and OUTPUT.name not in section:
         lengths = mean_lengths(types)
     else:

@@ -336,7 +336,7 @@ def _with_priors(
     services = []
     told = []
     for service in cluster.services:
-        if service.req_per_s == 0.0 and count[service.model]:
+        if not (service.req_per_s or service.rate_declared) and count[service.model]:
             told.append(service.model)
             found = service.lengths
             if found == _UNDECLARED:

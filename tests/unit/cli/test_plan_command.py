@@ -193,3 +193,22 @@ def test_stats_show_every_step_of_the_search_with_its_bound(
     out = capsys.readouterr().out
     assert "formulation" in out and "bound USD/h" in out
     assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "least", "instances"), [("req_per_s: 0, ", 0, 0), ("req_per_s: 0, ", 1, 1), ("", 0, 2)]
+)
+def test_a_declared_rate_of_zero_is_not_a_missing_rate(
+    rate: str, least: int, instances: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Zero requests need only `min`. Without a declared rate, the plan assumes 1 req/s."""
+    file = tmp_path / "zero.yaml"
+    file.write_text(
+        "regions: {r: {l4: {gpu: L4, max: 8, price: 0.85}}}\n"
+        f"models: {{m: {{source: Qwen/Qwen3-8B, min: {least}, max_len: 8192, "
+        "slo: {ttft: 5s, tpot: 100ms}, "
+        f"workload: {{{rate}input: 500, output: 200}}}}}}\n"
+    )
+    assert main(["plan", "--config", str(file), "--json", "--no-explain"]) == 0
+    combos = json.loads(capsys.readouterr().out)["models"]["m"]["combos"]
+    assert sum(combo["proposed"] for combo in combos) == instances
