@@ -45,6 +45,82 @@ _AIPERF: dict[str, Any] = {
     },
     "start_time": "2026-11-20T10:15:30.000000",
 }
+PRINTED = """\
+============ Serving Benchmark Result ============
+Successful requests:                     640
+Failed requests:                         0
+Maximum request concurrency:             64
+Benchmark duration (s):                  128.0
+Total input tokens:                      655360
+Total generated tokens:                  163840
+Request throughput (req/s):              5.00
+---------------Time to First Token----------------
+Mean TTFT (ms):                          600.0
+-----Time per Output Token (excl. 1st token)------
+Mean TPOT (ms):                          47.0
+==================================================
+"""
+LLMD_1 = """\
+version: "0.1"
+scenario:
+  model: {name: Qwen/Qwen3-8B}
+  host: {accelerator: [{model: NVIDIA-L40S, count: 1, parallelism: {tp: 1}}], type: [replica]}
+  load: {name: guidellm}
+metrics:
+  time: {duration: 128.0}
+  requests:
+    total: 640
+    failures: 0
+    input_length: {units: count, mean: 1024}
+    output_length: {units: count, mean: 256}
+  latency:
+    time_to_first_token: {units: s, mean: 0.6}
+    time_per_output_token: {units: s/token, mean: 0.047}
+  throughput: {requests_per_sec: 5.0}
+"""
+LLMD_2 = """\
+version: "0.2.1"
+run: {uid: a, time: {start: "2026-05-20T14:30:12.123+00:00", duration: PT128S}}
+scenario:
+  stack:
+  - standardized:
+      kind: inference_engine
+      role: replica
+      replicas: 1
+      model: {name: Qwen/Qwen3-8B}
+      accelerator: {model: L40S, count: 1, parallelism: {tp: 1, dp: 1}}
+  load: {standardized: {concurrency: 64}}
+results:
+  request_performance:
+    aggregate:
+      requests:
+        total: 640
+        failures: 0
+        input_length: {units: count, mean: 1024.0}
+        output_length: {units: count, mean: 256.0}
+      latency:
+        time_to_first_token: {units: ms, mean: 600.0}
+        time_per_output_token: {units: ms/token, mean: 47.0}
+      throughput: {request_rate: {units: queries/s, mean: 5.0}}
+"""
+INFERENCE_PERF: dict[str, Any] = {
+    "load_summary": {"count": 640, "schedule_delay": {"mean": 0.01}},
+    "successes": {
+        "count": 640,
+        "latency": {
+            "request_latency": {"mean": 12.6}, "time_to_first_token": {"mean": 0.6},
+            "time_per_output_token": {"mean": 0.047},
+        },
+        "throughput": {"requests_per_sec": 5.0, "output_tokens_per_sec": 1280.0},
+        "prompt_len": {"mean": 1024}, "output_len": {"mean": 256},
+    },
+    "failures": {"count": 0},
+}  # fmt: skip
+INFERENCEX: dict[str, Any] = {
+    "hw": "h100-cw", "tp": 1, "ep": 1, "dp_attention": "false", "conc": 64, "precision": "bf16",
+    "model": "Qwen/Qwen3-8B", "framework": "vllm", "isl": 1024, "osl": 256,
+    "tput_per_gpu": 6400.0, "mean_ttft": 0.6, "mean_tpot": 0.047, "mean_intvty": 21.3,
+}  # fmt: skip
 _GUIDELLM_CSV = (
     "Run Info,Run Info,Benchmark,Timings,Request Counts,Request Counts,Time to First Token,"
     "Inter Token Latency,Server Throughput,Token Metrics,Token Metrics\n"
@@ -113,6 +189,11 @@ RESULTS = (
     json.dumps(_GUIDELLM),
     _GUIDELLM_CSV,
     json.dumps(_AIPERF),
+    "Namespace(model='Qwen/Qwen3-8B', request_rate=inf, max_concurrency=64)\n" + PRINTED,
+    LLMD_1,
+    LLMD_2,
+    json.dumps(INFERENCE_PERF),
+    json.dumps([INFERENCEX, INFERENCEX]),
 )
 _AWS = {
     "AvailabilityZone": "us-east-1a", "InstanceType": "g6.xlarge", "SpotPrice": "0.331200",

@@ -22,7 +22,8 @@ from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile_sources import without_measurements
 from autoscaler.performance.user_measurements import fit_measurement
-from streams.files.benchmark_results import Result, read_results
+from streams.files.benchmark_results import read_results
+from streams.files.benchmark_values import Result
 from streams.files.csv_rows import cause_of
 from streams.files.measurements_file import add_measurement
 from streams.files.model_source import architecture, is_file
@@ -39,9 +40,9 @@ def add_parsers(commands: Any) -> None:
     importing = commands.add_parser(
         "import",
         help="calibrate a model on a GPU from a benchmark's result",
-        description="Reads results of `vllm bench serve --save-result`, `vllm bench sweep`, "
-        "GuideLLM or aiperf and calibrates that model on that GPU. Plans use it if a shoal.yaml "
-        "has `measurements: measurements.json`.",
+        description="Reads results of `vllm bench serve` (saved or printed), `vllm bench sweep`, "
+        "GuideLLM, aiperf, llm-d, inference-perf or InferenceX, and calibrates that model on that "
+        "GPU. Plans use it if a shoal.yaml has `measurements: measurements.json`.",
     )
     importing.add_argument("files", nargs="+", type=Path, metavar="FILE")
     _common(importing)
@@ -101,8 +102,9 @@ def _import(args: argparse.Namespace) -> int:
     runs: list[Result] = []
     for path in args.files:
         found = read_results(path)
-        runs += found.runs
-        for why in found.skipped:
+        other = [_other_hardware(run, args.gpu, args.gpus) for run in found.runs]
+        runs += [run for run, why in zip(found.runs, other, strict=True) if not why]
+        for why in (*found.skipped, *filter(None, other)):
             print(f"{path}: a run left out: {why}")
     if not runs:
         raise UserError(f"{args.files[0]}: no run of a steady load")
@@ -114,6 +116,18 @@ def _import(args: argparse.Namespace) -> int:
         raise UserError("the result names no model; give --model")
     day = max((run.day for run in runs), default="") or _today()
     return _keep(args, _spec(name, args.quantization), runs, day)
+
+
+def _other_hardware(run: Result, gpu: str, gpus: int) -> str:
+    """Reason why the GPUs that a run names are not those of --gpu and --gpus; "" if they are."""
+    if run.gpus and run.gpus != gpus:
+        return f"it used {run.gpus} GPUs, and --gpus is {gpus}"
+    wanted = catalog.gpu(gpu, "--gpu").name
+    try:
+        named = catalog.gpu(run.gpu, "gpu").name if run.gpu else wanted
+    except InvalidValue:
+        return ""  # The catalogue lacks this spelling, so it proves nothing.
+    return "" if named == wanted else f"it ran on {run.gpu}, and --gpu is {gpu}"
 
 
 def _measure(args: argparse.Namespace) -> int:

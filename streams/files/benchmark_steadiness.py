@@ -34,7 +34,21 @@ class Steadiness:
 
     def doubt(self) -> str:
         """Reason why the run is not a steady load of successful requests; "" if it is."""
-        return self._failures() or self._ramp() or self._rate() or self._concurrency()
+        return self._failures() or self._ramp() or self._load()
+
+    def load(self) -> float:
+        """Mean concurrent requests of a steady run.
+
+        A run that does not reach its rate, but has a concurrency limit, is bound by the limit.
+        """
+        if self.bound and not (self.asked_req_per_s and not self._rate()):
+            return min(self.bound, self.completed) if self.completed else self.bound
+        return min(self.under_way, self.bound) if self.bound else self.under_way
+
+    def _load(self) -> str:
+        if self.bound:
+            return self._concurrency() if not self.asked_req_per_s or self._rate() else ""
+        return self._rate() if self.asked_req_per_s else self._rounds()
 
     def _failures(self) -> str:
         sent = self.completed + self.failed
@@ -59,11 +73,28 @@ class Steadiness:
         sent = self.completed + self.failed
         least = min(_LEAST_RATE, 1.0 - _SIGMAS / math.sqrt(max(1.0, sent)))
         got = sent / sending_s
-        if got >= least * self.asked_req_per_s:
+        if got < least * self.asked_req_per_s:
+            return (
+                f"asked for {self.asked_req_per_s:.3g} req/s and got {got:.3g}: requests queued "
+                "up, no steady load"
+            )
+        if sent < _ROUNDS * self.asked_req_per_s * self.took_s:
+            return (
+                f"sent {sent:.0f} requests in {sent / self.asked_req_per_s:.3g} s, and a request "
+                f"took {self.took_s:.3g} s: fewer than {_ROUNDS} rounds are not a steady load"
+            )
+        return ""
+
+    def _rounds(self) -> str:
+        """Reason if the run was too short, for a run whose rate and limit are not stated.
+
+        If all requests come at once, the mean request takes about half of the run.
+        """
+        if not self.duration_s or self.duration_s >= (_ROUNDS + 1) * self.took_s:
             return ""
         return (
-            f"asked for {self.asked_req_per_s:.3g} req/s and got {got:.3g}: requests queued up, "
-            "no steady load"
+            f"lasted {self.duration_s:.3g} s, and a request took {self.took_s:.3g} s: fewer than "
+            f"{_ROUNDS + 1} rounds are not a steady load"
         )
 
     def _concurrency(self) -> str:

@@ -19,7 +19,7 @@ import aiohttp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from streams.files.benchmark_results import Result
+from streams.files.benchmark_values import Result
 from streams.files.user_errors import UserError, first_line, without_login
 
 _TIMEOUT_S = 600.0

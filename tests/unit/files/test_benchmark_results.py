@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from streams.files.benchmark_results import Result, read_results
+from streams.files.benchmark_results import read_results
+from streams.files.benchmark_values import Result
 from streams.files.user_errors import UserError
 
 VLLM: dict[str, Any] = {
@@ -120,7 +121,7 @@ def test_a_run_without_a_steady_load_is_skipped_with_its_reason(
         ("", "holds no run"),
         ("x", "not JSON, nor a CSV of GuideLLM or vllm bench sweep"),
         ("[1, 2]", "an object"),
-        ("{}", "a result of vllm bench serve --save-result, GuideLLM or aiperf"),
+        ("{}", "a result of vllm bench serve --save-result, GuideLLM, aiperf, llm-d"),
         (json.dumps({**VLLM, "mean_tpot_ms": "fast"}), "mean_tpot_ms"),
         (json.dumps({**VLLM, "mean_ttft_ms": -1}), "mean_ttft_ms"),
         (json.dumps({**VLLM, "max_concurrency": "abc"}), "max_concurrency: 'abc' is not allowed"),
@@ -157,6 +158,20 @@ def test_a_file_without_results_is_refused_in_one_line(
         ),
         ({"max_concurrency": 64}, "100 requests for 64 at once: fewer than 2 rounds"),
         ({"max_concurrency": 32}, "asked for 32 requests at once and had 3.4 under way"),
+        (
+            {
+                "request_rate": 40.0,
+                "max_concurrency": None,
+                "duration": 24.0,
+                "mean_ttft_ms": 20_000.0,
+                "request_throughput": 4.2,
+            },
+            "sent 100 requests in 2.5 s, and a request took 21.5 s: fewer than 2 rounds",
+        ),
+        (
+            {"request_rate": 40.0, "max_concurrency": 60, "mean_ttft_ms": 20_000.0},
+            "100 requests for 60 at once: fewer than 2 rounds",
+        ),
     ],
 )
 def test_a_run_that_missed_its_requested_load_is_skipped_with_the_reason(
@@ -229,3 +244,19 @@ def test_the_csv_and_json_of_guidellm_give_the_same_run(tmp_path: Path) -> None:
     assert found.runs == read_results(written(tmp_path, GUIDELLM)).runs
     assert "90 of 100 requests failed" in found.skipped[0]
     assert "do not fit the header" in found.skipped[1]
+
+
+def test_a_run_at_a_rate_that_its_concurrency_limits_is_a_run_at_that_concurrency(
+    tmp_path: Path,
+) -> None:
+    """640 requests at 64 at once, while 50 req/s were asked for and 5 served."""
+    bound = {
+        **VLLM, "request_rate": 50.0, "max_concurrency": 64, "num_prompts": 640, "completed": 640,
+        "duration": 128.0, "total_input_tokens": 655_360, "total_output_tokens": 163_840,
+        "request_throughput": 5.0, "mean_ttft_ms": 600.0, "mean_tpot_ms": 47.0,
+    }  # fmt: skip
+    (run,) = read_results(written(tmp_path, bound)).runs
+    assert run.load == 64.0
+    rated = {**bound, "request_rate": 5.0, "max_concurrency": 100}
+    (run,) = read_results(written(tmp_path, rated)).runs
+    assert run.load == pytest.approx(5.0 * 12.632)
