@@ -22,6 +22,7 @@ from executors.broker_reach import security_options, start_client
 from topics.broker_clock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
+from topics.error_text import error_text
 from topics.keys import Keys
 from topics.leadership import token_of
 from topics.macs import Signer, Verifier
@@ -191,7 +192,7 @@ class KafkaClient:
             # Let the next records fail at once instead of waiting for the timeout again.
             self._retry_publish_s = time.monotonic() + 1.0
             self.refused += 1
-            log.warning("cannot publish to %s: %s", topic, error or type(error).__name__)
+            log.warning("cannot publish to %s: %s", topic, error_text(error))
             return False
         self.published += 1
         return True
@@ -238,7 +239,7 @@ class KafkaClient:
             try:
                 await self._read(consumer, deliver, caught_up, at_end)
             except (KafkaError, OSError) as error:
-                log.warning("lost the broker at %s: %s", self._bootstrap, error)
+                log.warning("lost the broker at %s: %s", self._bootstrap, error_text(error))
             finally:
                 with contextlib.suppress(KafkaError, OSError):
                     await consumer.stop()

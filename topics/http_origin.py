@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -34,6 +35,18 @@ class HostRule:
     def restricts(self) -> bool:
         """Whether the endpoint refuses some names."""
         return bool(self.names) or is_loopback(self.listens_on)
+
+    def refusal(self, hosts: Sequence[str], is_http10: bool) -> tuple[int, str] | None:
+        """Status and text of the refusal of a request with these `Host` headers; None to answer.
+
+        A request has one such header; only a request of HTTP/1.0 may have none (RFC 9112, section
+        3.2).
+        """
+        if len(hosts) != 1 and not (is_http10 and not hosts):
+            return 400, f"{len(hosts)} Host headers; allowed: 1"
+        if not self.allows("".join(hosts)):
+            return 421, "this host name is not allowed here; --allowed-hosts declares one"
+        return None
 
     def allows(self, host: str) -> bool:
         """Whether to answer a request with this `Host` header. "" is allowed, because browsers

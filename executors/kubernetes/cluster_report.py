@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import orjson
 from aiohttp import web
+from aiohttp.http import HttpVersion11
 
 from executors.kubernetes.cluster_supply import (
     available_nodes,
@@ -120,8 +121,10 @@ async def serve(
     stay in force."""
 
     async def answer(request: web.Request) -> web.Response:
-        if not HostRule(host).allows(request.headers.get("Host", "")):
-            return web.Response(status=421, text="this host name is not one of this process\n")
+        hosts = request.headers.getall("Host", [])
+        refused = HostRule(host).refusal(hosts, request.version < HttpVersion11)
+        if refused is not None:
+            return web.Response(status=refused[0], text=f"{refused[1]}\n")
         try:
             text = await report(request.path.strip("/"), api, pools, per_node)
         except KubeError as error:

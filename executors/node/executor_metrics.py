@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from aiohttp.http import HttpVersion11
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from topics.http_origin import HostRule
@@ -101,6 +102,8 @@ async def _for_this_host(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Refuse other host names, so that a web page cannot read metrics through DNS rebinding."""
-    if not HostRule(_HOST).allows(request.headers.get("Host", "")):
-        return web.Response(status=421, text="this host name is not one of the executor's\n")
+    hosts = request.headers.getall("Host", [])
+    refused = HostRule(_HOST).refusal(hosts, request.version < HttpVersion11)
+    if refused is not None:
+        return web.Response(status=refused[0], text=f"{refused[1]}\n")
     return await handler(request)

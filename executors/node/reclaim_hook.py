@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from topics.checks import InvalidRecord, number
+from topics.error_text import error_text
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,9 @@ async def poll_notices(
             failing = False
         except (OSError, ValueError, TimeoutError) as error:
             if not failing:
-                log.error("reclaim command %s: %s", command[0], error or "no answer in time")
+                log.error(
+                    "reclaim command %s: %s", command[0], error_text(error, "no answer in time")
+                )
             failing = True
         await asyncio.sleep(INTERVAL_S)
 

@@ -25,6 +25,7 @@ from streams.files.keyfiles import operator_keys
 from streams.files.user_errors import UserError
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
+from topics.error_text import error_text
 from topics.keys import OPERATOR_KEY, Keys, Principal
 from topics.macs import Signer, Verifier
 from topics.topic_table import PREFIX, Topic, key_of, topic_of
@@ -124,7 +125,7 @@ class Broker:
         try:
             return asyncio.run(limited())
         except (BrokerUnreachable, TopicsUnusable, KafkaError, TimeoutError) as error:
-            why = str(error) or "no answer in time"
+            why = error_text(error, "no answer in time")
             raise UserError(f"--broker {self.address}: {why}") from error
 
     async def _write(self, values: list[tuple[Topic, bytes | None, bytes | None]]) -> None:

@@ -19,6 +19,7 @@ from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.controller.control_state import ControlState
 from streams.controller.control_topics import ControlTopics
 from streams.files.user_errors import UserError
+from topics.error_text import error_text
 
 _TIMEOUT_S = 30.0
 
@@ -41,7 +42,7 @@ def read_running(broker: str, prefix: str, cluster: Cluster) -> Running:
     try:
         latest = asyncio.run(_read(broker, prefix))
     except (BrokerUnreachable, TopicsUnusable, KafkaError, TimeoutError) as error:
-        raise UserError(f"--broker {broker}: {error or 'no answer in time'}") from error
+        raise UserError(f"--broker {broker}: {error_text(error, 'no answer in time')}") from error
     now_ms = time.time_ns() // 1_000_000
     state = restore(
         cluster,

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from streams.console.console_feed import ConsoleFeed
-from streams.console.event_hub import TooManyViewers
 from streams.console.operator_endpoint import OperatorEndpoint
 from streams.console.page_files import PageFiles
 from streams.console.reasons_on_demand import ReasonsOnDemand
@@ -92,11 +91,8 @@ class ConsoleRoutes:
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         last_id = request.headers.get("Last-Event-ID", "")
-        events = self._feed.hub.follow(last_id)
-        try:
-            first = await anext(events)
-        except TooManyViewers:
-            return web.Response(status=503, text="too many pages are open\n")
+        events = self._feed.hub.follow(last_id, request.remote or "")
+        first = await anext(events)
         answer = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
@@ -108,6 +104,8 @@ class ConsoleRoutes:
                 async for event in events:
                     async with asyncio.timeout(_WRITE_S):
                         await answer.write(event)
+                async with asyncio.timeout(_WRITE_S):
+                    await answer.write_eof()
                 return answer
         if request.transport is not None:
             request.transport.abort()  # The viewer does not read.

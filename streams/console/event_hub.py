@@ -2,23 +2,21 @@
 
 An event is serialised once for all viewers. The hub keeps the last events, so a viewer that
 reconnects continues after its last id. A viewer that reads too slowly is disconnected and
-reconnects. Source of the stream format: HTML standard, section 9.2.
+reconnects. If the hub is full, a new viewer replaces the oldest one of the client that has the most
+viewers, because a viewer that does not read cannot be told from one whose fleet is quiet. Source of
+the stream format: HTML standard, section 9.2.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator
 
 MOST_VIEWERS = 50
 _KEPT_BYTES = 8 << 20
 _KEPT_EVENTS = 300
 _QUEUE = 30
-
-
-class TooManyViewers(Exception):
-    """The hub has its maximum number of viewers."""
 
 
 class EventHub:
@@ -33,7 +31,7 @@ class EventHub:
         self._kept_bytes = kept_bytes
         self._kept: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
-        self._viewers: set[asyncio.Queue[bytes | None]] = set()
+        self._viewers: dict[asyncio.Queue[bytes | None], str] = {}  # client by queue, oldest first
         self.number = 0
         self.dropped = 0
 
@@ -58,17 +56,18 @@ class EventHub:
         """Send a comment to every viewer, so that both ends notice a broken connection."""
         self._send(b": beat\n\n")
 
-    async def follow(self, last_id: str) -> AsyncGenerator[bytes]:
-        """Events after `last_id`, without end.
+    async def follow(self, last_id: str, client: str = "") -> AsyncGenerator[bytes]:
+        """Events after `last_id`, until this viewer is too slow or replaced. client: name or
+        address of the viewer.
 
         If these events are no longer kept, the first event is "reset", and the viewer must read the
-        whole state again. TooManyViewers: the hub is full.
+        whole state again.
         """
         if len(self._viewers) >= MOST_VIEWERS:
-            raise TooManyViewers
+            self._replace_one()
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(self._queue)
         missed = self._missed(last_id)
-        self._viewers.add(queue)
+        self._viewers[queue] = client
         try:
             yield b"retry: 2000\n\n"
             if missed is None:
@@ -78,13 +77,22 @@ class EventHub:
             while (now := await queue.get()) is not None:
                 yield now
         finally:
-            self._viewers.discard(queue)
+            self._viewers.pop(queue, None)
 
     def close(self) -> None:
         """End the streams of all viewers."""
         for queue in self._viewers:
             _end(queue)
         self._viewers.clear()
+
+    def _replace_one(self) -> None:
+        """End the oldest viewer of the client with the most viewers."""
+        counts = Counter(self._viewers.values())
+        most = max(counts.values())
+        oldest = next(one for one, client in self._viewers.items() if counts[client] == most)
+        del self._viewers[oldest]
+        self.dropped += 1
+        _end(oldest)
 
     def _missed(self, last_id: str) -> list[bytes] | None:
         stream, _, text = last_id.rpartition(":")
@@ -102,7 +110,7 @@ class EventHub:
                 queue.put_nowait(event)
             except asyncio.QueueFull:
                 self.dropped += 1
-                self._viewers.discard(queue)
+                self._viewers.pop(queue, None)
                 _end(queue)
 
 

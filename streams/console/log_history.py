@@ -27,6 +27,7 @@ from streams.files.user_errors import UserError
 from streams.supervision import end_with_supervisor
 from topics.codec import read_value, write_value
 from topics.decisions import Decision
+from topics.error_text import error_text
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,9 @@ async def fill(feed: ConsoleFeed, folder: Path, controller: str, until_ms: int) 
             answer, _ = await process.communicate()
         found = orjson.loads(answer)
     except (TimeoutError, OSError, orjson.JSONDecodeError) as error:
-        log.warning("console: no history from the decision log: %s", error or "not in time")
+        log.warning(
+            "console: no history from the decision log: %s", error_text(error, "not in time")
+        )
         return
     finally:
         if process.returncode is None:

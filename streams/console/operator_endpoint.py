@@ -29,6 +29,7 @@ from streams.operator_commands import (
 )
 from topics.checks import InvalidRecord
 from topics.codec import write_value
+from topics.error_text import error_text
 from topics.records import Control
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,12 @@ class OperatorEndpoint:
         if refusal is not None:
             return refusal
         try:
-            record, said = self._record(orjson.loads(await request.read()))
+            body = await request.clone(client_max_size=MOST_BYTES).read()
+            record, said = self._record(orjson.loads(body))
+        except web.HTTPRequestEntityTooLarge:
+            return _answer(413, f"at most {MOST_BYTES} bytes")
+        except web.RequestPayloadError:
+            return _answer(400, "body: cannot be decompressed as its Content-Encoding says")
         except orjson.JSONDecodeError as error:
             return _answer(400, f"body: not JSON ({error})")
         except (UserError, InvalidRecord, InvalidValue) as error:
@@ -65,7 +71,7 @@ class OperatorEndpoint:
             async with asyncio.timeout(_PUBLISH_S):
                 await self._publish(record)
         except Exception as error:
-            log.warning("console: a command was not written: %s", error or type(error).__name__)
+            log.warning("console: a command was not written: %s", error_text(error))
             return _answer(503, "the broker does not answer; nothing was changed")
         log.info("console: %s by %s", said, record.who)
         return web.Response(body=write_value({"said": said}), content_type="application/json")

@@ -19,6 +19,7 @@ from streams.solver.other_fleets import LIMIT_S, Answer, Question
 from streams.supervision import supervision_fd
 from topics.checks import InvalidRecord
 from topics.codec import read_value, write_value
+from topics.error_text import error_text
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,9 @@ class OtherFleetsFeed:
             async with asyncio.timeout(LIMIT_S + _START_S):
                 found = await self._answer(question)
         except (TimeoutError, OSError, EOFError, ValueError, InvalidRecord) as error:
-            log.warning("console: costs of other fleets: %s", error or "no answer in time")
+            log.warning(
+                "console: costs of other fleets: %s", error_text(error, "no answer in time")
+            )
             await self._kill()
             return _FAILED_S
         self._windows.answer(asked, question.peaks, found, self._now_ms())

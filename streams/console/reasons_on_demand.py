@@ -18,6 +18,7 @@ import orjson
 from streams.console.plan_requests import Asked, Key, PlanRequests
 from streams.health.controller_facts import Facts
 from topics.codec import write_value
+from topics.error_text import error_text
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,9 @@ class ReasonsOnDemand:
                     answer = await self._ask(question)
                 reasons = orjson.loads(answer)
             except (TimeoutError, OSError, orjson.JSONDecodeError) as error:
-                log.warning("console: alternatives of %s: %s", model, error or "no answer in time")
+                log.warning(
+                    "console: alternatives of %s: %s", model, error_text(error, "no answer in time")
+                )
                 return {"error": f"no answer within {LIMIT_S:g} s"}
         self._kept[key] = found = {"reasons": reasons, "at": request.at_ms}
         while len(self._kept) > _MOST_KEPT:

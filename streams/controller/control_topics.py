@@ -24,6 +24,7 @@ from streams.controller.control_state import RecordRefused
 from streams.invalid_records import Forgeries, Poison
 from topics.checks import InvalidRecord
 from topics.codec import decode
+from topics.error_text import error_text
 from topics.keys import SIGNER, Keys
 from topics.macs import Verifier
 from topics.signing import BODY_SIGNED_TOPICS, Refusal
@@ -131,7 +132,7 @@ class ControlTopics:
                 while not self._changed:
                     await self._read(self._consumer)
             except (KafkaError, OSError) as error:
-                log.warning("control topics: lost the broker: %s", error or type(error).__name__)
+                log.warning("control topics: lost the broker: %s", error_text(error))
                 await asyncio.sleep(_PAUSE_S)
             self._changed = False
             await self.close()

@@ -18,6 +18,7 @@ from aiokafka.errors import KafkaError
 from streams.clock import Clock
 from streams.controller.election import RENEW_S, TAKEOVER_S, Election
 from topics.codec import encode
+from topics.error_text import error_text
 from topics.leadership import Leadership
 from topics.topic_table import key_of
 
@@ -128,7 +129,7 @@ class LeadershipClient:
             if now_s - self._warned_s >= _SAY_AGAIN_S:
                 self._warned_s = now_s
                 what = "renew the lease" if kind == "renewal" else f"write a {kind}"
-                log.warning("leadership: cannot %s: %s", what, error or type(error).__name__)
+                log.warning("leadership: cannot %s: %s", what, error_text(error))
             return
         self._on_append(taken.timestamp, sent_ns)
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from topics.codec import encode
+from topics.error_text import error_text
 from topics.keys import Keys
 from topics.macs import Signer
 from topics.topic_table import PREFIX, Cleanup, key_of, topic_of
@@ -162,7 +163,7 @@ class Outbox:
             return True
         if not isinstance(failed, (KafkaError, OSError, TimeoutError)):
             raise failed
-        log.warning("cannot publish: %s", failed or type(failed).__name__)
+        log.warning("cannot publish: %s", error_text(failed))
         return False
 
     async def _deliver(

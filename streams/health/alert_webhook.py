@@ -20,6 +20,7 @@ from autoscaler.domain.cluster import Cluster
 from streams.health.alertmanager import alerts_of, declared_only, known_names
 from streams.health.tokens import BearerToken
 from topics.checks import InvalidRecord
+from topics.error_text import error_text
 from topics.records import Alert
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class Webhook:
                 for alert in fresh.values():
                     await self._publish(alert)
         except Exception as error:
-            log.warning("alerts: cannot publish: %s", error or type(error).__name__)
+            log.warning("alerts: cannot publish: %s", error_text(error))
             return _answer(503, "the broker does not answer; send it again")
         for key in fresh:
             self._known[key] = None

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.http import HttpVersion11
 
 from topics.http_origin import HostRule, is_cross_site
 
@@ -112,12 +113,13 @@ class Guard:
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         headers = request.headers
-        host = headers.get("Host", "")
-        if not self._rule.allows(host):
-            return web.Response(
-                status=421,
-                text="this host name is not one of the controller's; --allowed-hosts declares it\n",
-            )
+        hosts = headers.getall("Host", [])
+        refused = self._rule.refusal(hosts, request.version < HttpVersion11)
+        if refused is not None:
+            return web.Response(status=refused[0], text=f"{refused[1]}\n")
+        if len(headers.getall("Authorization", [])) > 1:
+            return web.Response(status=400, text="two Authorization headers; allowed: 1\n")
+        host = "".join(hosts)
         if request.method not in _READS and is_cross_site(
             host, headers.get("Origin", ""), headers.get("Sec-Fetch-Site", "")
         ):

@@ -31,6 +31,7 @@ from streams.clock import Clock
 from streams.files.prometheus_section import PrometheusServer
 from streams.files.user_errors import without_login
 from streams.ports.demand_source import Sink
+from topics.error_text import error_text
 from topics.records import Telemetry
 from topics.telemetry_columns import batch_of
 
@@ -231,7 +232,9 @@ class PromqlDemand:
             answer: list[dict[str, Any]] = await trying(self._in_thread, ask, query)
         except (PrometheusApiClientException, OSError, ValueError, KeyError) as error:
             if model not in self._silent:
-                log.warning("demand for %s: Prometheus did not answer: %s", model, error)
+                log.warning(
+                    "demand for %s: Prometheus did not answer: %s", model, error_text(error)
+                )
             return None
         return answer
 

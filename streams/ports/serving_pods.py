@@ -21,6 +21,7 @@ from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.workload import Phase
 from autoscaler.planning.combo_names import combo_id
 from streams.files.served_names import unmanaged_names
+from topics.error_text import error_text
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,9 @@ class ServingPods:
         try:
             rows = parse_report(await asyncio.to_thread(self._fetch))
         except (OSError, ValueError) as error:
-            self._warn_once("", f"serving_pods cannot be read, the last counts stay: {error}")
+            self._warn_once(
+                "", f"serving_pods cannot be read, the last counts stay: {error_text(error)}"
+            )
             return
         self._warn_once("", "")
         cluster = self._declared()

@@ -22,6 +22,7 @@ from streams.clock import Clock, EventsMs
 from streams.invalid_records import Forgeries, Poison
 from streams.ports.demand_source import Sink
 from streams.ports.telemetry_signed import read_signed
+from topics.error_text import error_text
 from topics.keys import Keys
 from topics.macs import Verifier
 from topics.telemetry_columns import AGE_MS
@@ -96,7 +97,7 @@ class TelemetryTopic:
                 while not self._changed:
                     await self._read(consumer, sink)
             except (KafkaError, OSError) as error:
-                log.warning("telemetry: lost the broker: %s", error or type(error).__name__)
+                log.warning("telemetry: lost the broker: %s", error_text(error))
                 await asyncio.sleep(_PAUSE_S)
             finally:
                 if consumer is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from streams.ports.promql import Ask
 from streams.ports.vllm_queries import servers_query
+from topics.error_text import error_text
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class UnmanagedServers:
                 )
                 found = [server for answer in answers for server in servers_of(answer)]
             except Exception as error:  # Any client error makes the count unknown.
-                self._note_silence(model, f"Prometheus did not answer: {error}")
+                self._note_silence(model, f"Prometheus did not answer: {error_text(error)}")
                 continue
             if not found:
                 self._note_silence(model, f"Prometheus knows none named {' or '.join(names)}")

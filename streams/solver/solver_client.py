@@ -34,6 +34,7 @@ from autoscaler.planning.strategies.registry import strategy_for
 from streams.solver.solver_wire import decode_answer, encode_request
 from streams.supervision import supervision_fd
 from topics.checks import InvalidRecord
+from topics.error_text import error_text
 from topics.reason_codes import ReasonCode
 
 log = logging.getLogger(__name__)
@@ -150,7 +151,7 @@ class Solver:
         except TimeoutError:
             why = Reason(ReasonCode.SOLVER_TIMEOUT, quantities=(limit_s,))
         except (OSError, EOFError) as error:
-            named = str(error) or type(error).__name__
+            named = error_text(error)
             why = Reason(ReasonCode.SOLVER_GONE, quoted=named)
         except (InvalidRecord, ValueError, KeyError, TypeError) as error:
             # The answer is invalid JSON, too long or lacks a field, so the process is not usable.

@@ -24,6 +24,7 @@ from streams.ports.telemetry_signed import read_signed
 from streams.windows.telemetry_merge import merged
 from topics.codec import encode
 from topics.demand import Demand
+from topics.error_text import error_text
 from topics.keys import Keys
 from topics.macs import Signer, Verifier
 from topics.topic_table import DEMAND, TELEMETRY
@@ -102,7 +103,7 @@ class Worker:
             async with asyncio.timeout(_ANSWER_S):
                 ends = await self._ends(idle)
         except (KafkaError, TimeoutError) as error:
-            why = str(error) or type(error).__name__
+            why = error_text(error)
             log.warning("windows: the ends of partitions are not known: %s", why)
             return
         for partition in idle:

@@ -16,6 +16,7 @@ import httptools
 
 from executors.gateway.wire.body_blocks import Blocks
 from executors.gateway.wire.fair_scheduler import FairScheduler
+from topics.error_text import error_text
 
 Sink = Callable[[bytes], None]
 
@@ -381,7 +382,7 @@ class EnginePool:
         except OSError as error:
             if error.errno in (23, 24):  # ENFILE, EMFILE
                 raise NoFileDescriptors(str(error)) from error
-            raise TransportError(str(error) or "no connection in time", False) from error
+            raise TransportError(error_text(error, "no connection in time"), False) from error
         except ValueError as error:
             raise TransportError(f"{address}: {error}", False) from error
         self._connections.add(connection)

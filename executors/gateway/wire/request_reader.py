@@ -11,6 +11,10 @@ from executors.gateway.wire.body_memory import BodyMemory
 from executors.gateway.wire.client_exchange import Exchange, ResponseWriter
 from executors.gateway.wire.client_limits import ClientLimits
 
+_SINGLE = frozenset({b"host", b"authorization", b"content-type", b"content-encoding", b"x-api-key"})
+"""Headers that a request may have once. Another program on the way might read another one of two
+values."""
+
 
 class RequestSink(ResponseWriter, Protocol):
     """Receives the requests of one connection. peer: the client's address."""
@@ -106,7 +110,10 @@ class RequestReader:
         exchange = self.exchange
         if exchange is not None and not exchange.method:
             self._head_bytes += len(name) + len(value) + 4
-            exchange.headers[name.lower()] = value
+            name = name.lower()
+            if name in _SINGLE and name in exchange.headers:
+                self.refuse(400, f"two {name.decode()} headers; allowed: 1")
+            exchange.headers[name] = value
 
     def on_headers_complete(self) -> None:
         exchange = self.exchange
@@ -119,6 +126,8 @@ class RequestReader:
         length = headers.get(b"content-length", b"0")
         if self._head_bytes > limits.head_bytes:
             self.refuse(431, f"the head exceeds {limits.head_bytes} bytes")
+        elif b"host" not in headers and not exchange.is_http10:
+            self.refuse(400, "no Host header; allowed: 1")
         elif headers.get(b"content-encoding", b"identity").lower() != b"identity":
             self.refuse(415, "compressed bodies are not accepted")
         elif not length.isdigit() or int(length[:18]) > limits.body_bytes:

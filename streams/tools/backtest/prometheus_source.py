@@ -26,6 +26,7 @@ from streams.tools.backtest.prometheus_counters import (
     ServedRequests,
     read_requests,
 )
+from topics.error_text import error_text
 
 PROMPT, ANSWER = "request_prompt_tokens", "request_generation_tokens"
 _MODEL = "model_name"
@@ -134,7 +135,7 @@ def _values(one: Mapping[str, Any], from_s: float, every_s: float, steps: int) -
 
 
 def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
+    text = error_text(error)
     if cause := _SYSTEM_SAID.search(text):  # urllib3's text about its retries contains the cause.
         return f"cannot be reached ({cause[1]})"
     return text.splitlines()[0][:200]

@@ -40,6 +40,7 @@ from streams.tools.up.scenario_script import ScenarioScript
 from streams.tools.up.start_words import first_fleet_words, starting_words
 from streams.tools.up.status_view import Shown
 from streams.tools.up.topic_follower import follow
+from topics.error_text import error_text
 from topics.keys import CLUSTER_KEY, Keys, Principal, credential
 from topics.time_base import TimeBase
 from topics.topic_table import PREFIX
@@ -348,7 +349,7 @@ class Session:
             try:
                 task.result()
             except (KafkaError, OSError) as error:
-                why = str(error) or type(error).__name__
+                why = error_text(error)
                 raise ChildFailed(f"records cannot be {doing} Kafka: {why}") from error
 
 

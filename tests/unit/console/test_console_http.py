@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -194,6 +197,48 @@ async def test_a_command_that_the_broker_does_not_take_is_said_to_change_nothing
         at.broken = True
         code, said = await command(at, command="pause", model="*", who="ann", why="x")
         assert code == 503 and "nothing was changed" in said["error"]
+
+
+@pytest.mark.parametrize("form", ["chunked", "gzip", "length"])
+async def test_a_body_beyond_the_limit_is_refused_in_every_form(form: str) -> None:
+    """A chunked body has no length in its head, and a compressed one has another."""
+    asked = {"command": "pause", "model": "tiny", "who": "ann", "why": "x" * 20_000}
+    raw = json.dumps(asked).encode()
+    headers = {"Authorization": f"Bearer {OPERATOR}", "Content-Type": "application/json"}
+
+    async def parts() -> AsyncIterator[bytes]:
+        for start in range(0, len(raw), 1000):
+            yield raw[start : start + 1000]
+
+    data: object = raw
+    if form == "chunked":
+        data = parts()
+    elif form == "gzip":
+        data, headers["Content-Encoding"] = gzip.compress(raw), "gzip"
+        assert len(gzip.compress(raw)) < 8192
+    async with world() as at, aiohttp.ClientSession() as session:
+        async with session.post(at.url + "/v1/controls", data=data, headers=headers) as answer:
+            assert answer.status == 413
+        assert at.written == []
+
+
+async def test_viewers_that_never_read_do_not_keep_others_out() -> None:
+    async with world() as at:
+        at.run(1)
+        port = int(at.url.rpartition(":")[2])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
+        for reader, writer in silent:
+            writer.write(b"GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert b" 200 " in await reader.readline()
+        assert at.feed.hub.viewers == 50
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(at.url + "/v1/events") as stream,
+        ):
+            ((_, kind, _),) = await events(stream, 1)
+            assert kind == "reset" and at.feed.hub.viewers == 50
+        for _, writer in silent:
+            writer.close()
 
 
 async def test_a_standby_says_so_and_shows_no_figures() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from streams.console import event_hub
-from streams.console.event_hub import EventHub, TooManyViewers
+from streams.console.event_hub import EventHub
 
 
 async def collect(hub: EventHub, last_id: str, most: int) -> list[bytes]:
@@ -57,11 +57,10 @@ async def test_the_number_of_viewers_and_the_kept_bytes_are_bounded(
 ) -> None:
     monkeypatch.setattr(event_hub, "MOST_VIEWERS", 2)
     hub = EventHub("s", kept_bytes=10_000)
-    viewers = [hub.follow("") for _ in range(2)]
+    viewers = [hub.follow("") for _ in range(3)]
     for viewer in viewers:
         await anext(viewer)
-    with pytest.raises(TooManyViewers):
-        await anext(hub.follow(""))
+    assert hub.viewers == 2
     for _ in range(1000):
         hub.publish("change", b"y" * 500)
     assert hub._bytes <= 10_000
@@ -69,3 +68,23 @@ async def test_the_number_of_viewers_and_the_kept_bytes_are_bounded(
     for viewer in viewers:
         async with asyncio.timeout(1):
             assert len([event async for event in viewer]) <= 31
+
+
+async def test_a_new_viewer_replaces_the_oldest_one_of_the_client_with_the_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_hub, "MOST_VIEWERS", 5)
+    hub = EventHub("s")
+    ann = hub.follow("", "ann")
+    await anext(ann)
+    eve = [hub.follow("", "eve") for _ in range(4)]
+    for viewer in eve:
+        await anext(viewer)
+    bob = hub.follow("", "bob")
+    await anext(bob)
+    rest = [event async for event in eve[0]]
+    assert len(rest) <= 1 and hub.viewers == 5  # the first of eve's has ended
+    hub.publish("change", b"1")
+    for viewer in (ann, bob, eve[1]):
+        assert b"reset" in await anext(viewer) and b"data: 1" in await anext(viewer)
+    hub.close()

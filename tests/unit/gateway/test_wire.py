@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from executors.gateway.wire.body_blocks import BodyBuffer
 from executors.gateway.wire.body_memory import BodyMemory
 from executors.gateway.wire.client_connection import ClientConnection
@@ -126,12 +128,39 @@ def _server() -> HttpServer:
     return HttpServer(handle, refuse, ClientLimits(head_s=0.0), BodyMemory(1 << 20))
 
 
+@pytest.mark.parametrize(
+    ("head", "code"),
+    [
+        (b"GET / HTTP/1.1\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n", 400),
+        (b"GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: x\r\nAuthorization: y\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nAccept: x\r\nAccept: y\r\n", 200),
+        (b"GET / HTTP/1.0\r\n", 200),
+    ],
+)
+def test_a_request_has_one_host_and_at_most_one_authorization(head: bytes, code: int) -> None:
+    async def run() -> bytes:
+        wire = Wire()
+        connection = ClientConnection(_server(), asyncio.get_running_loop())
+        connection.connection_made(wire)
+        data = head + b"\r\n"
+        connection.get_buffer(-1)[: len(data)] = data
+        connection.buffer_updated(len(data))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return b"".join(wire.written)
+
+    assert b" %d " % code in asyncio.run(run()).split(b"\r\n")[0]
+
+
 def test_a_client_that_fills_the_read_buffer_is_read_again_in_a_later_iteration() -> None:
     async def run() -> None:
         server, wire = _server(), Wire()
         connection = ClientConnection(server, asyncio.get_running_loop())
         connection.connection_made(wire)
-        head = b"POST / HTTP/1.1\r\nContent-Length: 900000\r\n\r\n"
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n"
         buffer = connection.get_buffer(-1)
         buffer[: len(head)] = head
         connection.buffer_updated(len(head))

@@ -169,6 +169,33 @@ async def test_a_foreign_name_that_resolves_to_loopback_is_refused(host: str) ->
             assert status(await ask(port, f"GET {path} HTTP/1.1", host=host)) == 421
 
 
+@pytest.mark.parametrize(
+    ("protocol", "hosts", "code"),
+    [
+        ("HTTP/1.1", (), 400),
+        ("HTTP/1.1", ("127.0.0.1", "127.0.0.1"), 400),
+        ("HTTP/1.1", ("attacker.example", "127.0.0.1"), 400),
+        ("HTTP/1.1", ("127.0.0.1", "attacker.example"), 400),
+        ("HTTP/1.0", ("127.0.0.1", "attacker.example"), 400),
+        ("HTTP/1.0", (), 200),
+        ("HTTP/1.1", ("127.0.0.1",), 200),
+    ],
+)
+async def test_a_request_has_one_host_header(
+    protocol: str, hosts: tuple[str, ...], code: int
+) -> None:
+    async with serving() as port:
+        lines = [f"Host: {host}" for host in hosts]
+        assert status(await ask(port, f"GET /v1/status {protocol}", *lines, host="")) == code
+
+
+async def test_two_authorization_headers_are_refused() -> None:
+    async with serving(read=BearerToken(text=TOKEN)) as port:
+        lines = (f"Authorization: Bearer {TOKEN}", "Authorization: Bearer wrong")
+        for order in (lines, lines[::-1]):
+            assert status(await ask(port, "GET /v1/status HTTP/1.1", *order)) == 400
+
+
 async def test_an_endpoint_on_all_interfaces_accepts_any_name_unless_names_are_declared() -> None:
     async with serving(address="0.0.0.0:0") as port:
         assert status(await ask(port, "GET /healthz HTTP/1.1", host="any.example")) == 200
