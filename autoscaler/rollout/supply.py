@@ -1,7 +1,8 @@
 """Prices and available nodes of pools, from feeds, with plausibility checks.
 
 The last good value stays valid until the next one. An implausible price (more than a factor from
-the last good one) is ignored. Each rented node reduces the number of available nodes of its pool.
+the declared one) is ignored. A reading dated ahead counts from now, so it blocks no later reading.
+Each rented node reduces the number of available nodes of its pool.
 """
 
 from __future__ import annotations
@@ -20,30 +21,36 @@ declared one."""
 _STALE_MIN = STALE_MS / 60_000
 """`STALE_MS` in minutes, for the reason."""
 MOST_TIMES = 20.0
-"""A price is implausible if it is above the last good price times this factor, or below the last
-good price divided by it."""
+"""A price is implausible if it is above the declared price times this factor, or below the declared
+price divided by it. The limit does not move with the readings: a feed that multiplies its price at
+each reading would otherwise be followed without end."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoodPrice:
     """USD per node and hour, valid since `observed_ms`.
 
-    stale_usd_per_h: the minimum price for plans if the feed is silent; else 0.
+    stale_usd_per_h: the minimum price for plans if the feed is silent; else 0. first_usd_per_h:
+    first price of the pool, the reference if the declared price is 0. record_ms: time in the
+    record, which only identifies it.
     """
 
     usd_per_h: float
     observed_ms: int
     stale_usd_per_h: float = 0.0
+    first_usd_per_h: float = 0.0
+    record_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """Number of further nodes of a pool that can be rented at `observed_ms`. stale: the feed is
-    silent."""
+    silent. record_ms: as in `GoodPrice`."""
 
     nodes: int
     observed_ms: int
     stale: bool = False
+    record_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,8 @@ def fold(
     """`supply` after the latest records; the unchanged object if they bring no change.
 
     Values older than STALE_MS at `now_ms` are stale: a stale price counts as at least the declared
-    price, and a stale offer as at most one node.
+    price, and a stale offer as at most one node. now_ms: 0 means that no reading is dated ahead. An
+    offer counts as at most the `max_nodes` of its pool.
 
     Records of undeclared pools and prices of owned pools are ignored.
     """
@@ -82,18 +90,23 @@ def fold(
     for pool_id, record in prices.items():
         pool = pools.get(pool_id)
         known = good.get(pool_id)
-        if pool is None or (known is not None and record.observed_ms <= known.observed_ms):
+        if pool is None or not _is_news(record, known, now_ms):
             continue
-        if is_plausible(record.usd_per_node_h, known.usd_per_h if known else pool.price_usd_per_h):
-            good[pool_id] = GoodPrice(record.usd_per_node_h, record.observed_ms)
+        first = (known.first_usd_per_h if known else 0.0) or record.usd_per_node_h
+        found = GoodPrice(
+            record.usd_per_node_h, _heard_ms(record, now_ms), 0.0, first, record.observed_ms
+        )
+        if is_plausible(record.usd_per_node_h, pool.price_usd_per_h or first):
+            good[pool_id] = found
             aside.pop(pool_id, None)
-        else:
-            aside[pool_id] = GoodPrice(record.usd_per_node_h, record.observed_ms)
+        elif pool_id not in aside or aside[pool_id].record_ms != record.observed_ms:
+            aside[pool_id] = found
     offers = {pool: offer for pool, offer in supply.offers.items() if pool in pools}
     for pool_id, offered in availability.items():
-        before = offers.get(pool_id)
-        if pool_id in pools and (before is None or offered.observed_ms > before.observed_ms):
-            offers[pool_id] = Offer(offered.nodes, offered.observed_ms)
+        if pool_id in pools and _is_news(offered, offers.get(pool_id), now_ms):
+            nodes = min(offered.nodes, pools[pool_id].max_nodes)
+            at_ms = _heard_ms(offered, now_ms)
+            offers[pool_id] = Offer(nodes, at_ms, False, offered.observed_ms)
     for pool_id, price in good.items():
         least = pools[pool_id].price_usd_per_h if now_ms - price.observed_ms > STALE_MS else 0.0
         if price.stale_usd_per_h != least:
@@ -104,6 +117,18 @@ def fold(
     if (good, offers, aside) == (supply.prices, supply.offers, supply.aside):
         return supply
     return Supply(good, offers, aside)
+
+
+def _heard_ms(record: Price | Availability, now_ms: int) -> int:
+    """The time of a reading, at most `now_ms`."""
+    return min(record.observed_ms, now_ms) if now_ms else record.observed_ms
+
+
+def _is_news(record: Price | Availability, known: GoodPrice | Offer | None, now_ms: int) -> bool:
+    """Whether `record` is another reading than `known`, and not older."""
+    if known is None:
+        return True
+    return record.observed_ms != known.record_ms and _heard_ms(record, now_ms) >= known.observed_ms
 
 
 def supply_notices(before: Supply, now: Supply) -> Iterator[Reason]:
@@ -128,14 +153,14 @@ def supply_notices(before: Supply, now: Supply) -> Iterator[Reason]:
             yield stale if offer.stale else Reason(ReasonCode.OFFER_FRESH, pool)
 
 
-def is_plausible(usd_per_h: float, last_good_usd_per_h: float) -> bool:
-    """Whether a price differs from the last good price by at most a factor of MOST_TIMES.
+def is_plausible(usd_per_h: float, reference_usd_per_h: float) -> bool:
+    """Whether a price differs from the reference by at most a factor of MOST_TIMES.
 
-    After a price of 0, every finite price is plausible.
+    Without a reference (0), every finite price is plausible.
     """
-    if last_good_usd_per_h <= 0.0:
+    if reference_usd_per_h <= 0.0:
         return usd_per_h >= 0.0
-    ratio = usd_per_h / last_good_usd_per_h
+    ratio = usd_per_h / reference_usd_per_h
     return 1.0 / MOST_TIMES <= ratio <= MOST_TIMES
 
 

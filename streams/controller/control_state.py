@@ -256,7 +256,7 @@ def control_record_handler(
     exception is a bug.
     """
 
-    offered: dict[tuple[str, str], int] = {}
+    offered: dict[tuple[str, str], Availability | Price] = {}
 
     def on_our_clock(record: Any, append_ms: int) -> Any:
         if isinstance(record, Status):
@@ -286,9 +286,9 @@ def control_record_handler(
             election.followed(record.observed_token)
             record = dated
         elif isinstance(record, (Availability, Price)):
-            if offered.get((topic, record.pool)) == record.observed_ms:
+            if offered.get((topic, record.pool)) == record:
                 return  # This record was read before.
-            offered[topic, record.pool] = record.observed_ms
+            offered[topic, record.pool] = record
             record = dated
         latest.take(record, offset)
         if isinstance(record, (Assignment, Routes)):

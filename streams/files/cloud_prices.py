@@ -8,9 +8,10 @@ and a price, such as SkyPilot's catalogues. Prices for Windows and reservations 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from streams.files.price_units import refuse_other_units
 from streams.files.tables import Row, Table
 from streams.files.times import date_ms, finite_number
 from streams.files.user_errors import UserError
@@ -127,14 +128,10 @@ def cloud_prices(table: Table) -> Iterator[CloudPrice]:
             raise UserError(f"{place}: {table.shown[:60]!r} begins no price list; expected {KNOWN}")
         if not form.keep(row):
             continue
-        currency = str(row.get("currency_code") or "USD")
-        if currency != "USD":
-            raise UserError(
-                f"{place}: currency_code: {currency[:40]!r} is not allowed; allowed: USD"
-            )
         zone, instance = _text(row, form.region), _text(row, form.instance)
         if not _NAME.match(zone) or not _NAME.match(instance):
             continue  # This row is not a price of an instance type.
+        refuse_other_units(place, row)
         region = _REGION.match(zone)
         for market, names in form.prices.items():
             usd = _usd(place, row, names)
@@ -213,6 +210,18 @@ def prices_of_pools(
             f"{declared or 'none (gpu: g6.xlarge declares one)'}"
         )
     return found
+
+
+def without_future(prices: Sequence[CloudPrice], now_ms: float) -> list[CloudPrice]:
+    """`prices` without those dated after `now_ms`, because a price of the future would hide the
+    present one. If all prices of an instance type are dated ahead, they are kept. now_ms: in ms
+    since 1970."""
+    present = {_place(one) for one in prices if (one.at_ms or 0.0) <= now_ms}
+    return [one for one in prices if (one.at_ms or 0.0) <= now_ms or _place(one) not in present]
+
+
+def _place(price: CloudPrice) -> tuple[str, str, str]:
+    return price.zone, price.instance, price.market
 
 
 def newest(

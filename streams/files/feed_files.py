@@ -7,6 +7,7 @@ be a cloud's price list (`cloud_prices`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,9 +22,11 @@ from streams.files.cloud_prices import (
     newest,
     pools_by_name,
     prices_of_pools,
+    without_future,
 )
 from streams.files.gcp_skus import sku_prices, skus_of
-from streams.files.tables import table_of
+from streams.files.price_units import refuse_other_units
+from streams.files.tables import column, table_of
 from streams.files.user_errors import UserError
 from streams.files.yaml_tree import read_text
 from topics.checks import InvalidRecord
@@ -43,13 +46,14 @@ def read_feed(
     instances: Mapping[str, str] | None = None,
 ) -> list[Any]:
     """The records in `raw`. kind: one of KINDS. instances: for a price list, the instance type of
-    each pool; None names the pools after the cloud's instance types. UserError names the line and
-    the pool."""
+    each pool; None names the pools after the cloud's instance types. Prices of a list that are
+    dated after the present time are ignored. UserError names the line and the pool."""
     prices = _price_list(raw, name)
     if prices is not None:
         if kind != "prices":
             raise UserError(f"{name}: a price list; allowed with: shoal feed prices")
-        return _of_cloud(list(prices), name, now_ms, instances)
+        present = without_future(list(prices), time.time() * 1000.0)
+        return _of_cloud(present, name, now_ms, instances)
     root = read_text(raw, name, "pools and their " + kind)
     parse: Callable[[object], Any] = _PRICE if kind == "prices" else _NODES
     made = Price if kind == "prices" else Availability
@@ -84,6 +88,7 @@ def _price_list(raw: bytes, name: str) -> Iterator[CloudPrice] | None:
         except orjson.JSONDecodeError:
             return None  # `raw` may be YAML.
         if isinstance(whole, dict):
+            refuse_other_units(name, {column(str(key)): one for key, one in whole.items()})
             lists = [value for value in whole.values() if isinstance(value, list)]
             whole = lists[0] if len(lists) == 1 else None
         if not isinstance(whole, list) or not whole or not isinstance(whole[0], dict):

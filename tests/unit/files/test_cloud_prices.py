@@ -5,6 +5,7 @@ pool at a given time.
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,46 @@ def test_a_row_with_an_invalid_instance_type_is_ignored(name: str) -> None:
     with pytest.raises(UserError, match="it has no price of an instance") as caught:
         read_feed("prices", json.dumps({"SpotPriceHistory": [odd]}).encode(), "f", 5)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("column", ["currency", "Currency", "priceCurrency", "Billing Currency"])
+@pytest.mark.parametrize("currency", ["EUR", "CNY", "GBP"])
+def test_a_list_in_another_currency_is_refused_by_name(column: str, currency: str) -> None:
+    text = f"region,instance_type,price,{column}\nus-east-1,g6.xlarge,0.8,{currency}\n"
+    with pytest.raises(UserError, match=rf"urrency: '{currency}' is not allowed; allowed: USD"):
+        read_feed("prices", text.encode(), "f", 5, POOLS)
+
+
+def test_a_document_in_another_currency_is_refused_by_name() -> None:
+    rows = [{"region": "us-east-1", "instance_type": "g6.xlarge", "price": 0.8}]
+    raw = json.dumps({"BillingCurrency": "EUR", "Items": rows}).encode()
+    with pytest.raises(UserError, match="billing_currency: 'EUR' is not allowed"):
+        read_feed("prices", raw, "f", 5, POOLS)
+
+
+@pytest.mark.parametrize("column", ["unit", "price_unit", "unitOfMeasure", "billing_period", "per"])
+@pytest.mark.parametrize(
+    "unit", ["month", "1 Month", "second", "USD/s", "per minute", "GPU-month", "EUR/h", "100 Hours"]
+)
+def test_a_list_in_another_unit_is_refused_by_name(column: str, unit: str) -> None:
+    text = f"region,instance_type,price,{column}\nus-east-1,g6.xlarge,0.8,{unit}\n"
+    with pytest.raises(UserError, match=rf"'{unit}' is not allowed; allowed: USD per hour"):
+        read_feed("prices", text.encode(), "f", 5, POOLS)
+
+
+@pytest.mark.parametrize("unit", ["1 Hour", "Hrs", "hour", "USD/h", "USD per hour", "$/hr", ""])
+def test_a_list_per_hour_in_usd_is_read(unit: str) -> None:
+    text = f"region,instance_type,price,unit,currency\nus-east-1,g6.xlarge,0.8,{unit},usd\n"
+    assert read_feed("prices", text.encode(), "f", 5, POOLS) == [
+        Price("us-east-1/l4/on-demand", 0.8, 5)
+    ]
+
+
+def test_a_price_of_the_future_does_not_hide_the_present_one() -> None:
+    """If every price is dated ahead, the machine's clock may be wrong, and the last one counts."""
+    now = datetime.now(UTC)
+    row = lambda usd, days: aws("us-east-1a", usd, (now + timedelta(days)).isoformat())  # noqa: E731
+    raw = json.dumps({"SpotPriceHistory": [row("0.40", -1), row("9.0", 30)]}).encode()
+    assert [one.usd_per_node_h for one in read_feed("prices", raw, "f", 5, POOLS)] == [0.40]
+    raw = json.dumps({"SpotPriceHistory": [row("0.40", 1), row("0.50", 30)]}).encode()
+    assert [one.usd_per_node_h for one in read_feed("prices", raw, "f", 5, POOLS)] == [0.50]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market
@@ -15,7 +17,7 @@ from autoscaler.rollout.backoff import (
     scarce_pools,
     swept,
 )
-from autoscaler.rollout.supply import Supply, fold, is_plausible, obtainable
+from autoscaler.rollout.supply import STALE_MS, Supply, fold, is_plausible, obtainable
 from tests.unit.decide.decide_catalogue import pool
 from topics.supply import Availability, Price
 
@@ -76,7 +78,7 @@ def test_failures_are_dropped_after_a_long_time_without_any() -> None:
 @pytest.mark.parametrize(
     ("usd", "good"), [(40.0, True), (40.1, False), (0.1, True), (0.09, False), (0.0, False)]
 )
-def test_prices_within_twenty_times_of_the_last_accepted_one_are_accepted(
+def test_prices_within_twenty_times_of_the_declared_one_are_accepted(
     usd: float, good: bool
 ) -> None:
     assert is_plausible(usd, 2.0) is good
@@ -84,15 +86,46 @@ def test_prices_within_twenty_times_of_the_last_accepted_one_are_accepted(
     assert kept.prices_usd_per_h() == ({SPOT.id: usd} if good else {})
 
 
-def test_prices_are_compared_with_the_last_accepted_one() -> None:
-    """The declared price is 2. A price of 30 is accepted and 610 is rejected, so 30 stays in force.
-    500 is accepted after it.
-    """
-    supply = fold(Supply(), CLUSTER, {SPOT.id: Price(SPOT.id, 30.0, NOW)}, {})
-    supply = fold(supply, CLUSTER, {SPOT.id: Price(SPOT.id, 610.0, NOW + 1)}, {})
-    assert supply.prices_usd_per_h() == {SPOT.id: 30.0}
-    supply = fold(supply, CLUSTER, {SPOT.id: Price(SPOT.id, 500.0, NOW + 2)}, {})
-    assert supply.prices_usd_per_h() == {SPOT.id: 500.0}
+@pytest.mark.parametrize("factor", [1.5, 5.0, 20.0, 1 / 3, 1 / 20])
+@pytest.mark.parametrize("declared_usd", [2.0, 0.0])
+def test_a_price_that_multiplies_at_each_reading_stays_within_twenty_times_of_its_reference(
+    factor: float, declared_usd: float
+) -> None:
+    """The reference is the declared price, or the first reading if the declared price is 0."""
+    cluster = Cluster((replace(SPOT, price_usd_per_h=declared_usd),), ())
+    supply, usd = Supply(), 2.0
+    for number in range(30):
+        record = Price(SPOT.id, min(usd, 99_999.0), NOW + number)
+        supply = fold(supply, cluster, {SPOT.id: record}, {}, NOW + number)
+        assert 2.0 / 20 <= supply.prices_usd_per_h()[SPOT.id] <= 2.0 * 20
+        usd *= factor
+    supply = fold(supply, cluster, {SPOT.id: Price(SPOT.id, 2.1, NOW + 40)}, {}, NOW + 40)
+    assert supply.prices_usd_per_h() == {SPOT.id: 2.1} and not supply.aside
+
+
+@pytest.mark.parametrize("ahead_ms", [1, 60_000, 10**12])
+def test_a_reading_dated_ahead_counts_from_now_and_blocks_no_later_one(ahead_ms: int) -> None:
+    price, offer = Price(SPOT.id, 3.0, NOW + ahead_ms), Availability(SPOT.id, 3, NOW + ahead_ms)
+    supply = fold(Supply(), CLUSTER, {SPOT.id: price}, {SPOT.id: offer}, NOW)
+    assert supply.prices[SPOT.id].observed_ms == supply.offers[SPOT.id].observed_ms == NOW
+    # The same reading is old after half an hour, whatever its date says.
+    later = NOW + STALE_MS + 1
+    stale = fold(supply, CLUSTER, {SPOT.id: price}, {SPOT.id: offer}, later)
+    assert stale.offers[SPOT.id].stale and stale.prices[SPOT.id].observed_ms == NOW
+    price, offer = Price(SPOT.id, 4.0, NOW + 2), Availability(SPOT.id, 5, NOW + 2)
+    supply = fold(supply, CLUSTER, {SPOT.id: price}, {SPOT.id: offer}, NOW + 2)
+    assert supply.prices_usd_per_h() == {SPOT.id: 4.0} and supply.offers[SPOT.id].nodes == 5
+
+
+def test_an_implausible_price_dated_ahead_is_noticed_once() -> None:
+    record = {SPOT.id: Price(SPOT.id, 9000.0, NOW + 10**9)}
+    first = fold(Supply(), CLUSTER, record, {}, NOW)
+    assert first.aside and fold(first, CLUSTER, record, {}, NOW + 1000) is first
+
+
+def test_an_offer_counts_as_at_most_the_nodes_of_its_pool() -> None:
+    offer = {SPOT.id: Availability(SPOT.id, 1_000_000, NOW)}
+    assert fold(Supply(), CLUSTER, {}, offer).offers[SPOT.id].nodes == SPOT.max_nodes
 
 
 def test_old_records_and_records_of_unknown_or_owned_pools_change_nothing() -> None:
