@@ -12,7 +12,9 @@ class BatchSequence:
     """A request in the machine.
 
     todo: prompt tokens still to compute; 0: the sequence decodes. context: its tokens in the KV
-    cache. reserved: KV cache reserved for it, in tokens.
+    cache. reserved: KV cache reserved for it, in tokens. cached: prompt tokens that came from the
+    prefix cache. stored: its blocks that are in the prefix cache. was_preempted: whether it lost
+    its KV once.
     """
 
     work: Work
@@ -21,6 +23,9 @@ class BatchSequence:
     reserved: int = 0
     produced: int = 0
     ready_ms: float = 0.0  # DECODE only: time at which the KV has arrived
+    cached: int = 0
+    stored: int = 0
+    was_preempted: bool = False
 
     @property
     def tokens_left(self) -> int:

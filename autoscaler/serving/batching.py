@@ -1,8 +1,8 @@
 """Continuous batching as a pure state machine in domain time.
 
-It models one engine: slots, KV cache, the waiting queue (first come, first served), chunked
-prefill, preemption and KV leases. It reads no clock: `advance(to_ms)` returns the events up to
-`to_ms`, whatever real time has passed.
+It models one engine: slots, KV cache, prefix cache, the waiting queue (first come, first served),
+chunked prefill, preemption and KV leases. It reads no clock: `advance(to_ms)` returns the events up
+to `to_ms`, whatever real time has passed.
 
 Iterations with an unchanged batch are computed together: k decode iterations take k x t(batch,
 context + (k - 1) / 2). This is exact if the time of a step is linear in the context, which holds
@@ -28,6 +28,7 @@ from autoscaler.serving.engine_requests import (
     Tokens,
     Work,
 )
+from autoscaler.serving.kv_memory import BlockMemory, memory_of
 
 _NEVER = float("inf")
 
@@ -42,9 +43,9 @@ class Batcher:
         self._waiting: deque[BatchSequence] = deque()
         self._loading: list[BatchSequence] = []
         self._running: list[BatchSequence] = []
-        self._leases: dict[int, tuple[int, float]] = {}
+        self._leases: dict[int, tuple[BatchSequence, float]] = {}
         self._current: BatchIteration | None = None
-        self._used = 0
+        self._memory = memory_of(limits)
         self._ids: set[int] = set()
         self._changed = False  # whether a request came or left since the last plan
         self.preemptions = 0
@@ -74,7 +75,17 @@ class Batcher:
     @property
     def kv_usage(self) -> float:
         """Used share of the KV cache, leases included."""
-        return self._used / self._limits.kv_tokens
+        return self._memory.usage
+
+    @property
+    def cache_queries(self) -> int:
+        """Prompt tokens that were looked up in the prefix cache."""
+        return self._memory.queried_tokens if isinstance(self._memory, BlockMemory) else 0
+
+    @property
+    def cache_hits(self) -> int:
+        """Prompt tokens that came from the prefix cache."""
+        return self._memory.hit_tokens if isinstance(self._memory, BlockMemory) else 0
 
     def next_event_ms(self) -> float:
         """Earliest time of a first token, an end or an expiry; inf if there is none.
@@ -102,7 +113,7 @@ class Batcher:
         Raises InvalidValue if the request would never fit the KV cache, or if its id is in use.
         """
         need = work.prompt_tokens + work.output_tokens
-        if need > self._limits.kv_tokens:
+        if not self._memory.could_hold(need):
             raise InvalidValue("tokens", need, f"at most {self._limits.kv_tokens} (KV cache)")
         if work.id in self._ids or work.id in self._leases:
             raise InvalidValue("request id", work.id, "one that is not in use")
@@ -120,7 +131,7 @@ class Batcher:
             for sequence in group:
                 if sequence.work.id == request:
                     group.remove(sequence)
-                    self._free(sequence)
+                    self._memory.free(sequence)
                     return True
         return False
 
@@ -129,7 +140,7 @@ class Batcher:
         held = self._leases.pop(request, None)
         if held is None:
             return False
-        self._used -= held[0]
+        self._memory.free(held[0])
         self._changed = True
         return True
 
@@ -175,9 +186,9 @@ class Batcher:
         self._join_arrived(now)
         self._make_room_to_grow()
         decodes = [s for s in self._running if s.todo == 0]
-        chunks = self._schedule_prompts(len(decodes), sum(s.growth for s in decodes))
+        chunks = self._schedule_prompts(decodes)
         if chunks:
-            self._used += self._grow(decodes)
+            self._grow(decodes)
             self._current = BatchIteration(now + self._mixed_ms(decodes, chunks), decodes, chunks)
             return True
         if decodes:
@@ -201,17 +212,16 @@ class Batcher:
             range(1, steps + 1), to_ms - now, key=lambda k: self._steps_ms(k, batch, context)
         )
         if done == 0:
-            self._used += self._grow(decodes)
+            self._grow(decodes)
             end_ms = now + self._steps_ms(1, batch, context)
             self._current = BatchIteration(end_ms, decodes, [])
             return
         first_ms = now + self._steps_ms(1, batch, context)
         end_ms = now + self._steps_ms(done, batch, context)
         for sequence in decodes:
-            grown = done - 1 + sequence.growth
+            self._memory.grow(sequence, done - 1 + sequence.growth)
             sequence.context += done
-            sequence.reserved += grown
-            self._used += grown
+            self._memory.note_computed(sequence, sequence.context)
             self._emit(sequence, done, first_ms, end_ms, out)
         self._now_ms = end_ms
 
@@ -220,9 +230,7 @@ class Batcher:
         join."""
         batch = len(decodes)
         steps = min(s.tokens_left for s in decodes)
-        free = self._limits.kv_tokens - self._used
-        first = sum(s.growth for s in decodes)
-        steps = min(steps, 1 + max(0, free - first) // batch)
+        steps = min(steps, self._memory.steps_until_full(decodes))
         joins = min((s.ready_ms for s in self._loading), default=_NEVER)
         if self._waiting:
             joins = min(joins, min((at for _, at in self._leases.values()), default=_NEVER))
@@ -277,7 +285,7 @@ class Batcher:
     ) -> None:
         request = sequence.work.id
         if sequence.produced == 0:
-            out.append(FirstToken(request, first_ms))
+            out.append(FirstToken(request, first_ms, sequence.cached))
             if count > 1:
                 out.append(Tokens(request, count - 1, last_ms))
         else:
@@ -288,28 +296,26 @@ class Batcher:
         self._running.remove(sequence)
         self._ids.discard(request)
         if sequence.work.part is Part.PREFILL:
-            self._leases[request] = (sequence.reserved, last_ms + self._limits.lease_ms)
+            self._leases[request] = (sequence, last_ms + self._limits.lease_ms)
         else:
-            self._free(sequence)
+            self._memory.free(sequence)
         out.append(Finished(request, last_ms))
 
-    def _grow(self, decodes: Iterable[BatchSequence]) -> int:
-        grown = 0
+    def _grow(self, decodes: Iterable[BatchSequence]) -> None:
         for sequence in decodes:
             sequence.context += 1
-            sequence.reserved += sequence.growth
-            grown += sequence.growth
-        return grown
+            self._memory.grow(sequence, sequence.growth)
+            self._memory.note_computed(sequence, sequence.context)
 
     def _make_room_to_grow(self) -> None:
         """Preempt the newest sequences until every decode can add its token. Preempted sequences
         start again, as in vLLM."""
         while self._running:
-            growth = sum(s.growth for s in self._running if s.todo == 0)
-            if self._used + growth <= self._limits.kv_tokens:
+            if self._memory.can_grow([s for s in self._running if s.todo == 0]):
                 return
             victim = self._running.pop()
-            self._free(victim)
+            self._memory.free(victim)
+            victim.was_preempted = True
             # All tokens of the sequence so far must be computed again as a prompt.
             victim.todo = victim.work.prompt_tokens + victim.produced
             victim.context = 0
@@ -317,32 +323,37 @@ class Batcher:
             self._waiting.appendleft(victim)
             self.preemptions += 1
 
-    def _schedule_prompts(self, decodes: int, growth: int) -> list[tuple[BatchSequence, int]]:
+    def _schedule_prompts(self, decodes: list[BatchSequence]) -> list[tuple[BatchSequence, int]]:
         """Choose the prompt chunks of this iteration: first prompts in progress, then the head of
         the queue."""
-        budget = self._limits.batched_tokens - decodes
+        budget = self._limits.batched_tokens - len(decodes)
         chunks = []
         for sequence in self._running:
             if sequence.todo and budget > 0:
-                chunks.append((sequence, min(sequence.todo, budget)))
+                chunks.append(self._chunk(sequence, budget))
                 budget -= chunks[-1][1]
         while self._waiting and budget > 0:
             head = self._waiting[0]
             if len(self._running) + len(self._loading) >= self._limits.max_seqs:
                 break
-            if self._used + growth + head.todo > self._limits.kv_tokens:
+            if not self._memory.admit(head, decodes):
                 break  # first come, first served: no request overtakes the first one
             self._waiting.popleft()
-            head.reserved = head.todo
-            self._used += head.todo
             if head.work.part is Part.DECODE and head.ready_ms >= 0.0:
                 head.ready_ms = self._now_ms + head.work.transfer_ms
                 self._loading.append(head)
                 continue
             self._running.append(head)
-            chunks.append((head, min(head.todo, budget)))
+            chunks.append(self._chunk(head, budget))
             budget -= chunks[-1][1]
         return chunks
+
+    def _chunk(self, sequence: BatchSequence, budget: int) -> tuple[BatchSequence, int]:
+        """The next part of the prompt, at most `budget` tokens. Later prompts of this iteration
+        find its blocks in the prefix cache, as in vLLM."""
+        tokens = min(sequence.todo, budget)
+        self._memory.note_computed(sequence, sequence.context + tokens)
+        return sequence, tokens
 
     def _join_arrived(self, now: float) -> None:
         for sequence in [s for s in self._loading if s.ready_ms <= now]:
@@ -353,12 +364,8 @@ class Batcher:
             self._running.append(sequence)
 
     def _expire(self, now: float, out: list[Event]) -> None:
-        for request, (tokens, expires) in list(self._leases.items()):
+        for request, (sequence, expires) in list(self._leases.items()):
             if expires <= now:
                 del self._leases[request]
-                self._used -= tokens
+                self._memory.free(sequence)
                 out.append(LeaseExpired(request, expires))
-
-    def _free(self, sequence: BatchSequence) -> None:
-        self._used -= sequence.reserved
-        sequence.reserved = 0

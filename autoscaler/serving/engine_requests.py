@@ -6,6 +6,7 @@ Times are domain milliseconds as floats, from an origin that the caller chooses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -46,13 +47,14 @@ class Limits:
     """Limits of one engine. max_seqs: maximum of sequences in one iteration. kv_tokens: size of the
     KV cache in tokens. batched_tokens: maximum of tokens in one iteration; longer prompts are cut
     into chunks. lease_ms: time for which an engine holds the KV of a finished prefill for its
-    decode instance.
+    decode instance. block_tokens: tokens of a block of the prefix cache; 0: no prefix cache.
     """
 
     max_seqs: int
     kv_tokens: int
     batched_tokens: int = 2048
     lease_ms: float = 30_000.0
+    block_tokens: int = 0
 
     def __post_init__(self) -> None:
         whole("limits: max_seqs", self.max_seqs, 1, 100_000)
@@ -61,13 +63,15 @@ class Limits:
         # forever.
         whole("limits: batched_tokens", self.batched_tokens, self.max_seqs + 1, _MAX_TOKENS)
         finite("limits: lease_ms", self.lease_ms, 0.0, 1e9)
+        whole("limits: block_tokens", self.block_tokens, 0, _MAX_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """One request. output_tokens: number of tokens to generate (exactly 1 for a PREFILL).
 
-    transfer_ms: time to transfer the request's KV (DECODE only).
+    transfer_ms: time to transfer the request's KV (DECODE only). blocks: hashes of the full blocks
+    of its prompt and, where they are known, of its answer.
     """
 
     id: int
@@ -75,6 +79,7 @@ class Work:
     output_tokens: int
     part: Part = Part.WHOLE
     transfer_ms: float = 0.0
+    blocks: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         whole("prompt_tokens", self.prompt_tokens, 1, _MAX_TOKENS)
@@ -85,10 +90,12 @@ class Work:
 
 
 class FirstToken(NamedTuple):
-    """A request generated its first token."""
+    """A request generated its first token. cached_tokens: tokens of its prompt that came from the
+    prefix cache."""
 
     id: int
     at_ms: float
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

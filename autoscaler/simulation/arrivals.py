@@ -23,7 +23,8 @@ class Arrival:
     model of components. score: difficulty, for a service that routes to several models. session:
     shared by the requests of one conversation; each turn waits until the previous turn has ended.
     delay_s: seconds from the end of the previous turn to this turn. None: the turn arrives at at_s,
-    or at the end of the previous turn if that is later.
+    or at the end of the previous turn if that is later. blocks: hashes of the full blocks of the
+    prompt, empty if the trace has none.
     """
 
     at_s: float
@@ -34,6 +35,7 @@ class Arrival:
     score: float | None = None
     session: int | None = None
     delay_s: float | None = None
+    blocks: Sequence[int] = ()
 
 
 def fitting_arrivals(arrivals: Iterable[Arrival], services: Iterable[Service]) -> list[Arrival]:

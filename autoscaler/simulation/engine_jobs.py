@@ -50,8 +50,9 @@ class Answer:
         self._endpoint = endpoint
         self._engine = engine
 
-    def first_token(self, at_ms: float) -> None:
+    def first_token(self, at_ms: float, cached_tokens: int) -> None:
         self._call.first_ms = at_ms + self._engine.setup.times.first_token_ms
+        self._call.cached_tokens = max(self._call.cached_tokens, cached_tokens)
 
     def finished(self, at_ms: float) -> None:
         self._call.end_ms = at_ms + self._engine.setup.times.first_token_ms
@@ -72,8 +73,9 @@ class Prefill:
         self._pick = pick
         self._engine = engine
 
-    def first_token(self, at_ms: float) -> None:
-        """Does nothing: the client gets the first token of the decode instance."""
+    def first_token(self, at_ms: float, cached_tokens: int) -> None:
+        """The client gets the first token of the decode instance."""
+        self._call.cached_tokens = cached_tokens
 
     def finished(self, at_ms: float) -> None:
         self._gateway.hand_over_kv(self._call, self._pick, self._engine)

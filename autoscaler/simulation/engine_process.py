@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from autoscaler.performance.timing_grid import timing_grid
-from autoscaler.serving.engine_requests import FirstToken, Work
+from autoscaler.serving.batching import Batcher
+from autoscaler.serving.engine_requests import Finished, FirstToken, Work
 from autoscaler.serving.engine_setup import EngineSetup
-from autoscaler.serving.pipeline_stages import PipelinedBatcher
+from autoscaler.serving.pipeline_stages import BatchingMachine, PipelinedBatcher
 from autoscaler.simulation.compiled_batching import CompiledBatcher
 from autoscaler.simulation.event_queue import EventQueue
 
@@ -22,8 +23,9 @@ _MIN_STEP_MS = 1e-3
 class Job(Protocol):
     """Receives the progress of one request. Times in ms of the event queue."""
 
-    def first_token(self, at_ms: float) -> None:
-        """The engine has produced the first token."""
+    def first_token(self, at_ms: float, cached_tokens: int) -> None:
+        """The engine has produced the first token. cached_tokens: prompt tokens that came from its
+        prefix cache."""
         ...
 
     def finished(self, at_ms: float) -> None:
@@ -43,9 +45,7 @@ class SimEngine:
         self.setup = setup
         self.address = address
         self._events = events
-        grid = timing_grid(setup.times, setup.limits.batched_tokens)
-        lanes = [CompiledBatcher(grid, setup.limits) for _ in range(setup.lanes)]
-        self._batcher = lanes[0] if len(lanes) == 1 else PipelinedBatcher(lanes)
+        self._batcher = _batcher(setup)
         self._batcher.advance(events.now_ms)
         self._jobs: dict[int, Job] = {}
         self._due_ms = _NEVER
@@ -67,7 +67,7 @@ class SimEngine:
         self._step()
         self._batcher.submit(work)
         self._jobs[work.id] = job
-        if self._batcher.next_event_ms() <= self._events.now_ms:
+        if self.setup.limits.block_tokens or self._batcher.next_event_ms() <= self._events.now_ms:
             self._step()
         self._schedule()
 
@@ -105,8 +105,8 @@ class SimEngine:
     def _step(self) -> None:
         for event in self._batcher.advance(self._events.now_ms):
             if isinstance(event, FirstToken):
-                self._jobs[event.id].first_token(event.at_ms)
-            else:
+                self._jobs[event.id].first_token(event.at_ms, event.cached_tokens)
+            elif isinstance(event, Finished):
                 self.finished += 1
                 self._jobs.pop(event.id).finished(event.at_ms)
 
@@ -120,3 +120,14 @@ class SimEngine:
             self._due_ms = due_ms
             if due_ms < _NEVER:
                 self._events.at(due_ms, self._wake)
+
+
+def _batcher(setup: EngineSetup) -> BatchingMachine:
+    """The batching machine of `setup`. Only the reference machine has a prefix cache."""
+    lanes: list[BatchingMachine]
+    if setup.limits.block_tokens:
+        lanes = [Batcher(setup.times, setup.limits) for _ in range(setup.lanes)]
+    else:
+        grid = timing_grid(setup.times, setup.limits.batched_tokens)
+        lanes = [CompiledBatcher(grid, setup.limits) for _ in range(setup.lanes)]
+    return lanes[0] if len(lanes) == 1 else PipelinedBatcher(lanes)

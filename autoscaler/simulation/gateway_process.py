@@ -196,10 +196,14 @@ class SimGateway:
             frontend.router.release(pick.endpoint)
             self._end(frontend, call, Ending.FAILED, too_long=True)
         elif pick.prefill:
-            work = Work(_engine_request_id(call), call.input_tokens, 1, Part.PREFILL)
+            work = Work(
+                _engine_request_id(call), call.input_tokens, 1, Part.PREFILL, blocks=call.blocks
+            )
             engine.submit(work, Prefill(self, call, pick, engine))
         else:
-            work = Work(_engine_request_id(call), call.input_tokens, call.output_tokens)
+            work = Work(
+                _engine_request_id(call), call.input_tokens, call.output_tokens, blocks=call.blocks
+            )
             engine.submit(work, Answer(self, call, pick.endpoint, engine))
 
     def _retry(self, frontend: _ModelFrontend, call: Call, failed: Endpoint) -> None:

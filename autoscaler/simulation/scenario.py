@@ -23,7 +23,8 @@ class Scenario:
     duration_s: length of the billed and evaluated span after lead_s; requests in flight at its end
     get 10 min more. script: events in any order. gateways: number of gateways, to which the
     requests go in turn. weights: requests per arrival, by model (1 if missing); above 1 only if
-    rates are simulated (`rate_simulator`), which then draws counts by `seed`.
+    rates are simulated (`rate_simulator`), which then draws counts by `seed`. block_tokens: tokens
+    of a block in the prefix caches of a model's engines; a model without an entry has none.
     """
 
     cluster: Cluster
@@ -36,6 +37,7 @@ class Scenario:
     seed: int = 1
     solve: PlanTimes = field(default_factory=PlanTimes)
     limits: GatewayLimits = field(default_factory=GatewayLimits)
+    block_tokens: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         finite("scenario: duration_s", self.duration_s, 1.0, 366 * 86_400.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,7 +27,8 @@ class Call:
     which the request failed. attempts: how often it was sent to an instance. kind: its request kind
     in the routes. group: the group that took it last, or the path through a model of components.
     model: the model that answers it. routed_by: the service that chose the model, "" if the client
-    did.
+    did. blocks: hashes of the full blocks of the prompt. cached_tokens: prompt tokens that came
+    from a prefix cache.
     """
 
     id: int
@@ -44,3 +46,5 @@ class Call:
     media: frozenset[str] = frozenset()
     score: float | None = None
     routed_by: str = ""
+    blocks: Sequence[int] = ()
+    cached_tokens: int = 0

@@ -19,6 +19,7 @@ from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.serving.billing import Bill
+from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.simulation.component_stage import AnyEngine, AnySetup, engine_on
 from autoscaler.simulation.decider import Decider, DeciderInput, DeciderOutput
 from autoscaler.simulation.engine_setups import EngineSetups
@@ -169,7 +170,12 @@ class Simulator:
         there."""
         if max(desired.gpus) >= node.gpus:
             raise InvalidValue("gpus", desired.gpus, f"0 to {node.gpus - 1} on {node.name}")
-        return self._setups.setup(self.cluster, self.cluster.pool(node.pool), desired)
+        setup = self._setups.setup(self.cluster, self.cluster.pool(node.pool), desired)
+        block_tokens = self.scenario.block_tokens.get(desired.model, 0)
+        if block_tokens and isinstance(setup, EngineSetup):
+            limits = replace(setup.limits, block_tokens=block_tokens)
+            return replace(setup, limits=limits)
+        return setup
 
     def start_engine(self, setup: AnySetup, address: str) -> AnyEngine:
         """Start an engine process that answers at `address`."""
@@ -317,7 +323,7 @@ class Simulator:
     def _receive(self, index: int, at_ms: float) -> None:
         arrival = self.scenario.arrivals[index]
         call = Call(index, arrival.model, at_ms, arrival.input_tokens, arrival.output_tokens,
-                    media=arrival.media, score=arrival.score)  # fmt: skip
+                    media=arrival.media, score=arrival.score, blocks=arrival.blocks)  # fmt: skip
         self.timeline.calls.append(call)
         self._sim_gateways[index % len(self._sim_gateways)].receive(call)
 

@@ -31,6 +31,8 @@ _OTHER = re.compile(r"[^a-z0-9.]+")
 _DEEPEST = 6
 OUTER = "row_of_group"
 """Column of group rows with the position of the outer row."""
+BLOCK_HASHES = "hash_ids"
+"""Column with a list: the hashes of a prompt's blocks. Other lists are left out."""
 _PARQUET = b"PAR1"
 
 
@@ -167,7 +169,11 @@ def _document(path: Path | str, whole: Any, groups: Sequence[str]) -> Iterator[N
     length).
     """
     if isinstance(whole, dict):
-        lists = {key: value for key, value in whole.items() if isinstance(value, list)}
+        lists = {
+            key: value
+            for key, value in whole.items()
+            if isinstance(value, list) and key != BLOCK_HASHES
+        }
         plain = {k: v for k, v in lists.items() if v and not isinstance(v[0], (dict, list))}
         if len({len(value) for value in plain.values()}) == 1 and len(plain) > 2:
             for number, cells in enumerate(zip(*plain.values(), strict=True), 1):
@@ -211,7 +217,7 @@ def _take(row: dict[str, object], value: Mapping[str, Any], prefix: str, depth: 
         if isinstance(inner, dict):
             if depth < _DEEPEST:
                 _take(row, inner, f"{name}.", depth + 1)
-        elif not isinstance(inner, list) and inner is not None:
+        elif inner is not None and (not isinstance(inner, list) or key == BLOCK_HASHES):
             row[column(name)] = inner
 
 

@@ -7,6 +7,7 @@ demand does not depend on the policy.
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from streams.tools.backtest.demand_options import Demand, TraceSource
 from streams.tools.backtest.supply_files import TraceTime, load_supply
 from streams.tools.replay.request_schedule import Job, schedule
 from streams.tools.replay.servegen import is_servegen, load_representatives
+from streams.tools.replay.trace_blocks import endless_hit_rate
 from streams.tools.replay.trace_sessions import NO_SESSION
 from streams.tools.replay.traces import Trace, load_trace
 
@@ -48,6 +50,7 @@ _NO_QUALITY = (
     "choose between models"
 )
 _MOST = 5_000_000
+_COPY_BITS = 40  # bits of a hash below the number of the copy
 _MOST_FLUID = 400_000
 """Lengths drawn from ServeGen's records for a simulation by rates, over all models. Each may stand
 for several requests.
@@ -106,6 +109,7 @@ def load_workload(demand: Demand, seed: int) -> Workload:
     jobs = [job for model, trace in _numbered(owners) for job in _jobs(model, trace, cluster, seed)]
     jobs.sort(key=lambda job: job.at_ms)
     _say_oddities([trace for _, trace in traces], jobs, cluster, notes)
+    notes += _prefix_cache_notes([trace for _, trace in traces], demand.fluid)
     last_s = max(trace.duration_s for _, trace in traces)
     span_s = demand.to_s - demand.from_s
     duration_s = max(1.0, span_s if math.isfinite(span_s) else last_s + 1e-3)
@@ -125,8 +129,26 @@ def load_workload(demand: Demand, seed: int) -> Workload:
     origin_s = None if origin_ms is None else origin_ms / 1000.0
     times = TraceTime(origin_s, demand.from_s + duration_s, config.instances)
     script = load_supply(demand.supply, declared, demand.from_s, LEAD_S, times, notes)
-    scenario = Scenario(declared, arrivals, duration_s, LEAD_S, script, weights=by_model, seed=seed)
+    scenario = Scenario(
+        declared, arrivals, duration_s, LEAD_S, script,
+        weights=by_model, seed=seed, block_tokens=_block_tokens(owners, declared),
+    )  # fmt: skip
     return Workload(scenario, tuple(notes))
+
+
+def _block_tokens(owners: Sequence[tuple[str, Trace]], cluster: Cluster) -> dict[str, int]:
+    """Tokens of a block, by model, for models whose trace has block hashes. UserError if the traces
+    of a model have blocks of different sizes."""
+    found: dict[str, int] = {}
+    for owner, trace in owners:
+        named = {owner} if owner else set(trace.models) or {s.model for s in cluster.services}
+        for model in named if trace.blocks else ():
+            if found.setdefault(model, trace.block_tokens) != trace.block_tokens:
+                raise UserError(
+                    f"--trace {trace.path}: blocks of {trace.block_tokens} tokens; the other trace "
+                    f"of {model} has blocks of {found[model]}"
+                )
+    return found
 
 
 def _weights(
@@ -185,6 +207,7 @@ def _slice(
         models=tuple(trace.models[i] for i in rows) if trace.models else (),
         sessions=type(trace.sessions)("q", _copied(trace, rows, copies)),
         delays_ms=type(trace.delays_ms)("d", [trace.delays_ms[i] for i in rows if trace.sessions]),
+        blocks=_copied_blocks(trace, rows, copies),
     )
     return cut, 1.0
 
@@ -196,6 +219,19 @@ def _copied(trace: Trace, rows: np.ndarray, copies: np.ndarray) -> list[int]:
     sessions = np.array(trace.sessions)[rows]
     times = int(copies.max()) + 1
     return [int(s) for s in np.where(sessions < 0, NO_SESSION, sessions * times + copies)]
+
+
+def _copied_blocks(trace: Trace, rows: np.ndarray, copies: np.ndarray) -> tuple[array[int], ...]:
+    """The blocks of `rows`. Copies of a request share no block with the original, because repeated
+    prompts would raise the hit rate."""
+    if not trace.blocks:
+        return ()
+    return tuple(
+        array("q", [copy << _COPY_BITS ^ value for value in trace.blocks[row]])
+        if copy
+        else trace.blocks[row]
+        for row, copy in zip(rows.tolist(), copies.tolist(), strict=True)
+    )
 
 
 def _scaled(
@@ -286,6 +322,7 @@ def _arrival(job: Job) -> Arrival:
         job.output_tokens,
         session=job.session,
         delay_s=delay_s,
+        blocks=job.blocks,
     )
 
 
@@ -315,6 +352,23 @@ def _say_oddities(
         notes.append("1 request is longer than its model's max_len: it fails everywhere")
     elif huge:
         notes.append(f"{huge} requests are longer than their model's max_len: they fail everywhere")
+
+
+def _prefix_cache_notes(traces: Sequence[Trace], fluid: bool) -> list[str]:
+    """How prefix caches are simulated."""
+    if fluid:
+        return ["rates are simulated, without prefix caches"]
+    notes = []
+    for trace in traces:
+        if trace.blocks:
+            share = endless_hit_rate(trace.input_tokens, trace.blocks, trace.block_tokens)
+            notes.append(
+                f"{trace.path.name}: engines cache prefixes in blocks of {trace.block_tokens} "
+                f"tokens; one endless cache would hold {share:.0%} of the prompt tokens"
+            )
+        else:
+            notes.append(f"{trace.path.name} has no block hashes: no prefix cache is simulated")
+    return list(dict.fromkeys(notes))
 
 
 def _requests(count: int) -> str:

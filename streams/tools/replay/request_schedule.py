@@ -21,7 +21,8 @@ class Job:
     media: the media of a chat (`topics.routing.MEDIA`; () is only text); None for a completion.
     score: the score that the client states, or None. session: None for a single request. A turn of
     a session waits for the answer to the previous turn. delay_ms: from that answer until this turn.
-    None: this turn is sent at at_ms, or after that answer if it comes later.
+    None: this turn is sent at at_ms, or after that answer if it comes later. blocks: hashes of the
+    full blocks of the prompt, empty if the trace has none.
     """
 
     at_ms: float
@@ -32,6 +33,7 @@ class Job:
     score: float | None = None
     session: int | None = None
     delay_ms: float | None = None
+    blocks: Sequence[int] = ()
 
 
 Kinds = tuple[tuple[float, tuple[str, ...]], ...]
@@ -97,7 +99,8 @@ def schedule(
             fitting = {m: w for m, w in weights.items() if size <= max_len.get(m, 1 << 62)}
             model = _chosen(fitting, point) if fitting else max(weights, key=lambda m: max_len[m])
         score = _score(scores, model, scoring)
-        jobs.append(Job(at_ms, model, read, written, None, score, session, delay_ms))
+        blocks = trace.blocks[index] if trace.blocks else ()
+        jobs.append(Job(at_ms, model, read, written, None, score, session, delay_ms, blocks))
     return jobs
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from streams.files.tables import OUTER, Row, Table, column
+from streams.files.tables import BLOCK_HASHES, OUTER, Row, Table, column
 from streams.files.times import (
     DATE_EXAMPLE,
     MS_OF,
@@ -101,6 +101,7 @@ class Rows:
         self.sessions: array[int] = array("q")
         self.delays: array[float] = array("d")
         self.latencies: array[float] = array("d")
+        self.hashes: list[array[int]] = []  # of each prompt's blocks; empty if no row has any
         self._path, self._table = path, table
         self._columns, self._units = dict(given.columns), dict(given.units)
         self._dates: bool | None = None
@@ -176,6 +177,7 @@ class Rows:
         read, written = _tokens(row, names, "input"), _tokens(row, names, "output")
         at = math.nan if when is None else self._moment(names["time"], when)
         self._name_model(row, names)
+        self._take_hashes(row)
         self.at.append(at)
         self.inputs.append(read)
         self.outputs.append(written)
@@ -192,6 +194,22 @@ class Rows:
         if len(self.models) < len(self.at):
             raise _BadRow(f"{names['model']}: the rows before have none")
         self.models.append(self._known.setdefault(str(model), str(model)))
+
+    def _take_hashes(self, row: Row) -> None:
+        """Store the hashes of the row's blocks. Rows before the first one with hashes have none."""
+        value = row.get(BLOCK_HASHES)
+        if value is None and not self.hashes:
+            return
+        if value is not None and not isinstance(value, list):
+            raise _BadRow(f"{BLOCK_HASHES}: {str(value)[:40]!r} is not allowed; allowed: a list")
+        self.hashes += [array("q")] * (len(self.at) - len(self.hashes))
+        try:
+            self.hashes.append(array("q", value or ()))
+        except (TypeError, OverflowError):
+            raise _BadRow(
+                f"{BLOCK_HASHES}: {str(value)[:40]} is not allowed; allowed: whole numbers below "
+                "2^63"
+            ) from None
 
     def _session(self, row: Row, names: Mapping[str, str]) -> tuple[int, bool]:
         """The session of a row, and whether an earlier row belongs to it."""

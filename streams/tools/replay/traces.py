@@ -13,6 +13,7 @@ from pathlib import Path
 from streams.files.tables import Table, is_parquet, of_rows, read_table, read_text, table_of
 from streams.files.times import MS_OF
 from streams.files.user_errors import UserError
+from streams.tools.replay.trace_blocks import block_size, full_blocks
 from streams.tools.replay.trace_formats import GROUPS, KNOWN
 from streams.tools.replay.trace_logs import is_log, log_rows
 from streams.tools.replay.trace_reader import COLUMNS_HELP, NO_COLUMNS, Given, Rows, parse_columns
@@ -40,7 +41,8 @@ class Trace:
     none. sessions: the session of each request, -1 for none; empty if no session has several turns.
     delays_ms: delay of each request from the end of the previous turn. -1: the turn is sent at its
     arrival time, or after the previous turn if that ends later. clock: how times were read, as
-    text. origin_ms: ms since 1970 of arrivals_ms 0, None if times are not dates.
+    text. origin_ms: ms since 1970 of arrivals_ms 0, None if times are not dates. blocks: hashes of
+    the full blocks, of block_tokens tokens, of each prompt; empty if the record has none.
     """
 
     path: Path
@@ -53,6 +55,8 @@ class Trace:
     delays_ms: array[float] = field(default_factory=lambda: array("d"))
     clock: str = ""
     origin_ms: float | None = None
+    blocks: tuple[array[int], ...] = ()
+    block_tokens: int = 0
 
     @property
     def duration_s(self) -> float:
@@ -80,6 +84,7 @@ def load_trace(path: Path, given: Given = NO_COLUMNS) -> Trace:
         at_ms, delays_ms = arrivals_with_turns(
             at_ms, rows.outputs, sessions, delays_ms, latencies_ms
         )
+    size = block_size(rows.inputs, rows.hashes)
     order = sorted(range(len(at_ms)), key=at_ms.__getitem__)  # stable: ties keep their order
     first_ms, last_ms = at_ms[order[0]], at_ms[order[-1]]
     origin_ms = first_ms if clock.dated else 0.0
@@ -99,6 +104,10 @@ def load_trace(path: Path, given: Given = NO_COLUMNS) -> Trace:
         array("d", [delays_ms[row] for row in order]) if sessions else array("d"),
         rows.clock_said(clock),
         origin_ms if clock.dated else None,
+        tuple(full_blocks(rows.inputs[row], rows.hashes[row], size) for row in order)
+        if size
+        else (),
+        size,
     )
 
 

@@ -21,6 +21,9 @@ class FlatTimes:
 
     first_token_ms = 5.0
 
+    def prefill_ms(self, tokens: float, context: float = 0.0) -> float:
+        return 10.0 + 0.1 * tokens
+
 
 def flat_grid(_times: object, batched_tokens: int) -> TimingGrid:
     """A timing grid in which every iteration takes 10 ms, plus 0.1 ms per token."""
@@ -42,10 +45,12 @@ class Watch:
 
     first: list[float] = field(default_factory=list)
     end: list[float] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)
     breaks: int = 0
 
-    def first_token(self, at_ms: float) -> None:
+    def first_token(self, at_ms: float, cached_tokens: int) -> None:
         self.first.append(at_ms)
+        self.cached.append(cached_tokens)
 
     def finished(self, at_ms: float) -> None:
         self.end.append(at_ms)
@@ -102,3 +107,17 @@ def test_kv_of_a_prefill_is_kept_until_its_transfer() -> None:
     events.run(151.0)
     assert one.held_kv == 0
     assert not one.transfer_kv(1, 40.0)
+
+
+def test_an_engine_with_blocks_caches_prefixes() -> None:
+    events = EventQueue()
+    limits = Limits(8, 10_000, block_tokens=100)
+    one = SimEngine(
+        EngineSetup(catalog.model("openai/gpt-oss-20b"), FlatTimes(), limits, 1.0), events, "node:1"
+    )
+    watch = Watch()
+    for number in range(2):
+        one.submit(Work(number, 250, 1, blocks=(1, 2)), watch)
+        events.run(1000.0 * (number + 1))
+    assert watch.first == watch.end == [35.0, 1015.0]
+    assert watch.cached == [0, 200]

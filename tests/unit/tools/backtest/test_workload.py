@@ -333,3 +333,21 @@ def test_clients_of_another_trace_are_refused(tmp_path: Path) -> None:
     trace = plain(tmp_path, rows(3))
     with pytest.raises(UserError, match="only the clients of a ServeGen record"):
         load_workload(Demand((f"mini={trace}#0",), CONFIG), 1)
+
+
+def test_block_hashes_give_the_engines_prefix_caches(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    row = '{"timestamp": %d, "input_length": 1100, "output_length": 5, "hash_ids": [1, 2, %d]}'
+    trace.write_text("\n".join(row % (1000 * at, 3 + at) for at in range(4)))
+    workload = load_workload(Demand((f"mini={trace}",), CONFIG, rate_scale=2.0), 1)
+    assert workload.scenario.block_tokens == {"mini": 512}
+    # Copies that raise the rate share no blocks with the originals.
+    assert Counter(tuple(a.blocks) for a in workload.scenario.arrivals) == {
+        (1, 2): 4,
+        (1 << 40 ^ 1, 1 << 40 ^ 2): 4,
+    }
+    assert any("one endless cache" in n for n in workload.notes)
+    plain_trace = plain(tmp_path, rows(3))
+    other = load_workload(Demand((plain_trace,), CONFIG), 1)
+    assert other.scenario.block_tokens == {}
+    assert "trace.csv has no block hashes: no prefix cache is simulated" in other.notes
