@@ -87,6 +87,11 @@ class Batcher:
         """Prompt tokens that came from the prefix cache."""
         return self._memory.hit_tokens if isinstance(self._memory, BlockMemory) else 0
 
+    @property
+    def cache_blocks(self) -> int:
+        """Blocks of the KV cache, 0 without a prefix cache."""
+        return self._memory.cache.blocks if isinstance(self._memory, BlockMemory) else 0
+
     def next_event_ms(self) -> float:
         """Earliest time of a first token, an end or an expiry; inf if there is none.
 

@@ -109,6 +109,21 @@ class PipelinedEngine(PipelinedBatcher[Batcher]):
         """Number of times that a sequence lost its KV and started again."""
         return sum(lane.preemptions for lane in self._lanes)
 
+    @property
+    def cache_queries(self) -> int:
+        """Prompt tokens that were looked up in the prefix cache."""
+        return sum(lane.cache_queries for lane in self._lanes)
+
+    @property
+    def cache_hits(self) -> int:
+        """Prompt tokens that came from the prefix cache."""
+        return sum(lane.cache_hits for lane in self._lanes)
+
+    @property
+    def cache_blocks(self) -> int:
+        """Blocks of the KV cache, 0 without a prefix cache."""
+        return sum(lane.cache_blocks for lane in self._lanes)
+
     def abort(self, request: int) -> bool:
         """Drop a request; False if there is no such request."""
         number, _ = self._of.get(request, (0, Part.WHOLE))

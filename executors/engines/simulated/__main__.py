@@ -21,6 +21,7 @@ from autoscaler.serving.pipeline_stages import PipelinedEngine
 from executors.engines.engine_protocol import API_KEY
 from executors.engines.model_source import architecture
 from executors.engines.simulated.engine_server import Server, Serving, fetch_kv, first_of, watch_end
+from executors.engines.simulated.prefix_blocks import block_tokens
 from executors.engines.simulated.rank_links import Ranks, follow
 from executors.engines.simulated.simulated_engine import Engine, Identity
 from topics.checks import InvalidRecord
@@ -95,6 +96,7 @@ async def _serve(
     gang: GangRank | None,
     time_base: TimeBase,
     adapters: tuple[str, ...],
+    block: int,
 ) -> int:
     stop, gone = watch_end(asyncio.get_running_loop())
     now_ms = time_base.now_ms(time.monotonic_ns())
@@ -108,7 +110,7 @@ async def _serve(
     identity = Identity(
         arguments.model, uuid.uuid4().hex[:12], arguments.host, arguments.port, arguments.gpus
     )
-    limits = replace(setup.limits, lease_ms=arguments.kv_lease * 1e3)
+    limits = replace(setup.limits, lease_ms=arguments.kv_lease * 1e3, block_tokens=block)
     lanes = [Batcher(setup.times, limits) for _ in range(setup.lanes)]
     engine = Engine(
         lanes[0] if len(lanes) == 1 else PipelinedEngine(lanes),
@@ -119,6 +121,7 @@ async def _serve(
         arguments.flush_ms / 1e3,
         recompute=arguments.kv_load_failure_policy == "recompute",
         first_token_ms=setup.times.first_token_ms,
+        block_tokens=block,
     )
     serving = Serving(
         identity,
@@ -129,6 +132,7 @@ async def _serve(
         api_key=os.environ.get(API_KEY, ""),
         has_tools="--tool-call-parser" in arguments.engine_args,
         adapters=adapters,
+        caches_prefixes=block > 0,
     )
     if gang is None:
         await Server(engine, serving).run(stop, gone)
@@ -166,6 +170,7 @@ def main(argv: list[str] | None = None) -> int:
         time_base = TimeBase.parse(arguments.time_base)
         gang = parse_gang(arguments.gang)
         adapters = read_value(tuple[Adapter, ...], orjson.loads(arguments.adapters))
+        engine_args = read_value(tuple[str, ...], orjson.loads(arguments.engine_args))
         setup = engine_setup(
             architecture(arguments.source),
             arguments.gpu,
@@ -177,15 +182,16 @@ def main(argv: list[str] | None = None) -> int:
             arguments.kv_gb_s,
             parse_measurements(arguments.measurements),
             tuple((one.gpu, one.gpus, one.layers) for one in gang.stages) if gang else (),
-            read_value(tuple[str, ...], orjson.loads(arguments.engine_args)),
+            engine_args,
             adapters,
         )
+        block = block_tokens(engine_args)
     except (InvalidValue, InvalidRecord) as error:
         print(f"simulated engine: {error}", file=sys.stderr)
         return 2
     try:
         names = tuple(one.name for one in adapters)
-        return asyncio.run(_serve(arguments, setup, gang, time_base, names))
+        return asyncio.run(_serve(arguments, setup, gang, time_base, names, block))
     except OSError as error:
         address = f"{arguments.host}:{arguments.port}"
         print(f"simulated engine: cannot listen on {address}: {error}", file=sys.stderr)

@@ -18,7 +18,8 @@ _DONE = b"data: [DONE]\n\n"
 
 
 class Answer:
-    """The answer to one job with all its choices. name: the response's id."""
+    """The answer to one job with all its choices. name: the response's id. cached_tokens: prompt
+    tokens from the prefix cache, None if the usage does not report them."""
 
     prefix = ""
     """The start of the response's id, "" = as completions and chat have it."""
@@ -26,10 +27,12 @@ class Answer:
     def __init__(self, job: Job, responder: Responder, model: str, name: str, created: int) -> None:
         self.job = job
         self.responder = responder
+        self.model = model
         self._frame = {"id": name, "created": created, "model": model}
         self._started = False
         self._tokens = [0] * job.samples
         self._reasons: list[str | None] = [None] * job.samples
+        self.cached_tokens: int | None = None
 
     def write(self, choice: int, tokens: int) -> None:
         """Write further tokens of a choice. `finish` writes its last ones."""
@@ -81,13 +84,16 @@ class Answer:
         self.responder.write(last + _DONE)
         self.responder.end()
 
-    def _usage(self) -> dict[str, int]:
+    def _usage(self) -> dict[str, Any]:
         prompt, tokens = sum(self.job.prompts), sum(self._tokens)
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": prompt,
             "total_tokens": prompt + tokens,
             "completion_tokens": tokens,
         }
+        if self.cached_tokens:  # as vLLM, which leaves out 0
+            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        return usage
 
     def _object(self, chunk: bool) -> str:
         if not self.job.chat:

@@ -5,12 +5,13 @@ engines do not support. Each word counts as one prompt token.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from executors.engines.simulated.prefix_blocks import prompt_texts
 from executors.engines.simulated.request_parameters import ApiError, check, flag, integer, malformed
 
 _COMPLETION_DEFAULT = 16  # OpenAI's default for completions
@@ -40,7 +41,8 @@ class Job:
 
     prompts: tokens of each prompt. Each prompt is answered `n` times, so there are `samples`
     choices. hold_kv: whether to keep the KV, because the request is a prefill for another instance.
-    running_usage: whether every chunk includes the usage so far.
+    running_usage: whether every chunk includes the usage so far. texts: the words or token ids of
+    each prompt, only for an engine with a prefix cache.
     """
 
     chat: bool
@@ -53,6 +55,7 @@ class Job:
     finish_reason: str
     hold_kv: bool = False
     remote: RemoteKv | None = None
+    texts: tuple[Sequence[object], ...] = ()
 
     @property
     def samples(self) -> int:
@@ -93,9 +96,15 @@ def check_model(raw: Mapping[str, Any], model: str) -> None:
 
 
 def job_of(
-    raw: Mapping[str, Any], chat: bool, model: str, max_len: int, has_tools: bool = False
+    raw: Mapping[str, Any],
+    chat: bool,
+    model: str,
+    max_len: int,
+    has_tools: bool = False,
+    keeps_text: bool = False,
 ) -> Job:
-    """The request in the JSON object `raw`, as for `parse`. has_tools: see `check`."""
+    """The request in the JSON object `raw`, as for `parse`. has_tools: see `check`. keeps_text:
+    whether the job keeps the tokens of its prompts."""
     check_model(raw, model)
     check(raw, chat, has_tools)
     prompts = (_chat_tokens(raw),) if chat else _prompts(raw.get("prompt"))
@@ -119,6 +128,7 @@ def job_of(
     return Job(
         chat, stream, stream and usage, stream and usage and running,
         prompts, n, output, reason, hold_kv, remote,
+        prompt_texts(raw, chat) if keeps_text else (),
     )  # fmt: skip
 
 

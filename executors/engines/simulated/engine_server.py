@@ -62,7 +62,7 @@ class Serving:
 
     adapters: further names that the engine serves. dev_mode: whether pause and sleep are enabled.
     api_key: required by /v1, "" for no key. has_tools: whether tools are accepted, as with
-    --tool-call-parser.
+    --tool-call-parser. caches_prefixes: whether the engine has a prefix cache.
     """
 
     identity: Identity
@@ -72,6 +72,7 @@ class Serving:
     dev_mode: bool = False
     api_key: str = ""
     has_tools: bool = False
+    caches_prefixes: bool = False
     adapters: tuple[str, ...] = ()
 
 
@@ -176,7 +177,7 @@ class Server:
             raw = read(parse_object(request.body))
             about = self._serving
             model = self._asked_model(raw)
-            job = job_of(raw, chat, model, about.max_len, about.has_tools)
+            job = job_of(raw, chat, model, about.max_len, about.has_tools, about.caches_prefixes)
         except FatalRequest:
             self._dead.set()
             raise ApiError(500, "EngineCore encountered an issue.") from None

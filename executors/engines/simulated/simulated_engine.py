@@ -28,6 +28,7 @@ from autoscaler.serving.pipeline_stages import PipelinedEngine
 from executors.engines.simulated.answer_stream import Answer
 from executors.engines.simulated.batching_clock import MachineClock
 from executors.engines.simulated.completions_api import Job, RemoteKv
+from executors.engines.simulated.prefix_blocks import block_hashes
 from executors.engines.simulated.request_parameters import ApiError
 from executors.engines.simulated.vllm_metrics import Gauges, Metrics
 from topics.time_base import TimeBase
@@ -86,7 +87,8 @@ class Engine:
     in `StepTimes`. This engine spends all of it before the request enters the machine; with a
     prefill/decode pair, before the prefill. flush_s: real seconds between writes of running
     streams. recompute: whether to compute a prompt here if its KV is unavailable, instead of
-    failing the request.
+    failing the request. block_tokens: tokens of a block in the
+    machine's prefix cache, 0 = no prefix cache.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Engine:
         flush_s: float = 0.03,
         recompute: bool = False,
         first_token_ms: float = 0.0,
+        block_tokens: int = 0,
     ) -> None:
         self.metrics = Metrics()
         self._batcher = batcher
@@ -108,6 +111,7 @@ class Engine:
         self._fetch_kv = fetch_kv
         self._flush_s = max(flush_s, _MIN_WRITE_GAP_S)
         self._recompute = recompute
+        self._block_tokens = block_tokens
         self._entry_s = time_base.real_s(first_token_ms / 1e3)
         self._loop = asyncio.get_running_loop()
         self._clock = MachineClock(time_base, self._loop.time)
@@ -216,6 +220,10 @@ class Engine:
             deferred=batcher.loading + sum(call.fetching is not None for call in self._calls),
             kv_usage=batcher.kv_usage,
             held=batcher.held_leases,
+            cache_queries=batcher.cache_queries,
+            cache_hits=batcher.cache_hits,
+            blocks=batcher.cache_blocks,
+            block_tokens=self._block_tokens,
         )
         return self.metrics.text(self._identity.model, gauges, batcher.preemptions)
 
@@ -234,7 +242,10 @@ class Engine:
         for choice in range(job.samples):
             request, prompt = next(self._ids), job.prompts[choice // job.n]
             try:
-                self._batcher.submit(Work(request, prompt, job.output_tokens, part, transfer_ms))
+                blocks = self._blocks(call.answer, choice)
+                self._batcher.submit(
+                    Work(request, prompt, job.output_tokens, part, transfer_ms, blocks)
+                )
             except InvalidValue as error:
                 self._fail(call, ApiError(400, str(error)))
                 return
@@ -242,6 +253,12 @@ class Engine:
             self._flights[request] = _Flight(call, choice)
             self.metrics.prompt_tokens += prompt
         self._step()
+
+    def _blocks(self, answer: Answer, choice: int) -> list[int]:
+        job, size = answer.job, self._block_tokens
+        if not size or not job.texts:
+            return []
+        return block_hashes(answer.model, job.texts[choice // job.n], job.output_tokens, size)
 
     async def _fetch(self, call: _Call, job: Job, remote: RemoteKv) -> None:
         began_ms, transfer_ms = self.now_ms(), self._transfer_ms(remote.tokens)
@@ -334,6 +351,9 @@ class Engine:
         if isinstance(event, FirstToken):
             self.metrics.ttft.observe((at_ms - flight.call.arrived_ms) / 1e3)
             self.metrics.generation_tokens += 1
+            if self._block_tokens:
+                answer = flight.call.answer
+                answer.cached_tokens = (answer.cached_tokens or 0) + event.cached_tokens
             flight.first_ms = flight.last_ms = at_ms
             flight.pending = 1
             if flight.call.answer.job.output_tokens > 1:

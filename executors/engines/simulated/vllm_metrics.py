@@ -71,13 +71,19 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """State of the batching machine at a scrape."""
+    """State of the batching machine at a scrape. cache_queries, cache_hits: prompt tokens that were
+    looked up in the prefix cache, and those that it held. blocks: size of the KV cache in blocks of
+    block_tokens, 0 without a prefix cache."""
 
     running: int
     waiting: int
     deferred: int
     kv_usage: float
     held: int
+    cache_queries: int = 0
+    cache_hits: int = 0
+    blocks: int = 0
+    block_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -126,6 +132,9 @@ class Metrics:
                 for level, state in enumerate(("awake", "weights_offloaded", "discard_all"))
             },
         )
+        if gauges.blocks:
+            info = f',block_size="{gauges.block_tokens}",num_gpu_blocks="{gauges.blocks}"'
+            put("gauge", "vllm:cache_config_info", {info: 1})
         put("gauge", "shoal:sim_held_kv_requests", {"": gauges.held})
         put("counter", "vllm:num_preemptions_total", {"": preemptions})
         put("counter", "vllm:prompt_tokens_total", {"": self.prompt_tokens})
@@ -138,6 +147,8 @@ class Metrics:
                 ',source="external_kv_transfer"': self.transferred_tokens,
             },
         )
+        put("counter", "vllm:prefix_cache_queries_total", {"": gauges.cache_queries})
+        put("counter", "vllm:prefix_cache_hits_total", {"": gauges.cache_hits})
         put("counter", "vllm:external_prefix_cache_hits_total", {"": self.transferred_tokens})
         put("counter", "vllm:external_prefix_cache_queries_total", {"": self.prompt_tokens})
         put("counter", "vllm:nixl_num_kv_expired_reqs_total", {"": self.kv_expired})

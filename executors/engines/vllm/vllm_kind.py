@@ -127,6 +127,7 @@ class VllmKind(HttpApi):
             options["--kv-transfer-config"] = self.kv_transfer.config()
         # KEY=VALUE in one word, so that a value may begin with a dash.
         words = [f"{key}={value}" for key, value in options.items()]
+        words.append("--enable-prompt-tokens-details")  # usage names the cached prompt tokens
         if gang is not None and not gang.leads:
             words.append("--headless")  # this rank serves no HTTP
         if self.sleeps and gang is None:

@@ -58,6 +58,7 @@ class EngineOptions:
     dev: bool = False
     key: str = ""
     adapters: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
 
 
 def _lasts(real_s: float) -> float:
@@ -75,6 +76,7 @@ ENGINES: Mapping[str, EngineOptions] = {
     "cut": EngineOptions(),
     "coreless": EngineOptions(),
     "adapted": EngineOptions(adapters=("legal", "sql")),
+    "cached": EngineOptions(args=("--enable-prefix-caching", "--block-size=16")),
 }
 
 
@@ -152,7 +154,7 @@ class Pool:
         self._ports.close()
 
     def _launch(self, name: str, wanted: EngineOptions, gang: GangRank | None = None) -> Launched:
-        kind = _vllm(wanted, self._folder, gang) if REAL else _simulated()
+        kind = _vllm(wanted, self._folder, gang) if REAL else _simulated(wanted)
         adapters = [write_adapter(self._folder / name) for name in wanted.adapters]
         ports = self._ports.take(self._used, kind.ports + bool(gang and gang.leads))
         self._used.update(ports)
@@ -191,7 +193,7 @@ def _vllm(wanted: EngineOptions, weights: Path, gang: GangRank | None) -> VllmKi
     return VllmKind(
         executable=str(executable(Path(REAL))),
         weights=(str(weights),),
-        args=tiny_model.ARGS if gang is None else tiny_model.PIPELINE_ARGS,
+        args=(*(tiny_model.ARGS if gang is None else tiny_model.PIPELINE_ARGS), *wanted.args),
         pipelines="same-slice",
         max_num_seqs=wanted.slots,
         kv_transfer=KvTransfer("cpu", wanted.policy, wanted.lease_s),
@@ -221,8 +223,9 @@ def write_adapter(folder: Path) -> Path:
     return folder
 
 
-def _simulated() -> SimulatedKind:
-    return SimulatedKind(fixed_startup_s=20.0)
+def _simulated(wanted: EngineOptions) -> SimulatedKind:
+    args = (*wanted.args, "--kv-cache-memory-bytes=4G") if wanted.args else ()
+    return SimulatedKind(fixed_startup_s=20.0, args=args)
 
 
 def _extra(wanted: EngineOptions) -> tuple[str, ...]:

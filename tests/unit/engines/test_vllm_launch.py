@@ -45,7 +45,8 @@ def test_the_launch_line_is_built_from_validated_values(weights: Path, spec: Lau
     )  # fmt: skip
     line = kind.launch_line(spec)
     assert line.argv[:3] == ("/opt/vllm/bin/vllm", "serve", str(weights))
-    options = dict(word.split("=", 1) for word in line.argv[3:])
+    assert "--enable-prompt-tokens-details" in line.argv
+    options = dict(word.split("=", 1) for word in line.argv[3:] if "=" in word)
     transfer = json.loads(options.pop("--kv-transfer-config"))
     assert transfer["kv_connector_extra_config"] == {"kv_lease_duration": 40}
     assert (transfer["kv_role"], transfer["kv_buffer_device"]) == ("kv_both", "cuda")
