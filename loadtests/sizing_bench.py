@@ -147,7 +147,7 @@ def _served(
     grid = timing_grid(times, batched)
     first, last = np.empty(len(arrivals)), np.empty(len(arrivals))
     engine_kernel.serve(
-        KINDS[phase], arrivals, inputs, outputs, hold_ms, times.max_batch,
+        KINDS[phase], arrivals, inputs, outputs, hold_ms, np.zeros_like(inputs), times.max_batch,
         int(times.kv_capacity_tokens), batched, grid.scalars, grid.dense, grid.head,
         grid.prompt_factor, grid.factors, first, last, np.zeros(5),
     )  # fmt: skip

@@ -26,6 +26,9 @@ first."""
 LEVELS = (0.05, 0.175, 0.325, 0.475, 0.625, 0.75, 0.8375, 0.9, 0.9425, 0.97, 0.985, 0.995)
 """Quantile levels of the points of a spread: the middle of each share."""
 
+MOST_PREFIX_HIT = 0.99
+"""Highest share of prompt tokens that may come from a prefix cache."""
+
 Spread = tuple[float, ...]
 """Distribution of a length: tokens at LEVELS, ascending; empty if all requests have the mean
 length."""
@@ -36,7 +39,8 @@ class Lengths:
     """Request lengths: mean input and output tokens (R_in, R_out), and their spreads.
 
     inputs, outputs: spreads around the means. together: correlation between input and output
-    lengths (of their normal scores); 0: independent.
+    lengths (of their normal scores); 0: independent. prefix_hit: share of the prompt tokens that
+    come from a prefix cache, below 1; they need no computation, but room in the KV cache.
     """
 
     input_tokens: float
@@ -44,9 +48,11 @@ class Lengths:
     inputs: Spread = ()
     outputs: Spread = ()
     together: float = 0.0
+    prefix_hit: float = 0.0
 
     def __post_init__(self) -> None:
         finite("lengths.together", self.together, -1.0, 1.0)
+        finite("lengths.prefix_hit", self.prefix_hit, 0.0, MOST_PREFIX_HIT)
         finite("lengths.input_tokens", self.input_tokens, 1.0, 1e7)
         finite("lengths.output_tokens", self.output_tokens, 1.0, 1e7)
         for name in ("inputs", "outputs"):

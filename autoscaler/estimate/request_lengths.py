@@ -111,7 +111,7 @@ def estimate_lengths(
         output_thresholds,
         now_sides[1],
     )
-    moved = Lengths(inputs[0], outputs[0], inputs[1], outputs[1])
+    moved = Lengths(inputs[0], outputs[0], inputs[1], outputs[1], prefix_hit=current.prefix_hit)
     return current if moved == current else moved
 
 

@@ -78,12 +78,14 @@ class _Traffic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sample:
-    """Requests, in arrays of shape (n,). The arrivals have a rate of 1 per ms."""
+    """Requests, in arrays of shape (n,). The arrivals have a rate of 1 per ms. cached: prompt
+    tokens that the prefix cache has."""
 
     arrivals: Floats
     inputs: Ints
     outputs: Ints
     transfer_ms: Floats
+    cached: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,6 +237,7 @@ class Engine:
             sample.inputs,
             outputs,
             sample.transfer_ms,
+            sample.cached,
             max_batch,
             int(room),
             batched_tokens(self.phase, times.max_batch),
@@ -289,4 +292,6 @@ def _draw_sample(traffic: _Traffic, count: int) -> _Sample:
     if phase is Phase.AGGREGATED:
         per_token_ms = 0.0
     arrivals = unit_arrivals(traffic.arrival_cv, traffic.seed, count)
-    return _Sample(arrivals, inputs, outputs, inputs.astype(np.float64) * per_token_ms)
+    share = 0.0 if phase is Phase.DECODE else traffic.lengths.prefix_hit
+    cached = np.floor(share * inputs).astype(np.int64)
+    return _Sample(arrivals, inputs, outputs, inputs.astype(np.float64) * per_token_ms, cached)

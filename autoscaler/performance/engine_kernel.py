@@ -65,6 +65,7 @@ def serve(
     inputs: Ints,
     outputs: Ints,
     hold_ms: Floats,
+    cached: Ints,
     max_seqs: int,
     kv_tokens: int,
     batched_tokens: int,
@@ -80,7 +81,9 @@ def serve(
     """Serve the requests in order of arrival; fill first_ms and last_ms (absolute), and stats.
 
     kind: WHOLE, PREFILL (outputs are 1) or DECODE. hold_ms, (n,): for DECODE the transfer time of
-    the KV, for PREFILL the time for which the KV is kept after the prefill. A request that never
+    the KV, for PREFILL the time for which the KV is kept after the prefill. cached, (n,): prompt
+    tokens that are not computed, because the prefix cache has them; they take KV as the others do,
+    and are less than the prompt. A request that never
     fits the KV cache is refused: both of its times are infinite. stats, (5,): ms with work, ms x
     decoding sequences, ms in which the head of the queue waited for KV, preemptions, iterations.
     """
@@ -217,15 +220,17 @@ def serve(
                 loading[loads] = r
                 loads += 1
                 continue
+            skipped = cached[r]
+            todo -= skipped
             n = min(todo, budget)
             tokens += n
-            seen += n * 0.5 * n
+            seen += n * (skipped + 0.5 * n)
             budget -= n
             if n == todo:
                 chunk_of[chunks] = r
                 chunks += 1
             else:
-                partial, partial_todo, partial_done = r, todo - n, n
+                partial, partial_todo, partial_done = r, todo - n, skipped + n
         if done >= count:
             break
         if tokens > 0:

@@ -72,11 +72,12 @@ def decode_batches(limit: int) -> list[int]:
 
 
 def _prefill(bound: Roofline, correction: Correction, lengths: Lengths, budgets: Floats) -> Floats:
-    tokens = lengths.input_tokens
+    cached = lengths.prefix_hit * lengths.input_tokens
+    tokens = lengths.input_tokens - cached
     batches = np.array(prefill_batches(tokens), dtype=float)
     factors = np.array([correction.prefill_factor(tokens, b) for b in batches])
     own = np.full(len(batches), bound.eff.step_ms)
-    return _best(bound, batches, factors, own, tokens, 0.0, budgets)
+    return _best(bound, batches, factors, own, tokens, cached, lengths.input_tokens, budgets)
 
 
 def _decode(bound: Roofline, correction: Correction, lengths: Lengths, budgets: Floats) -> Floats:
@@ -84,7 +85,8 @@ def _decode(bound: Roofline, correction: Correction, lengths: Lengths, budgets: 
     batches = np.array(decode_batches(512), dtype=float)
     factors = np.array([correction.decode_factor(context, b) for b in batches])
     own = bound.eff.step_ms + batches * bound.eff.sequence_us / 1e3
-    return _best(bound, batches, factors, own, 1.0, context, budgets) / lengths.output_tokens
+    rate = _best(bound, batches, factors, own, 1.0, context, max(1.0, context), budgets)
+    return rate / lengths.output_tokens
 
 
 def _best(
@@ -94,11 +96,12 @@ def _best(
     own_ms: Floats,
     tokens: float,
     context: float,
+    kept_tokens: float,
     budgets: Floats,
 ) -> Floats:
     """Highest sequences/s, (stages, layers), over the batches whose stage time fits the budget.
 
-    factors, own_ms: for each batch, the correction by measured tables and the time outside of
+    kept_tokens: KV cache of a sequence. factors, own_ms: for each batch, the correction by measured tables and the time outside of
     layers. With S stages, S micro-batches are in progress, so a stage holds the KV cache of S
     batches.
     """
@@ -114,7 +117,7 @@ def _best(
     hops = np.where(stages[:, None] > 1, hop[None, :], 0.0)
     computed = factors * (per_layer * layers[:, None] + head * share[:, None] + own_ms)
     time_ms = computed[None, :, :] + hops[:, None, :]
-    kept = stages[:, None, None] * batches[None, None, :] * max(tokens, context)
+    kept = stages[:, None, None] * batches[None, None, :] * kept_tokens
     allowed = (time_ms <= budgets[:, None, None]) & (kept <= capacity[None, :, None])
     rate: Floats = np.where(allowed, batches[None, None, :] / time_ms * 1e3, 0.0).max(axis=2)
     return rate

@@ -63,7 +63,8 @@ def most_prompts_per_s(
 ) -> float:
     """Prompts/s of a prefill instance on `node` at full speed, without regard to the SLO."""
     times = step_times(spec, node, Phase.PREFILL, profile)
-    return 1e3 / times.prefill_ms(lengths.input_tokens)
+    cached = lengths.prefix_hit * lengths.input_tokens
+    return 1e3 / times.prefill_ms(lengths.input_tokens - cached, cached)
 
 
 def _instances(pool: Pool, node: NodeSlice) -> int:

@@ -44,6 +44,7 @@ def load_demand(path: Path, cluster: Cluster) -> dict[str, Demand]:
         lengths = Lengths(
             section.take("input_tokens", _TOKENS, service.lengths.input_tokens),
             section.take("output_tokens", _TOKENS, service.lengths.output_tokens),
+            prefix_hit=service.lengths.prefix_hit,
         )
         demands[model] = Demand(model, section.take("req_per_s", _RATE), lengths)
         section.finish()

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from autoscaler.domain.workload import Lengths, WorkloadType
+from autoscaler.domain.workload import MOST_PREFIX_HIT, Lengths, WorkloadType
 from streams.files import units
 from streams.files.keys import Group, Key, Named
 from streams.files.name_rules import check_name
@@ -23,13 +24,19 @@ REQ_PER_S = Key(
 )
 INPUT = Key("input", _TOKENS, "Mean tokens of a prompt.", otherwise="1024, or from `types`")
 OUTPUT = Key("output", _TOKENS, "Mean tokens of an answer.", otherwise="256, or from `types`")
+PREFIX_HIT = Key(
+    "prefix_hit",
+    units.share,
+    "Share of the prompt tokens that prefix caches hold, at most 99%, until it is measured.",
+    otherwise="0%",
+)
 SHARE = Key("share", units.share, "Share of the requests. All shares sum to 100%.")
 TYPE_INPUT = Key("input", _TOKENS, "Mean tokens of a prompt of this type.")
 TYPE_OUTPUT = Key("output", _TOKENS, "Mean tokens of an answer of this type.")
 REQUEST_TYPE = Group("One type of request.", (SHARE, TYPE_INPUT, TYPE_OUTPUT))
 WORKLOAD = Group(
     "Expected requests of the model.",
-    (REQ_PER_S, INPUT, OUTPUT),
+    (REQ_PER_S, INPUT, OUTPUT, PREFIX_HIT),
     {"types": Named("Types of request by name, for a budget.", REQUEST_TYPE)},
 )
 
@@ -52,6 +59,14 @@ def read_workload(section: Section | None) -> Workload:
         lengths = mean_lengths(types)
     else:
         lengths = Lengths.expected(INPUT.take(section), OUTPUT.take(section))
+    hit = PREFIX_HIT.take_or(section, 0.0)
+    if hit > MOST_PREFIX_HIT:
+        raise section.error("prefix_hit", f"{hit:.1%} is not allowed; allowed: 0% to 99%")
+    if hit:
+        lengths = replace(lengths, prefix_hit=hit)
+        types = tuple(
+            replace(kind, lengths=replace(kind.lengths, prefix_hit=hit)) for kind in types
+        )
     WORKLOAD.finish(section)
     return lengths, req_per_s, types
 

@@ -78,6 +78,9 @@ def refusal(folder: Path, **parts: str) -> str:
         ({"model": "max_len: 512"},
          "shoal.yaml:10: models.chat.max_len: 512 is less than the 1280 tokens of a request "
          "without a declared workload; declare one"),
+        ({"model": "workload: {input: 90, output: 10, prefix_hit: 100%}"},
+         "shoal.yaml:10: models.chat.workload.prefix_hit: 100.0% is not allowed; allowed: 0% to "
+         "99%"),
         ({"policy": "start_timeout: 0s"},
          "shoal.yaml:1: policy.start_timeout: '0s' is not allowed; allowed: a duration from 1ms to "
          "1d"),
@@ -101,3 +104,13 @@ def test_a_pool_of_the_file_may_have_a_scale_target(tmp_path: Path) -> None:
     )
     (chat,) = load_config(path).cluster.services
     assert chat.scale_targets == (("l4", "serving/chat"),)
+
+
+def test_a_declared_hit_rate_counts_for_all_requests_and_types(tmp_path: Path) -> None:
+    path = tmp_path / "shoal.yaml"
+    types = "types: {a: {share: 100%, input: 90, output: 10}}"
+    model = f"workload: {{prefix_hit: 55%, {types}}}"
+    path.write_text(TEXT.format(policy="", defaults="", top="", model=model))
+    (chat,) = load_config(path).cluster.services
+    assert chat.lengths.prefix_hit == 0.55
+    assert [kind.lengths.prefix_hit for kind in chat.types] == [0.55]

@@ -4,6 +4,8 @@ limits.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -249,3 +251,23 @@ def test_the_declared_percentile_of_a_service_reaches_its_instances() -> None:
         for percentile in (0.5, 0.95, 0.99)
     ]  # fmt: skip
     assert rates[0] > 1.05 * rates[1] > 1.05 * rates[2] > 0.0
+
+
+def test_cached_prompt_tokens_cost_room_but_no_computation() -> None:
+    """Capacity relative to no hits is between that of a shorter prompt and that of less prefill."""
+    prompts = Lengths.expected(3000.0, 100.0)
+    slo = Slo(2000.0, 80.0)
+    rates = [
+        capacity(MINI, L40S, slo, replace(prompts, prefix_hit=hit)).req_per_s
+        for hit in (0.0, 0.3, 0.6, 0.9)
+    ]
+    assert rates == sorted(rates)
+    assert rates[2] > 1.5 * rates[0]
+    # A shorter prompt also has less KV to read and to keep.
+    assert rates[2] < capacity(MINI, L40S, slo, Lengths.expected(1200.0, 100.0)).req_per_s
+    # Decode instances get the KV of whole prompts.
+    decode = [
+        capacity(MINI, L40S, slo, replace(prompts, prefix_hit=hit), phase=Phase.DECODE).req_per_s
+        for hit in (0.0, 0.9)
+    ]
+    assert decode[0] == decode[1]

@@ -56,13 +56,17 @@ class _Recorder:
 
 def by_batcher(
     times: StepTimes, phase: Phase, limits: Limits, arrivals: Floats, inputs: Ints, outputs: Ints,
-    hold_ms: Floats,
+    hold_ms: Floats, hits: Ints | None = None,
 ) -> tuple[Floats, Floats, int]:  # fmt: skip
     """First and last token time of each request, and the number of preemptions, from the Batcher.
 
-    KV leases end after `hold_ms`.
+    KV leases end after `hold_ms`. hits: blocks at the beginning of each prompt that all prompts
+    share, and that are in the prefix cache.
     """
     batcher, seen = Batcher(times, limits), _Recorder(len(arrivals))
+    if hits is not None:
+        most = int(hits.max())
+        batcher.submit(Work(len(arrivals), most * limits.block_tokens, 1, blocks=range(most)))
     releases: list[tuple[float, int]] = []
     todo = [(float(at), i) for i, at in enumerate(arrivals)]
     while todo or releases or batcher.next_event_ms() < 1e12:
@@ -71,7 +75,8 @@ def by_batcher(
             releases[0][0] if releases else np.inf,
             batcher.next_event_ms() if not todo or phase is Phase.PREFILL else np.inf,
         )
-        for event in seen.note(batcher.advance(coming)):
+        events = [one for one in batcher.advance(coming) if one.id < len(arrivals)]
+        for event in seen.note(events):
             if phase is Phase.PREFILL:
                 heapq.heappush(releases, (event.at_ms + hold_ms[event.id], event.id))
         while releases and releases[0][0] <= coming:
@@ -81,7 +86,8 @@ def by_batcher(
             if inputs[i] + outputs[i] > limits.kv_tokens:
                 continue
             transfer = float(hold_ms[i]) if phase is Phase.DECODE else 0.0
-            batcher.submit(Work(i, int(inputs[i]), int(outputs[i]), PARTS[phase], transfer))
+            shared = range(int(hits[i])) if hits is not None else ()
+            batcher.submit(Work(i, int(inputs[i]), int(outputs[i]), PARTS[phase], transfer, shared))
     return seen.first, seen.last, batcher.preemptions
 
 
@@ -110,7 +116,8 @@ def test_the_compiled_engine_serves_as_the_batcher_does(
     grid = timing_grid(times, limits.batched_tokens)
     quick_first, quick_last, stats = np.empty(count), np.empty(count), np.zeros(5)
     engine_kernel.serve(
-        KINDS[phase], arrivals, inputs, outputs, hold_ms, times.max_batch, kv_tokens,
+        KINDS[phase], arrivals, inputs, outputs, hold_ms, np.zeros_like(inputs), times.max_batch,
+        kv_tokens,
         limits.batched_tokens, grid.scalars, grid.dense, grid.head, grid.prompt_factor,
         grid.factors, quick_first, quick_last, stats,
     )  # fmt: skip
@@ -129,6 +136,34 @@ def test_the_compiled_engine_serves_as_the_batcher_does(
         assert quick.mean() == pytest.approx(slow.mean(), rel=0.01)
     early = slice(0, 40)
     assert quick_last[early] == pytest.approx(last[early], rel=2e-3)
+
+
+@pytest.mark.parametrize("phase", [Phase.AGGREGATED, Phase.PREFILL])
+def test_both_skip_the_cached_part_of_prompts(phase: Phase) -> None:
+    model, node = catalog.model("meta-llama/Llama-3.1-8B"), NodeSlice(catalog.gpu("H100"), 1)
+    times = step_times(model, node, phase, default_profile())
+    random, count, block = np.random.default_rng(4), 600, 16
+    arrivals = 60_000.0 + np.cumsum(random.exponential(1e3 / 30.0, count))
+    inputs = np.maximum(20, random.lognormal(7.5, 0.6, count)).astype(np.int64)
+    outputs = np.maximum(1, random.lognormal(4.0, 0.6, count)).astype(np.int64)
+    if phase is Phase.PREFILL:
+        outputs[:] = 1
+    hits = np.floor(0.7 * inputs / block).astype(np.int64)
+    batched = batched_tokens(phase, times.max_batch)
+    limits = Limits(times.max_batch, int(times.kv_capacity_tokens), batched, 1e9, block)
+    hold_ms = np.full(count, 5.0)
+    first, last, _ = by_batcher(times, phase, limits, arrivals, inputs, outputs, hold_ms, hits)
+    grid = timing_grid(times, limits.batched_tokens)
+    quick_first, quick_last, stats = np.empty(count), np.empty(count), np.zeros(5)
+    engine_kernel.serve(
+        KINDS[phase], arrivals, inputs, outputs, hold_ms, block * hits, times.max_batch,
+        limits.kv_tokens, limits.batched_tokens, grid.scalars, grid.dense, grid.head,
+        grid.prompt_factor, grid.factors, quick_first, quick_last, stats,
+    )  # fmt: skip
+    for quick, slow in ((quick_first - arrivals, first - arrivals), (quick_last, last)):
+        assert np.quantile(quick, (0.1, 0.5, 0.95)) == pytest.approx(
+            np.quantile(slow, (0.1, 0.5, 0.95)), rel=0.04
+        )
 
 
 def test_the_grid_agrees_with_the_step_times() -> None:
