@@ -102,8 +102,8 @@ def _best(
     """Highest sequences/s, (stages, layers), over the batches whose stage time fits the budget.
 
     kept_tokens: KV cache of a sequence. factors, own_ms: for each batch, the correction by measured
-    tables and the time outside of layers. With S stages, S micro-batches are in progress, so a stage holds the KV cache of S
-    batches.
+    tables and the time outside of layers. With S stages, S micro-batches are in progress, so a
+    stage holds the KV cache of S batches.
     """
     model = bound.model
     layers = np.arange(1.0, model.layers + 1)
