@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autoscaler.domain.validation import InvalidValue
+from autoscaler.serving.engine_setup import InvalidValue
 
 _BLOCK_TOKENS = 16  # vLLM's default on GPUs
 _MOST_BLOCK_TOKENS = 4096
