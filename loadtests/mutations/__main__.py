@@ -32,7 +32,7 @@ CORE = (
 )
 
 
-def tests_of(folder: str) -> list[str]:
+def folder_tests(folder: str) -> list[str]:
     """The tests of a folder: those of its name, unless the table above names others."""
     name = Path(folder).name
     named = _TESTS.get(folder, (f"tests/unit/{name}", f"tests/property/{name}"))
@@ -105,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
     for folder in folders:
         if not list((_ROOT / folder).rglob("*.py")):
             parser.error(f"{folder!r}: a folder of the repository with Python files")
-    print(f"seed {arguments.seed}")
+    print(f"seed {arguments.seed}", flush=True)
     chosen = drawn(folders, arguments.seed, arguments.count)
     total = 0
     with copied(_ROOT) as copy:
@@ -113,7 +113,9 @@ def main(argv: list[str] | None = None) -> int:
             ours = [mutant for where, mutant in chosen if where == folder]
             if not ours:
                 continue
-            verdict = forked(partial(judged, copy, arguments.tests or tests_of(folder), ours), 1e6)
+            verdict = forked(
+                partial(judged, copy, arguments.tests or folder_tests(folder), ours), 1e6
+            )
             failed, survivors = verdict or (["the tests ended their process"], 0)
             if failed:
                 print(f"error: {folder}: its tests fail without a change: {', '.join(failed)}")
