@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.mutations.__main__ import CORE, drawn, main, folder_tests
+from loadtests.mutations.__main__ import CORE, drawn, folder_tests, main
 from loadtests.mutations.mutants import mutants
 
 SOURCE = '''"""Doc with 1 < 2."""
