@@ -1,4 +1,4 @@
-"""Planner requests: which models need capacity at once, and the fleet that the planner is told."""
+"""Planner requests: models that need capacity at once, and the running fleet in a request."""
 
 from __future__ import annotations
 
