@@ -27,6 +27,7 @@ from autoscaler.simulation.policies.registry import DEFAULT, POLICIES, VARIANTS,
 from streams.cli.interrupts import sigterm_unwinds, workers_spared
 from streams.files import units
 from streams.files.csv_rows import cause_of
+from streams.files.currencies import RATE_HELP
 from streams.files.output_files import refuse_unwritable
 from streams.files.prometheus_section import PrometheusServer
 from streams.files.prometheus_section import url as server_url
@@ -75,6 +76,7 @@ def add_parser(subparsers: Any) -> None:
     option("--config", type=Path, metavar="FILE", help="a shoal.yaml (default: three models)")
     option("--supply", nargs="+", default=[], metavar="FILE", help="prices and available nodes "
            "over time: time,pool,price,nodes, or POOL=FILE with time,nodes")  # fmt: skip
+    option("--rate", action="append", default=[], metavar="CURRENCY=USD", help=RATE_HELP)
     option("--policies", metavar="A,B", help="default: all but variants")
     option("--fluid", action="store_true", help="simulate rates instead of requests: for weeks at "
            "once; default policies: all but fixed-best and variants")  # fmt: skip
@@ -170,6 +172,7 @@ def _run_all(args: argparse.Namespace, policies: Sequence[Policy]) -> int:
         args.fluid,
         parse_columns(args.columns),
         tuple(_scale(text) for text in args.scale),
+        tuple(args.rate),
     )
     if demand.from_s >= demand.to_s:
         raise UserError(f"--from {args.begin}: not before --to {args.end}")

@@ -18,6 +18,7 @@ from urllib.error import HTTPError, URLError
 
 from streams.cli.publish import Broker, add_broker
 from streams.files import units
+from streams.files.currencies import RATE_HELP, parse_rates
 from streams.files.feed_files import KINDS, read_feed
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError, first_line, without_login
@@ -45,6 +46,9 @@ def add_parser(subparsers: Any) -> None:
         help="for a price list: the shoal.yaml whose pools have its instance types (default: the "
         "cloud's names, such as us-east-1/g6.xlarge/spot)",
     )
+    parser.add_argument(
+        "--rate", action="append", default=[], metavar="CURRENCY=USD", help=RATE_HELP
+    )
     parser.add_argument("--follow", action="store_true", help="read it again and again")
     parser.add_argument(
         "--every", default="30s", metavar="TIME", help="with --follow (%(default)s)"
@@ -55,13 +59,14 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Publish. With --follow, report each failed reading and continue until interrupted."""
+    rates = parse_rates(args.rate)
     every_s = units.named_duration_s("--every", args.every)
     while True:
         try:
             broker = Broker.of(args)
             instances = load_config(args.config).instances if args.config else None
             raw = fetch(args.source)
-            records = read_feed(args.kind, raw, args.source, broker.now_ms, instances)
+            records = read_feed(args.kind, raw, args.source, broker.now_ms, instances, rates)
             broker.publish(records)
             print(f"{args.kind}: {published_text(records, broker.pools)}", flush=True)
         except UserError as error:

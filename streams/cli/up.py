@@ -26,6 +26,7 @@ from autoscaler.domain.validation import InvalidValue, finite, whole
 from streams.broker.broker_reach import parse_address
 from streams.controller.controller_options import HTTP, add_operator_options, operator_options_argv
 from streams.files.components_section import refuse_components
+from streams.files.currencies import RATE_HELP, parse_rates
 from streams.files.memory_check import refuse_misfits
 from streams.files.plan_inputs import with_workload
 from streams.files.shoal_yaml import load_config
@@ -94,6 +95,9 @@ def add_parser(subparsers: Any) -> None:
         metavar="NAME|FILE",
         help=f"events to play: {', '.join(SHIPPED)}, or a file as in docs/how-to/scenario.md "
         "(default: day; calm with --trace or --config, and with --engine vllm)",
+    )
+    parser.add_argument(
+        "--rate", action="append", default=[], metavar="CURRENCY=USD", help=RATE_HELP
     )
     parser.add_argument(
         "--supply",
@@ -245,7 +249,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     events = read_events(root, config.cluster)
     supply = (*settings.supply, *args.supply)
     origin_s = None if trace.origin_ms is None else trace.origin_ms / 1000.0
-    times = TraceTime(origin_s, trace.duration_s, config.instances)
+    times = TraceTime(origin_s, trace.duration_s, config.instances, parse_rates(args.rate))
     events = (*events, *load_supply(supply, config.cluster, 0.0, 0.0, times))
     demands = with_first_minutes(config.cluster, trace, seed)
     return Wishes(

@@ -3,15 +3,20 @@
 Price lists are recognised by their columns (docs/reference/formats.md): AWS
 `describe-spot-price-history`, Azure's retail prices, and any table with a region, an instance type
 and a price, such as SkyPilot's catalogues. Prices for Windows and reservations are ignored.
+
+SkyPilot's catalogue of GCP has separate rows for a host and its GPUs. The price of the node is
+their sum. Without the row of the GPU, the price of the node is unknown.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from streams.files.price_units import refuse_other_units
+from streams.files.currencies import USD_ONLY, Rates
+from streams.files.gcp_machines import MACHINES
+from streams.files.price_units import usd_per_h_factor
 from streams.files.tables import Row, Table
 from streams.files.times import date_ms, finite_number
 from streams.files.user_errors import UserError
@@ -21,9 +26,10 @@ _REGION = re.compile(r"([a-z]+(?:-[a-z]+)+-?\d+)")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}\Z")
 _MOST_USD = 100_000.0
 KNOWN = (
-    "AWS describe-spot-price-history, Azure retail prices, SKUs of GCP's billing catalogue, or a "
-    "table with region, instance_type and price or spot_price"
+    "AWS describe-spot-price-history or price list, Azure retail prices, SKUs of GCP's billing "
+    "catalogue, or a table with region, instance_type and price or spot_price"
 )
+_ACCELERATOR = "accelerator_name"
 _SPOT_WORDS = ("spot", "preemptible")
 _OTHER_WORDS = ("low priority", "reserv", "savings", "commit", "devtest")
 
@@ -31,7 +37,7 @@ _OTHER_WORDS = ("low priority", "reserv", "savings", "commit", "devtest")
 @dataclass(frozen=True, slots=True)
 class CloudPrice:
     """Price of an instance type in USD per hour. zone: "" for the whole region. at_ms: ms since
-    1970, None if the list has no times."""
+    1970, None if the list has no times. lacks: the part that the price leaves out, "" = none."""
 
     region: str
     zone: str
@@ -39,6 +45,7 @@ class CloudPrice:
     market: str
     usd_per_h: float
     at_ms: float | None
+    lacks: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +126,16 @@ def _form_of(columns: set[str]) -> _Form | None:
     return None
 
 
-def cloud_prices(table: Table) -> Iterator[CloudPrice]:
-    """The prices in `table`. UserError names the position of an invalid row."""
+def cloud_prices(
+    table: Table, rates: Rates = USD_ONLY, factor: float = 1.0
+) -> Iterator[CloudPrice]:
+    """The prices in `table`. rates: USD per unit of each allowed currency. factor: USD per unit of
+    the table's currency, for rows that name none. UserError names the position of an invalid
+    row."""
     form = _form_of(set(table.columns))
+    hosts: list[CloudPrice] = []
+    gpus: dict[tuple[str, str, str], float] = {}
+    split = _ACCELERATOR in table.columns
     for place, row in table.rows:
         form = form or _form_of(set(row))
         if form is None:
@@ -129,39 +143,67 @@ def cloud_prices(table: Table) -> Iterator[CloudPrice]:
         if not form.keep(row):
             continue
         zone, instance = _text(row, form.region), _text(row, form.instance)
-        if not _NAME.match(zone) or not _NAME.match(instance):
+        accelerator = _text(row, (_ACCELERATOR,))
+        of_gpu = not instance and accelerator != ""
+        if not _NAME.match(zone) or not (of_gpu or _NAME.match(instance)):
             continue  # This row is not a price of an instance type.
-        refuse_other_units(place, row)
+        own = usd_per_h_factor(place, row, rates, factor)
         region = _REGION.match(zone)
         for market, names in form.prices.items():
-            usd = _usd(place, row, names)
-            if usd is not None:
-                yield CloudPrice(
-                    region[1] if region else zone,
-                    zone,
-                    instance.lower(),
-                    market or form.market(row),
-                    usd,
-                    _when_ms(place, row, form.time),
-                )
+            usd = _usd(place, row, names, own)
+            if usd is None:
+                continue
+            market = market or form.market(row)
+            if of_gpu:
+                count = max(1.0, finite_number(row.get("accelerator_count")) or 1.0)
+                key = zone, market, accelerator.upper()
+                gpus[key] = min(usd / count, gpus.get(key, usd / count))
+                continue
+            price = CloudPrice(
+                region[1] if region else zone,
+                zone,
+                instance.lower(),
+                market,
+                usd,
+                _when_ms(place, row, form.time),
+            )
+            if accelerator or not (split or price.instance in MACHINES):
+                yield price
+            elif price.instance in MACHINES:
+                hosts.append(price)
+            else:
+                yield replace(price, lacks=f"GPUs: {_ACCELERATOR} is empty")
+    for host in hosts:
+        yield _with_gpus(host, gpus) if split or gpus else host
+
+
+def _with_gpus(host: CloudPrice, gpus: Mapping[tuple[str, str, str], float]) -> CloudPrice:
+    """The price of a host with its GPUs. gpus: USD per hour of one GPU, by zone, market, name."""
+    machine = MACHINES.get(host.instance)
+    names = machine.accelerator if machine else ()
+    for name in names:
+        each = gpus.get((host.zone, host.market, name))
+        if each is not None and machine is not None:
+            return replace(host, usd_per_h=round(host.usd_per_h + machine.gpus * each, 6))
+    return replace(host, lacks=f"its GPUs: no row of {' or '.join(names) or 'a GPU'}")
 
 
 def _text(row: Row, names: tuple[str, ...]) -> str:
     return next((str(row[name]).strip() for name in names if row.get(name)), "")
 
 
-def _usd(place: str, row: Row, names: tuple[str, ...]) -> float | None:
+def _usd(place: str, row: Row, names: tuple[str, ...], factor: float) -> float | None:
     name = next((name for name in names if row.get(name) not in (None, "")), None)
     if name is None:
         return None
     value = row[name]
     usd = finite_number(value.strip().lstrip("$") if isinstance(value, str) else value)
-    if usd is None or not 0.0 <= usd <= _MOST_USD:
+    if usd is None or not 0.0 <= factor * usd <= _MOST_USD:
         raise UserError(
             f"{place}: {name}: {str(value)[:40]!r} is not allowed; allowed: 0 to {_MOST_USD:g} USD "
             "per hour"
         )
-    return usd
+    return factor * usd
 
 
 def _when_ms(place: str, row: Row, names: tuple[str, ...]) -> float | None:
@@ -183,11 +225,13 @@ def prices_of_pools(
     """(ms since 1970 or None, pool, USD per node and hour) for each change of a pool's price.
 
     instances: the instance type of each declared pool. The price of a pool is the lowest price
-    among the zones of its region. UserError: no price belongs to a declared pool.
+    among the zones of its region. UserError: no price belongs to a declared pool, or the prices of
+    a pool leave out its GPUs.
     """
     found: list[tuple[float | None, str, float]] = []
     zones: dict[str, dict[str, float]] = {}
     seen: set[str] = set()
+    lacking: dict[str, CloudPrice] = {}
     for one in sorted(prices, key=lambda price: price.at_ms or 0.0):
         seen.add(f"{one.region}/{one.instance}/{one.market}")
         for pool, instance in instances.items():
@@ -196,12 +240,21 @@ def prices_of_pools(
                 continue
             if region.lower() not in (one.region.lower(), one.zone.lower()):
                 continue
+            if one.lacks:
+                lacking.setdefault(pool, one)
+                continue
             of_zone = zones.setdefault(pool, {})
             before = min(of_zone.values(), default=None)
             of_zone[one.zone] = one.usd_per_h
             now = min(of_zone.values())
             if now != before:
                 found.append((one.at_ms, pool, now))
+    for pool in sorted(lacking.keys() - zones.keys()):
+        one = lacking[pool]
+        raise UserError(
+            f"{name}: {pool}: {one.instance} in {one.zone}: the price is of a host without "
+            f"{one.lacks}"
+        )
     if not found:
         declared = ", ".join(f"{pool} ({kind})" for pool, kind in sorted(instances.items())[:5])
         has = ", ".join(sorted(seen)[:3]) or "no price of an instance"
@@ -234,4 +287,4 @@ def newest(
 def pools_by_name(prices: Iterable[CloudPrice]) -> dict[str, str]:
     """Pools named after the cloud's instance types (`us-east-1/g6.xlarge/spot`), for use without a
     configuration."""
-    return {f"{p.region}/{p.instance}/{p.market}": p.instance for p in prices}
+    return {f"{p.region}/{p.instance}/{p.market}": p.instance for p in prices if not p.lacks}

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from streams.files import units
+from streams.files.aws_price_list import aws_prices, aws_products
 from streams.files.cloud_prices import KNOWN as PRICE_LISTS
 from streams.files.cloud_prices import (
     CloudPrice,
@@ -24,8 +25,9 @@ from streams.files.cloud_prices import (
     prices_of_pools,
     without_future,
 )
+from streams.files.currencies import USD_ONLY, Rates
 from streams.files.gcp_skus import sku_prices, skus_of
-from streams.files.price_units import refuse_other_units
+from streams.files.price_units import usd_per_h_factor
 from streams.files.tables import column, table_of
 from streams.files.user_errors import UserError
 from streams.files.yaml_tree import read_text
@@ -44,11 +46,13 @@ def read_feed(
     name: str,
     now_ms: int,
     instances: Mapping[str, str] | None = None,
+    rates: Rates = USD_ONLY,
 ) -> list[Any]:
     """The records in `raw`. kind: one of KINDS. instances: for a price list, the instance type of
     each pool; None names the pools after the cloud's instance types. Prices of a list that are
-    dated after the present time are ignored. UserError names the line and the pool."""
-    prices = _price_list(raw, name)
+    dated after the present time are ignored. rates: USD per unit of each currency that a price
+    list may have. UserError names the line and the pool."""
+    prices = _price_list(raw, name, rates)
     if prices is not None:
         if kind != "prices":
             raise UserError(f"{name}: a price list; allowed with: shoal feed prices")
@@ -72,7 +76,7 @@ def read_feed(
     return found
 
 
-def _price_list(raw: bytes, name: str) -> Iterator[CloudPrice] | None:
+def _price_list(raw: bytes, name: str, rates: Rates) -> Iterator[CloudPrice] | None:
     """The prices in `raw`; None if `raw` is no price list of a cloud."""
     try:
         text = raw.decode("utf-8-sig")
@@ -80,24 +84,29 @@ def _price_list(raw: bytes, name: str) -> Iterator[CloudPrice] | None:
         return None
     skus = skus_of(text)
     if skus is not None:
-        return sku_prices(name, skus)
+        return sku_prices(name, skus, rates)
+    products = aws_products(name, text)
+    if products is not None:
+        return aws_prices(name, products, rates)
     first = text.lstrip().split("\n", 1)[0]
     if text.lstrip()[:1] in ("{", "["):
         try:
             whole = orjson.loads(text)
         except orjson.JSONDecodeError:
             return None  # `raw` may be YAML.
+        factor = 1.0
         if isinstance(whole, dict):
-            refuse_other_units(name, {column(str(key)): one for key, one in whole.items()})
+            outer = {column(str(key)): one for key, one in whole.items()}
+            factor = usd_per_h_factor(name, outer, rates)
             lists = [value for value in whole.values() if isinstance(value, list)]
             whole = lists[0] if len(lists) == 1 else None
         if not isinstance(whole, list) or not whole or not isinstance(whole[0], dict):
             return None
-        return cloud_prices(table_of(name, text, PRICE_LISTS))
+        return cloud_prices(table_of(name, text, PRICE_LISTS), rates, factor)
     if "," not in first or ": " in first:
         return None
     table = table_of(name, text, PRICE_LISTS)
-    return cloud_prices(table) if is_price_list(table.columns) else None
+    return cloud_prices(table, rates) if is_price_list(table.columns) else None
 
 
 def _of_cloud(

@@ -2,9 +2,8 @@
 
 GCP has separate prices for cores, memory and GPUs, and no SKU names a machine type. So a price is
 the sum over the parts of the machine, which are found by their descriptions ("G2 Instance Core
-running in Americas"). Local SSDs have separate prices and are left out. Machine shapes:
-https://cloud.google.com/compute/docs/gpus. SKUs of commitments, reservations, sole tenancy, custom
-shapes and Dynamic Workload Scheduler are ignored.
+running in Americas"). Local SSDs have separate prices and are left out. SKUs of commitments,
+reservations, sole tenancy, custom shapes and Dynamic Workload Scheduler are ignored.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from typing import Any
 import orjson
 
 from streams.files.cloud_prices import ON_DEMAND, SPOT, CloudPrice
+from streams.files.currencies import USD_ONLY, Rates, usd_per_unit
+from streams.files.gcp_machines import MACHINES, Machine
 from streams.files.times import date_ms, finite_number
 from streams.files.user_errors import UserError
 
@@ -29,40 +30,8 @@ _OTHER_WORDS = re.compile(
 )
 _PART = re.compile(r"(\w+) Instance (Core|Ram)\Z")
 _UNITS = {"GPU": "h", "Core": "h", "Ram": "GiBy.h"}
-_MOST_USD = 1000.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """Parts of a machine type. family: first word of its core and memory SKUs; "": the price of the
-    GPUs includes them.
-
-    gpu: descriptions of its GPU's SKU, which differ between regions.
-    """
-
-    family: str
-    gpu: tuple[str, ...]
-    cores: int
-    gib: int
-    gpus: int
-
-
-_A100 = ("Nvidia Tesla A100 GPU",)
-_A100_80 = ("Nvidia Tesla A100 80GB GPU",)
-_H100 = ("Nvidia H100 80GB GPU",)
-_MEGA = ("Nvidia H100 80GB Mega GPU", "Nvidia H100 Mega 80GB GPU", "Nvidia H100 80GB Plus GPU")
-_L4 = ("Nvidia L4 GPU",)
-_MACHINES = {
-    **{f"a2-highgpu-{n}g": _Machine("A2", _A100, 12 * n, 85 * n, n) for n in (1, 2, 4, 8)},
-    "a2-megagpu-16g": _Machine("A2", _A100, 96, 1360, 16),
-    **{f"a2-ultragpu-{n}g": _Machine("A2", _A100_80, 12 * n, 170 * n, n) for n in (1, 2, 4, 8)},
-    **{f"a3-highgpu-{n}g": _Machine("A3", _H100, 26 * n, 234 * n, n) for n in (1, 2, 4, 8)},
-    "a3-megagpu-8g": _Machine("A3Plus", _MEGA, 208, 1872, 8),
-    "a3-ultragpu-8g": _Machine("A3Ultra", ("H200 141GB GPU",), 224, 2952, 8),
-    "a4-highgpu-8g": _Machine("", ("A4 Nvidia B200 (1 gpu slice)",), 224, 3968, 8),
-    **{f"g2-standard-{n}": _Machine("G2", _L4, n, 4 * n, 1) for n in (4, 8, 12, 16, 32)},
-    **{f"g2-standard-{24 * n}": _Machine("G2", _L4, 24 * n, 96 * n, 2 * n) for n in (1, 2, 4)},
-}
+_MOST = 1000.0
+"""USD per hour of one part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +68,7 @@ def skus_of(text: str) -> list[Any] | None:
     return found
 
 
-def sku_prices(name: str, skus: Iterable[Any]) -> Iterator[CloudPrice]:
+def sku_prices(name: str, skus: Iterable[Any], exchange: Rates = USD_ONLY) -> Iterator[CloudPrice]:
     """The price of each machine type in each region and market, if the catalogue has all of its
     parts.
 
@@ -110,7 +79,7 @@ def sku_prices(name: str, skus: Iterable[Any]) -> Iterator[CloudPrice]:
         place = f"{name}: sku {number}"
         try:
             parts = list(_parts(sku))
-            rate = _rate(place, sku) if parts else None
+            rate = _rate(place, sku, exchange) if parts else None
         except (LookupError, TypeError, AttributeError, ValueError):
             raise UserError(f"{place}: not a SKU of GCP's billing catalogue") from None
         for part in parts if rate is not None else ():
@@ -119,7 +88,7 @@ def sku_prices(name: str, skus: Iterable[Any]) -> Iterator[CloudPrice]:
                 rates[part] = rate
     found = False
     for region, market in sorted({part[:2] for part in rates}):
-        for machine, shape in _MACHINES.items():
+        for machine, shape in MACHINES.items():
             priced = _priced(rates, region, market, shape)
             if priced is not None:
                 found = True
@@ -147,36 +116,33 @@ def _parts(sku: Mapping[str, Any]) -> Iterator[_Part]:
         kind, of = core[2], core[1]
     else:
         return
-    known = {shape.family for shape in _MACHINES.values()}
-    known |= {gpu for shape in _MACHINES.values() for gpu in shape.gpu}
+    known = {shape.family for shape in MACHINES.values()}
+    known |= {gpu for shape in MACHINES.values() for gpu in shape.gpu}
     if of in known:
         for region in sku["serviceRegions"]:
             yield str(region), market, kind, of
 
 
-def _rate(place: str, sku: Mapping[str, Any]) -> _Rate | None:
+def _rate(place: str, sku: Mapping[str, Any], exchange: Rates) -> _Rate | None:
     """The newest hourly rate of `sku`. None: it is not hourly, or it is a placeholder of 0 USD."""
     newest = max(sku["pricingInfo"], key=lambda one: date_ms(one.get("effectiveTime")) or 0.0)
     expression = newest["pricingExpression"]
     if expression["usageUnit"] not in _UNITS.values() or not expression["tieredRates"]:
         return None
     price = expression["tieredRates"][0]["unitPrice"]
-    currency = price.get("currencyCode") or "USD"
-    if currency != "USD":
-        raise UserError(f"{place}: currencyCode: {currency!r:.40} is not allowed; allowed: USD")
+    currency = str(price.get("currencyCode") or "USD")
+    factor = usd_per_unit(place, "currencyCode", currency, exchange)
     units, nanos = (finite_number(price.get(key, 0)) for key in ("units", "nanos"))
-    if units is None or nanos is None or not 0.0 <= units + nanos / 1e9 <= _MOST_USD:
+    if units is None or nanos is None or not 0.0 <= units + nanos / 1e9 <= _MOST / factor:
         raise UserError(
             f"{place}: unitPrice: {price.get('units')!r:.40} is not allowed; allowed: 0 to "
-            f"{_MOST_USD:g} USD"
+            f"{_MOST / factor:g} {currency}"
         )
-    usd = units + nanos / 1e9
+    usd = factor * (units + nanos / 1e9)
     return _Rate(usd, date_ms(newest.get("effectiveTime")) or 0.0) if usd > 0.0 else None
 
 
-def _priced(
-    rates: Mapping[_Part, _Rate], region: str, market: str, shape: _Machine
-) -> _Rate | None:
+def _priced(rates: Mapping[_Part, _Rate], region: str, market: str, shape: Machine) -> _Rate | None:
     """Price of a machine and the time of its last change; None if the rate of a part is missing."""
     gpu = next(
         (rates[key] for one in shape.gpu if (key := (region, market, "GPU", one)) in rates), None

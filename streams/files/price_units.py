@@ -1,10 +1,13 @@
-"""Check the currency and the unit of a price list: only USD per hour is read."""
+"""Check the currency and the unit of a price list: prices are USD per hour, or in a currency with a
+declared rate.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
+from streams.files.currencies import USD_ONLY, Rates, usd_per_unit
 from streams.files.user_errors import UserError
 
 _CURRENCY = "currency"
@@ -23,20 +26,27 @@ _HOURLY = re.compile(
 )
 
 
-def refuse_other_units(place: str, row: Mapping[str, object]) -> None:
-    """UserError if a column of `row` states another currency than USD or another unit than an hour.
+def usd_per_h_factor(
+    place: str, row: Mapping[str, object], rates: Rates = USD_ONLY, otherwise: float = 1.0
+) -> float:
+    """Factor from the prices of `row` to USD per hour. otherwise: the factor if no column names a
+    currency.
 
-    Columns have the names of `streams.files.tables.column`. Shoal has no exchange rates, and a
-    month has no fixed number of hours, so nothing is converted.
+    Columns have the names of `streams.files.tables.column`. UserError: a column names a currency
+    without a rate, or another unit than an hour. A month has no fixed number of hours, so units are
+    not converted.
     """
+    factor = otherwise
     for name, value in row.items():
         text = " ".join(str(value).split()).lower() if value is not None else ""
         if not text or isinstance(value, (list, dict)):
             continue
-        if _CURRENCY in name and not _USD.match(text):
-            raise UserError(f"{place}: {name}: {str(value)[:40]!r} is not allowed; allowed: USD")
+        if _CURRENCY in name:
+            usd = _USD.match(text)
+            factor = 1.0 if usd else usd_per_unit(place, name, str(value).strip(), rates)
         if name in _UNITS and not _HOURLY.match(text):
             raise UserError(
                 f"{place}: {name}: {str(value)[:40]!r} is not allowed; allowed: USD per hour, "
                 "such as 1 Hour"
             )
+    return factor

@@ -21,6 +21,7 @@ from autoscaler.domain.workload import Lengths
 from autoscaler.simulation.arrivals import Arrival, fitting_arrivals, measured_lengths
 from autoscaler.simulation.scenario import Scenario
 from streams.files.components_section import refuse_components
+from streams.files.currencies import parse_rates
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.tools.backtest.demand_options import Demand, TraceSource
@@ -127,7 +128,8 @@ def load_workload(demand: Demand, seed: int) -> Workload:
     declared = _with_priors(cluster, arrivals, by_model, duration_s, notes)
     origin_ms = next((t.origin_ms for _, t in traces if t.origin_ms is not None), None)
     origin_s = None if origin_ms is None else origin_ms / 1000.0
-    times = TraceTime(origin_s, demand.from_s + duration_s, config.instances)
+    rates = parse_rates(demand.rates)
+    times = TraceTime(origin_s, demand.from_s + duration_s, config.instances, rates)
     script = load_supply(demand.supply, declared, demand.from_s, LEAD_S, times, notes)
     scenario = Scenario(
         declared, arrivals, duration_s, LEAD_S, script,

@@ -18,9 +18,10 @@ class Demand:
     clients of a ServeGen record. config: None = the bundled configuration. scales: (model, factor)
     of the rate, in addition to rate_scale.
 
-    from_s, to_s: the slice of the trace, to_s = inf for its end. supply: FILE or POOL=FILE. fluid:
-    simulate rates, so that no single requests are drawn from ServeGen's windows. columns: the
-    user's mapping of trace columns, if there is one.
+    from_s, to_s: the slice of the trace, to_s = inf for its end. supply: FILE or POOL=FILE. rates:
+    exchange rates of its prices, each CURRENCY=USD. fluid: simulate rates, so that no single
+    requests are drawn from ServeGen's windows. columns: the user's mapping of trace columns, if
+    there is one.
     """
 
     traces: tuple[str, ...]
@@ -32,6 +33,7 @@ class Demand:
     fluid: bool = False
     columns: Given = NO_COLUMNS
     scales: tuple[tuple[str, float], ...] = ()
+    rates: tuple[str, ...] = ()
 
     def on(self, traces: Sequence[str]) -> Demand:
         """The same options for other traces; scales of models without a trace are dropped."""

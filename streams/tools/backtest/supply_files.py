@@ -25,7 +25,9 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.simulation.supply_script import NodesLimited, PriceChanged, ScriptEvent
 from streams.files.cloud_prices import CloudPrice, cloud_prices, is_price_list, prices_of_pools
 from streams.files.csv_rows import finite_cell
+from streams.files.currencies import USD_ONLY, Rates
 from streams.files.gcp_skus import sku_prices, skus_of
+from streams.files.price_units import usd_per_h_factor
 from streams.files.tables import Row, Table, is_parquet, read_lines, read_table, read_text
 from streams.files.times import clock_of, date_ms, finite_number
 from streams.files.user_errors import UserError
@@ -45,12 +47,14 @@ class TraceTime:
     """The time axis of the trace, on which dates of supply files are placed.
 
     origin_s: start of the trace in seconds since 1970; None if the trace has no dates. duration_s:
-    length of the trace. instances: the instance type of each pool that declares one.
+    length of the trace. instances: the instance type of each pool that declares one. rates: USD per
+    unit of each currency that a file may have.
     """
 
     origin_s: float | None = None
     duration_s: float = math.inf
     instances: Mapping[str, str] = field(default_factory=dict)
+    rates: Rates = field(default_factory=lambda: USD_ONLY)
 
 
 def load_supply(
@@ -77,7 +81,8 @@ def load_supply(
         if equals and not Path(text).exists():
             found = list(_steps(path, pool))
         else:
-            found = list(_changes(path, {p: i for p, i in times.instances.items() if p in pools}))
+            own = {p: i for p, i in times.instances.items() if p in pools}
+            found = list(_changes(path, own, times.rates))
         for _, one, _, _ in found:
             if one not in pools:
                 known = ", ".join(sorted(pools))
@@ -117,10 +122,10 @@ def _placed(
     return [(at_s - origin_s if at_s >= _SINCE_1970_S else at_s, *rest) for at_s, *rest in changes]  # type: ignore[misc]
 
 
-def _changes(path: Path, instances: Mapping[str, str]) -> Iterable[Change]:
+def _changes(path: Path, instances: Mapping[str, str], rates: Rates) -> Iterable[Change]:
     skus = None if is_parquet(path) else skus_of(read_text(path, _TABLE))
     if skus is not None:
-        yield from _of_cloud(path, sku_prices(str(path), skus), instances)
+        yield from _of_cloud(path, sku_prices(str(path), skus, rates), instances)
         return
     table = read_table(path, _TABLE)
     columns = set(table.columns)
@@ -130,9 +135,9 @@ def _changes(path: Path, instances: Mapping[str, str]) -> Iterable[Change]:
         rest = table.rows
         table = Table(table.place, (), _again(first, rest), table.shown)
     if {"time", "pool"} <= columns and columns & {"price", "nodes"}:
-        yield from _rows(table)
+        yield from _rows(table, rates)
     elif is_price_list(columns):
-        yield from _of_cloud(path, cloud_prices(table), instances)
+        yield from _of_cloud(path, cloud_prices(table, rates), instances)
     else:
         raise UserError(f"{path}: expected {_TABLE} (or POOL=FILE for time,nodes without a header)")
 
@@ -154,15 +159,19 @@ def _again(
     yield from rest
 
 
-def _rows(table: Table) -> Iterable[Change]:
+def _rows(table: Table, rates: Rates) -> Iterable[Change]:
     for place, row in table.rows:
         price, nodes = row.get("price"), row.get("nodes")
         yield (
             _when_s(place, row.get("time")),
             str(row.get("pool", "")),
-            None if price in (None, "") else _number(place, "price", price),
+            None if price in (None, "") else _price(place, row, rates),
             None if nodes in (None, "") else _whole(place, nodes),
         )
+
+
+def _price(place: str, row: Row, rates: Rates) -> float:
+    return usd_per_h_factor(place, row, rates) * _number(place, "price", row.get("price"))
 
 
 def _steps(path: Path, pool: str) -> Iterable[Change]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streams.files.cloud_prices import cloud_prices, prices_of_pools
+from streams.files.currencies import parse_rates
 from streams.files.feed_files import read_feed
 from streams.files.tables import table_of
 from streams.files.user_errors import UserError
@@ -119,7 +120,10 @@ def test_a_feed_publishes_the_newest_price_of_each_pool() -> None:
     [
         ({"SpotPriceHistory": [aws("us-east-1a", "cheap", "2026-11-20")]}, "row 1: spot_price: 'c"),
         ({"SpotPriceHistory": [aws("us-east-1a", "1", "soon")]}, "row 1: timestamp: 'soon' is no"),
-        ({"Items": [azure("x", 1.0, currencyCode="EUR")]}, "currency_code: 'EUR' is not allowed"),
+        (
+            {"Items": [azure("x", 1.0, currencyCode="EUR")]},
+            "currency_code: 'EUR' is not allowed; allowed: USD",
+        ),
         ({"Items": [{"a": 1}]}, "begins no price list; expected AWS describe-spot-price-history"),
         (
             {"SpotPriceHistory": [aws("eu-west-1a", "1", "2026-11-20T00:00:00Z")]},
@@ -196,3 +200,73 @@ def test_a_price_of_the_future_does_not_hide_the_present_one() -> None:
     assert [one.usd_per_node_h for one in read_feed("prices", raw, "f", 5, POOLS)] == [0.40]
     raw = json.dumps({"SpotPriceHistory": [row("0.40", 1), row("0.50", 30)]}).encode()
     assert [one.usd_per_node_h for one in read_feed("prices", raw, "f", 5, POOLS)] == [0.50]
+
+
+SKYPILOT = """InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region,AvailabilityZone
+,L4,1.0,0.5609,0.2245,us-central1,us-central1-a
+,L4,2.0,1.1218,0.4490,us-central1,us-central1-a
+g2-standard-4,,,0.14586,0.05834,us-central1,us-central1-a
+g2-standard-24,,,0.8752,,us-central1,us-central1-a
+a2-highgpu-1g,A100,1.0,3.67,1.57,us-central1,us-central1-a
+a3-highgpu-8g,,,9.0,4.0,us-central1,us-central1-a
+"""
+
+
+def test_a_host_and_its_gpus_in_separate_rows_are_one_price() -> None:
+    """Two L4 of a g2-standard-24 cost two times one. A row that names its GPU has the whole
+    price."""
+    found = {p.pool: p.usd_per_node_h for p in read_feed("prices", SKYPILOT.encode(), "f", 5)}
+    assert found == {
+        "us-central1/g2-standard-4/on-demand": pytest.approx(0.70676),
+        "us-central1/g2-standard-4/spot": pytest.approx(0.28284),
+        "us-central1/g2-standard-24/on-demand": pytest.approx(0.8752 + 2 * 0.5609),
+        "us-central1/a2-highgpu-1g/on-demand": 3.67,
+        "us-central1/a2-highgpu-1g/spot": 1.57,
+    }
+
+
+@pytest.mark.parametrize(
+    ("instance", "rows", "said"),
+    [
+        ("a3-highgpu-8g", SKYPILOT, "a host without its GPUs: no row of H100"),
+        ("n1-standard-8", SKYPILOT.replace("g2-standard-4", "n1-standard-8"),
+         "a host without GPUs: accelerator_name is empty"),
+    ],
+)  # fmt: skip
+def test_a_host_without_its_gpus_is_no_price(instance: str, rows: str, said: str) -> None:
+    pools = {"us-central1/x/on-demand": instance, "us-central1/y/on-demand": "a2-highgpu-1g"}
+    with pytest.raises(UserError, match=said):
+        read_feed("prices", rows.encode(), "f", 5, pools)
+    other = rows + f"{instance},GPU,1,5.5,,us-central1,us-central1-b\n"
+    found = {p.pool: p.usd_per_node_h for p in read_feed("prices", other.encode(), "f", 5, pools)}
+    assert found == {"us-central1/x/on-demand": 5.5, "us-central1/y/on-demand": 3.67}
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "usd"),
+    [
+        ("price,currency", "2.0,EUR", 2.16),
+        ("price,currency", "2.0,usd", 2.0),
+        ("price,unit", "2.0,1 Hour", 2.0),
+        ("price,unit", "2.0,USD/Hrs", 2.0),
+        ("price,unit,currency", "2.0,per hour,EUR", 2.16),
+    ],
+)
+def test_a_currency_with_a_rate_is_converted(columns: str, cells: str, usd: float) -> None:
+    text = f"region,instance_type,{columns}\nus-east-1,g6.xlarge,{cells}\n"
+    (price,) = read_feed("prices", text.encode(), "f", 5, None, parse_rates(["EUR=1.08"]))
+    assert price.usd_per_node_h == pytest.approx(usd)
+
+
+def test_the_currency_of_a_document_is_converted_and_a_row_goes_first() -> None:
+    rows = [{"armRegionName": "r", "armSkuName": name, "retailPrice": 1.0} for name in ("s", "t")]
+    rows[1]["currencyCode"] = "USD"
+    raw = json.dumps({"BillingCurrency": "EUR", "Items": rows}).encode()
+    found = read_feed("prices", raw, "f", 5, None, parse_rates(["EUR=1.08"]))
+    assert sorted(one.usd_per_node_h for one in found) == [1.0, 1.08]
+
+
+@pytest.mark.parametrize("text", ["EUR", "EUR=", "eur=1", "EUR=0", "EUR=nan", "USD=2", "EURO=1"])
+def test_an_invalid_rate_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="such as EUR="):
+        parse_rates([text])

@@ -129,3 +129,11 @@ def test_a_clouds_price_history_is_of_the_pools_with_its_instance_types(tmp_path
     times = TraceTime(None, 3600.0, {OD: "g6e.xlarge"})
     with pytest.raises(UserError, match="prices without a time; allowed: a price history"):
         load_supply([str(path)], cluster(), 0.0, 0.0, times)
+
+
+def test_prices_in_another_currency_need_its_rate(tmp_path: Path) -> None:
+    path = written(tmp_path, f"time,pool,price,currency\n0,{OD},2.0,EUR\n")
+    with pytest.raises(UserError, match="'EUR' is not allowed"):
+        load_supply([path], cluster(), 0.0, 0.0)
+    times = TraceTime(None, 60.0, {}, {"EUR": 1.5})
+    assert load_supply([path], cluster(), 0.0, 0.0, times) == (PriceChanged(0.0, OD, 3.0),)
