@@ -27,7 +27,7 @@ from streams.files.benchmark_results import read_results
 from streams.files.feed_files import read_feed
 from streams.files.user_errors import UserError
 from streams.tools.backtest.supply_files import TraceTime, load_supply
-from streams.tools.replay.traces import Trace, load_trace
+from streams.tools.replay.traces import Trace, load_trace, parse_columns
 
 _VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63, 10**400, 0.1, -0.0, 1e-320, 1e308, math.nan,
@@ -167,9 +167,10 @@ def _whole(data: bytes, draw: random.Random) -> bytes:
 # -- checks of each kind of file ----------------------------------------------------------------
 
 
-def read_trace(path: Path, _: int, __: random.Random) -> None:
+def read_trace(path: Path, seed: int, _: random.Random) -> None:
     """Read a trace; raises AssertionError if the result is no trace."""
-    _check_trace(load_trace(path))
+    of_log = seeds.TRACES[seed] in seeds.ACCESS_LOGS
+    _check_trace(load_trace(path, parse_columns("input=900,output=150" if of_log else "")))
 
 
 def _check_trace(trace: Trace) -> None:
@@ -195,6 +196,7 @@ def read_result(path: Path, _: int, __: random.Random) -> None:
 
 
 _INSTANCES = {"us-east-1/l4/spot": "g6.xlarge", "us-east-1/l4/on-demand": "g6.xlarge"}
+_RATES = {"USD": 1.0, "EUR": 1.08}
 _CLUSTER = Cluster(
     tuple(
         Pool("us-east-1", "l4", catalog.gpu("L4"), 1, 9, market, 1.0)
@@ -216,7 +218,7 @@ def read_supply(path: Path, seed: int, draw: random.Random) -> None:
     else:
         what = draw.choice(("prices", "prices", "availability"))
         own = _INSTANCES if draw.random() < 0.7 else None
-        assert read_feed(what, path.read_bytes(), str(path), 5, own) is not None
+        assert read_feed(what, path.read_bytes(), str(path), 5, own, _RATES) is not None
 
 
 KINDS: dict[str, tuple[Sequence[str], Callable[[Path, int, random.Random], None]]] = {

@@ -135,6 +135,38 @@ def _lines(*rows: dict[str, Any]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+USAGE = {
+    "object": "page",
+    "data": [
+        {
+            "object": "bucket", "start_time": 1767607200, "end_time": 1767607260,
+            "results": [
+                {"object": "organization.usage.completions.result", "input_tokens": 1001,
+                 "output_tokens": 500, "num_model_requests": 5, "model": "gpt-4o"},
+            ],
+        },
+        {"object": "bucket", "start_time": 1767607260, "end_time": 1767607320, "results": []},
+    ],
+}  # fmt: skip
+NGINX = (
+    '10.0.0.9 - - [20/Nov/2026:10:15:30 +0000] "POST /v1/chat/completions HTTP/1.1" 200 2326 "-" '
+    '"curl/8"\n'
+    '10.0.0.9 - - [20/Nov/2026:10:15:31 +0000] "GET /health HTTP/1.1" 200 2 "-" "probe"\n'
+    '10.0.0.9 - - [20/Nov/2026:10:15:32 +0000] "POST /v1/completions HTTP/1.1" 503 12 "-" "a"\n'
+    '10.0.0.9 - bob [20/Nov/2026:12:15:33 +0200] "POST /v1/messages HTTP/2.0" 200 12 "-" "a"\n'
+)
+ENVOY = (
+    '[2026-11-20T10:15:30.000Z] "POST /v1/chat/completions HTTP/1.1" 200 - 512 2048 1500 1499 "-" '
+    '"curl" "a" "h" "10.0.0.2:8000"\n'
+    '[2026-11-20T10:15:31.000Z] "GET /metrics HTTP/1.1" 200 - 0 9 1 1 "-" "p" "b" "h" "-"\n'
+    '[2026-11-20T10:15:31.500Z] "POST /v1/completions HTTP/1.1" 0 DC 5 0 9 - "-" "p" "b" "h" "-"\n'
+    '[2026-11-20T10:15:33.000Z] "POST /v1/embeddings HTTP/2" 200 - 5 7 9 8 "-" "p" "b" "h" "-"\n'
+)
+_FAILED_CALLS = _lines(
+    {"ts": 1.0, "prompt_tokens": 100, "completion_tokens": 20, "status": 200},
+    {"ts": 2.0, "prompt_tokens": None, "completion_tokens": None, "status": 500},
+    {"ts": 3.0, "prompt_tokens": 0, "completion_tokens": 0},
+)
 TRACES = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
     "2023-11-16 18:15:50.9951690,396,109\n2024-05-10 00:00:00.009930+00:00,2162,5\n",
@@ -180,7 +212,13 @@ TRACES = (
          "tokens": {"prompt": 100, "completion": 10}}]}]}, indent=1),
     "ts;prompt_tokens;completion_tokens\n1767607200123;472.0;18.0\n1767607201123;1;2\n",
     "timestamp,input_tokens,output_tokens\n0,12,13\n1.5,40,60\n",
+    json.dumps(USAGE),
+    NGINX,
+    ENVOY,
+    _FAILED_CALLS,
 )  # fmt: skip
+ACCESS_LOGS = (NGINX, ENVOY)
+"""Traces without tokens, which need --columns."""
 RESULTS = (
     json.dumps(_VLLM),
     json.dumps([{**_VLLM, "run_number": n} for n in range(2)], indent=2),
@@ -204,6 +242,47 @@ _AZURE = {
     "skuName": "ND96 Spot", "armSkuName": "g6.xlarge", "unitOfMeasure": "1 Hour",
     "effectiveStartDate": "2026-01-01T00:00:00Z", "type": "Consumption", "productName": "VM",
 }  # fmt: skip
+AWS_PRODUCT: dict[str, Any] = {
+    "product": {
+        "productFamily": "Compute Instance",
+        "attributes": {
+            "instanceType": "g6.xlarge", "regionCode": "us-east-1", "operatingSystem": "Linux",
+            "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used",
+            "usagetype": "BoxUsage:g6.xlarge", "marketoption": "OnDemand",
+        },
+        "sku": "X",
+    },
+    "terms": {
+        "OnDemand": {
+            "X.J": {
+                "effectiveDate": "2026-11-01T00:00:00Z",
+                "priceDimensions": {
+                    "X.J.6": {"unit": "Hrs", "pricePerUnit": {"USD": "0.8048000000"}}
+                },
+            }
+        }
+    },
+}  # fmt: skip
+AWS_OFFERS: dict[str, Any] = {
+    "offerCode": "AmazonEC2",
+    "products": {"X": AWS_PRODUCT["product"]},
+    "terms": {"OnDemand": {"X": AWS_PRODUCT["terms"]["OnDemand"]}},
+}
+AWS_OFFERS_CSV = (
+    '"FormatVersion","v1.0"\n"Publication Date","2026-11-20T10:00:00Z"\n"OfferCode","AmazonEC2"\n'
+    '"SKU","TermType","EffectiveDate","Unit","PricePerUnit","Currency","Instance Type",'
+    '"Region Code","Tenancy","Operating System","Pre Installed S/W","CapacityStatus"\n'
+    '"X","OnDemand","2026-11-01","Hrs","0.8048","USD","g6.xlarge","us-east-1","Shared","Linux",'
+    '"NA","Used"\n'
+    '"X","Reserved","2026-11-01","Hrs","0.5","USD","g6.xlarge","us-east-1","Shared","Linux","NA",'
+    '"Used"\n'
+)
+_SKYPILOT = (
+    "InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region,AvailabilityZone\n"
+    ",L4,1.0,0.5609,0.2245,us-east-1,us-east-1-a\n"
+    "g2-standard-4,,,0.146,0.058,us-east-1,us-east-1-a\n"
+    "g6.xlarge,L4,1.0,0.8,0.3,us-east-1,us-east-1-a\n"
+)
 FEEDS = (
     "us-east-1/l4/spot: 0.33\nus-east-1/l4: 0.8\n",
     '{"us-east-1/l4/spot": "0.3312", "us-east-1/l4/on-demand": 4.915}',
@@ -215,9 +294,15 @@ FEEDS = (
     "time,pool,price,nodes\n0,us-east-1/l4/spot,0.33,\n30,us-east-1/l4/spot,0.0,4\n"
     "2026-11-20T09:05:00+00:00,us-east-1/l4/spot,0.40,4\n",
     "0,4\n60,2\n120,0\n",
+    json.dumps({"FormatVersion": "aws_v1", "PriceList": [json.dumps(AWS_PRODUCT)]}),
+    json.dumps(AWS_OFFERS),
+    AWS_OFFERS_CSV,
+    _SKYPILOT,
+    "region,instance_type,price,currency,unit\nus-east-1,g6.xlarge,0.8,EUR,hour\n",
 )
 FEED_READERS = (
     ("feed",), ("feed",), ("feed", "supply"), ("feed", "supply"), ("feed", "supply"),
-    ("feed", "supply"), ("supply",), ("steps",),
+    ("feed", "supply"), ("supply",), ("steps",), ("feed",), ("feed",), ("feed",),
+    ("feed", "supply"), ("feed",),
 )  # fmt: skip
 """Readers that accept each of FEEDS."""

@@ -29,7 +29,8 @@ class Format:
     time_unit: unit of times that are bare numbers ("s", "ms"; "": determined from the values).
     delay_unit, latency_unit: likewise. finished: whether times are the ends of answers, so that the
     arrival is earlier by the latency. only: a column and the value that marks requests. turns:
-    whether requests of one row are turns of a session.
+    whether requests of one row are turns of a session. counted: whether a row stands for several
+    requests (`BUCKETS`), whose tokens it sums up.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Format:
     finished: bool = False
     only: tuple[str, str] | None = None
     turns: bool = True
+    counted: bool = False
 
 
 USUAL: Columns = {
@@ -49,7 +51,7 @@ USUAL: Columns = {
         "request_arrival_time", "request_received_ts", "received_at", "request_time",
         "request_timestamp", "request_start_time", "request_start", "start_time", "start_times",
         "started_at", "start", "submitted_at", "submit_time", "created_at", "created_time",
-        "created", "invocation_time", "datetime", "date",
+        "created", "invocation_time", "datetime", "date", "time_iso8601", "time_local",
     ),
     "input": (
         "input_tokens", "input_length", "input_len", "input_lens", "prompt_tokens",
@@ -72,6 +74,13 @@ USUAL: Columns = {
     "parent": (),
 }  # fmt: skip
 
+_USAGE = {
+    "time": ("start_time", "aggregation_timestamp"),
+    "input": ("input_tokens", "n_context_tokens_total"),
+    "output": ("output_tokens", "n_generated_tokens_total"),
+    "model": ("model", "snapshot_id"),
+    "session": (),
+}
 PLAIN = Format("plain", ("time", "input_tokens", "output_tokens"), time_unit="s")
 FORMATS = (
     Format("azure", ("timestamp", "context_tokens", "generated_tokens")),
@@ -103,6 +112,22 @@ FORMATS = (
     Format("dynamo", ("created_time", "input_tokens", "output_tokens"), time_unit="ms"),
     Format("aibrix", ("timestamp_ms", "input_tokens", "output_tokens"), time_unit="ms"),
     Format("aibrix", ("timestamp", "prompt_length", "output_length"), time_unit="ms", turns=False),
+    Format(
+        "openai-usage",
+        ("start_time", "end_time", "num_model_requests", "input_tokens"),
+        _USAGE,
+        time_unit="s",
+        turns=False,
+        counted=True,
+    ),
+    Format(
+        "openai-usage",
+        ("aggregation_timestamp", "n_requests", "n_context_tokens_total"),
+        _USAGE,
+        time_unit="s",
+        turns=False,
+        counted=True,
+    ),
     Format("vllm-bench", ("start_times", "input_lens", "output_lens"), time_unit="s"),
     PLAIN,
 )
@@ -111,13 +136,25 @@ the formats whose columns are a part of its own."""
 OTHER = Format("columns", ())
 """The format of any table with usual column names, or with names that the user gives."""
 
-GROUPS = ("requests", "turns", "llm_calls")
+GROUPS = ("requests", "turns", "llm_calls", "results")
 """Keys that contain several requests of one row. Turns and calls are those of one session."""
+BUCKETS = ("num_model_requests", "n_requests")
+"""Columns with the number of requests that a row sums up."""
+BUCKET_END = "end_time"
+LEGACY_BUCKET_S = 300.0
+STATUS = ("status", "status_code", "response_code", "http_status", "response.status",
+          "http.response.status_code", "response.status_code")  # fmt: skip
+"""Columns with the status of an HTTP answer. From 400 on, the request failed."""
+FAILED = ("error", "failed", "failure", "timeout", "cancelled", "canceled", "aborted", "0")
+"""Other values of a status that mark a failed request. Envoy writes 0 if a client left."""
+METHOD = ("method", "request_method", "http_method", "request.method")
+PATH = ("path", "request_uri", "uri", "url", "request.path", "x_envoy_origin_path")
 
 KNOWN = (
     "an Azure, BurstGPT or AIBrix CSV, a Mooncake, bailian, Dynamo or AIBrix JSONL, a request log "
-    "of SGLang or vLLM, or any CSV, JSON, JSONL or Parquet with columns for time, input_tokens and "
-    "output_tokens (--columns names them), plain or .gz"
+    "of SGLang or vLLM, an access log of nginx or Envoy, a usage export of OpenAI, or any CSV, "
+    "JSON, JSONL or Parquet with columns for time, input_tokens and output_tokens (--columns names "
+    "them), plain or .gz"
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,10 +27,18 @@ from streams.files.times import (
     without_unit,
 )
 from streams.files.user_errors import UserError
+from streams.tools.replay.access_logs import is_model_request
 from streams.tools.replay.trace_formats import (
+    BUCKET_END,
+    BUCKETS,
+    FAILED,
     FIELDS,
     KNOWN,
+    LEGACY_BUCKET_S,
+    METHOD,
     NEEDED,
+    PATH,
+    STATUS,
     Format,
     format_of,
     names_of,
@@ -43,7 +52,8 @@ _TIMES = ("time", "delay", "latency")
 _EXAMPLE = "time=ts:ms,input=prompt_toks,output=gen_toks"
 COLUMNS_HELP = (
     f"which column of a trace holds what, if names and units do not tell: {_EXAMPLE} "
-    f"(fields: {', '.join(FIELDS)}; units of times: {', '.join(MS_OF)})"
+    f"(fields: {', '.join(FIELDS)}; units of times: {', '.join(MS_OF)}); a number instead of a "
+    "column of input or output counts for every request"
 )
 """Help of the option --columns, which every command with a trace has."""
 _SHOWN = 120
@@ -85,6 +95,10 @@ class _BadRow(ValueError):
     """An error in a row. The caller adds the place of the row."""
 
 
+class _Skip(Exception):
+    """A row that is no finished request, with the reason. Such rows are counted."""
+
+
 class Rows:
     """The rows of a table, in the order of the file, as arrays of the same length.
 
@@ -104,6 +118,15 @@ class Rows:
         self.hashes: list[array[int]] = []  # of each prompt's blocks; empty if no row has any
         self._path, self._table = path, table
         self._columns, self._units = dict(given.columns), dict(given.units)
+        self._fixed = {
+            what: int(name)
+            for what, name in given.columns
+            if what in ("input", "output")
+            and name.isdecimal()
+            and len(name) <= len(str(MAX_TOKENS))
+        }
+        self.skipped: Counter[str] = Counter()
+        self._lacking = ""
         self._dates: bool | None = None
         self._names: dict[tuple[str, ...], dict[str, str]] = {}
         self._known: dict[str, str] = {}
@@ -125,10 +148,15 @@ class Rows:
                 continue
             try:
                 self._take(row, of_header or self._resolve(place, tuple(row)))
+            except _Skip as reason:
+                self.skipped[str(reason)] += 1
             except _BadRow as error:
                 raise UserError(f"{place}: {error}") from None
+        if not self.at and self._lacking:
+            raise UserError(self._lacking)
         if not self.at:
-            raise UserError(f"{path}: no requests{' after the header' if table.columns else ''}")
+            after = " after the header" if table.columns else ""
+            raise UserError(f"{path}: no requests{after}{self._skipped_said()}")
 
     def clock(self) -> Clock:
         """The conversion of the time column to ms. UserError if the unit cannot be determined from
@@ -151,9 +179,12 @@ class Rows:
     def clock_said(self, clock: Clock) -> str:
         """The format of times, as text: "timestamp in milliseconds"."""
         name = self._column_of["time"]
-        if self._dates:
-            return f"{name}: dates"
-        return f"{name}: {UNIT_WORDS[clock.unit]}{' since 1970' if clock.dated else ''}"
+        words = f"{UNIT_WORDS[clock.unit]}{' since 1970' if clock.dated else ''}"
+        return f"{name}: {'dates' if self._dates else words}{self._skipped_said()}"
+
+    def _skipped_said(self) -> str:
+        parts = ", ".join(f"{count} {reason}" for reason, count in self.skipped.most_common())
+        return f"; rows left out: {parts}" if parts else ""
 
     def unit_of(self, what: str, clock: Clock) -> str:
         """The unit of "delay" or "latency"."""
@@ -165,6 +196,10 @@ class Rows:
     # -- a row -----------------------------------------------------------------------------------
 
     def _take(self, row: Row, names: Mapping[str, str]) -> None:
+        _refuse_failed(row, filtered=bool(self._fixed))
+        read, written = (self._tokens(row, names, what) for what in ("input", "output"))
+        if read == 0 and written == 0:
+            raise _Skip("with 0 tokens (failed calls)")
         session, turn = self._session(row, names)
         delay = _span(row, names, "delay")
         when = _cell(row, names, "time")
@@ -174,16 +209,53 @@ class Rows:
         latency = _span(row, names, "latency")
         if latency < 0.0 and self.form.finished:
             raise _BadRow(f"{self.form.columns['latency'][0]} is missing")
-        read, written = _tokens(row, names, "input"), _tokens(row, names, "output")
         at = math.nan if when is None else self._moment(names["time"], when)
-        self._name_model(row, names)
-        self._take_hashes(row)
-        self.at.append(at)
-        self.inputs.append(read)
-        self.outputs.append(written)
-        self.sessions.append(session)
-        self.delays.append(delay)
-        self.latencies.append(latency)
+        count, span = self._bucket(row, at) if self.form.counted else (1, 0.0)
+        if len(self.at) + count > MAX_ROWS:
+            raise _BadRow(f"more than {MAX_ROWS} requests")
+        for each in range(count):
+            self._name_model(row, names)
+            self._take_hashes(row)
+            self.at.append(at + (each + 0.5) / count * span if span else at)
+            self.inputs.append(read * (each + 1) // count - read * each // count)
+            self.outputs.append(written * (each + 1) // count - written * each // count)
+            self.sessions.append(session)
+            self.delays.append(delay)
+            self.latencies.append(latency)
+
+    def _bucket(self, row: Row, begin: float) -> tuple[int, float]:
+        """The requests that a row sums up, and their span in the unit of its time."""
+        name = next(name for name in BUCKETS if name in row)
+        number = finite_number(row[name])
+        if number is None or not 0 <= number <= MAX_ROWS or number != int(number):
+            raise _BadRow(
+                f"{name}: {str(row[name])[:40]!r} is not allowed; allowed: a whole number from 0 "
+                f"to {MAX_ROWS}"
+            )
+        end = row.get(BUCKET_END)
+        unit = 1000.0 if self._dates else 1.0  # Dates are ms.
+        if end in (None, ""):
+            return int(number), LEGACY_BUCKET_S * unit
+        span = self._moment(BUCKET_END, end) - begin
+        if span <= 0.0:
+            raise _BadRow(f"{BUCKET_END}: {str(end)[:40]!r} is not after the start")
+        return int(number), span
+
+    def _tokens(self, row: Row, names: Mapping[str, str], what: str) -> int:
+        """The tokens of a row. _Skip: the row has none."""
+        if what in self._fixed:
+            return self._fixed[what]
+        value = _cell(row, names, what)
+        if value is None:
+            raise _Skip("without token counts")
+        number = finite_number(value)
+        most = MAX_TOKENS * MAX_ROWS if self.form.counted else MAX_TOKENS
+        if number is None or not 0 <= number <= most or number != int(number):
+            raise _BadRow(
+                f"{names[what]}: {str(value)[:40]!r} is not allowed; allowed: a whole number from "
+                f"0 to {most}; --columns {what}=COLUMN names another column"
+            )
+        return int(number)
 
     def _name_model(self, row: Row, names: Mapping[str, str]) -> None:
         if "model" not in names and not self.models:
@@ -258,22 +330,26 @@ class Rows:
     def _refuse_missing(
         self, place: str, columns: tuple[str, ...], found: Mapping[str, str]
     ) -> None:
-        missing = [what for what in NEEDED if what not in found]
+        missing = [what for what in NEEDED if what not in found and what not in self._fixed]
         shown = self._table.shown
         shown = shown if len(shown) <= _SHOWN // 2 else shown[: _SHOWN // 2 - 3] + "..."
-        if self.form.only is None and len(missing) == len(NEEDED):
+        if self.form.only is None and len(missing) == len(NEEDED) and not self.at:
             raise UserError(f"{place}: {shown!r} begins no trace; expected {KNOWN}")
-        asked = [what for what in self._columns if what not in found]
+        asked = [w for w in self._columns if w not in found and w not in self._fixed]
         for what in asked if self._table.columns else ():
             raise UserError(
                 f"{place}: --columns {what}={self._columns[what]}: no such column; columns "
                 f"are {_listed(columns)}"
             )
-        if missing and self._table.columns:
-            raise UserError(
+        if missing:
+            constant = ", or a number for every request" if missing[0] != "time" else ""
+            lacking = (
                 f"{place}: {shown!r}: the column {_usual(missing[0])} is missing; name it with "
-                f"--columns {missing[0]}=COLUMN of {_listed(columns)}"
+                f"--columns {missing[0]}=COLUMN of {_listed(columns)}{constant}"
             )
+            if self._table.columns:
+                raise UserError(lacking)
+            self._lacking = self._lacking or lacking
 
 
 def _cell(row: Row, names: Mapping[str, str], what: str) -> object:
@@ -295,17 +371,18 @@ def _span(row: Row, names: Mapping[str, str], what: str) -> float:
     return number
 
 
-def _tokens(row: Row, names: Mapping[str, str], what: str) -> int:
-    value = _cell(row, names, what)
-    if value is None:
-        raise _BadRow(f"{names.get(what) or _usual(what)} is missing")
-    number = finite_number(value)
-    if number is None or not 0 <= number <= MAX_TOKENS or number != int(number):
-        raise _BadRow(
-            f"{names[what]}: {str(value)[:40]!r} is not allowed; allowed: a whole number from "
-            f"0 to {MAX_TOKENS}"
-        )
-    return int(number)
+def _refuse_failed(row: Row, filtered: bool) -> None:
+    """_Skip: the row is of a failed call. filtered: the row is of an access log, in which only some
+    requests are for a model."""
+    method, path = (
+        next((str(row[n]) for n in names if row.get(n)), "") for names in (METHOD, PATH)
+    )
+    if filtered and method and path and not is_model_request(method, path):
+        raise _Skip("of other requests")
+    status = next((row[name] for name in STATUS if row.get(name) not in (None, "")), None)
+    code = finite_number(status)
+    if str(status).lower() in FAILED or (code is not None and 400.0 <= code < 600.0):
+        raise _Skip("of failed calls")
 
 
 def _usual(what: str) -> str:

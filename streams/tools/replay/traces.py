@@ -13,6 +13,7 @@ from pathlib import Path
 from streams.files.tables import Table, is_parquet, of_rows, read_table, read_text, table_of
 from streams.files.times import MS_OF
 from streams.files.user_errors import UserError
+from streams.tools.replay.access_logs import access_rows, is_access_log
 from streams.tools.replay.trace_blocks import block_size, full_blocks
 from streams.tools.replay.trace_formats import GROUPS, KNOWN
 from streams.tools.replay.trace_logs import is_log, log_rows
@@ -40,9 +41,10 @@ class Trace:
     recorded ones, which may be 0. models: the model of each request, empty if the record names
     none. sessions: the session of each request, -1 for none; empty if no session has several turns.
     delays_ms: delay of each request from the end of the previous turn. -1: the turn is sent at its
-    arrival time, or after the previous turn if that ends later. clock: how times were read, as
-    text. origin_ms: ms since 1970 of arrivals_ms 0, None if times are not dates. blocks: hashes of
-    the full blocks, of block_tokens tokens, of each prompt; empty if the record has none.
+    arrival time, or after the previous turn if that ends later. clock: how times were read and
+    which rows were left out, as text. origin_ms: ms since 1970 of arrivals_ms 0, None if times are
+    not dates. blocks: hashes of the full blocks, of block_tokens tokens, of each prompt; empty if
+    the record has none.
     """
 
     path: Path
@@ -115,6 +117,8 @@ def _table(path: Path) -> Table:
     if is_parquet(path):
         return read_table(path, KNOWN, GROUPS)
     text = read_text(path, KNOWN)
+    if is_access_log(text):
+        return of_rows(access_rows(path, text), text.lstrip().split("\n", 1)[0])
     if is_log(text):
         return of_rows(log_rows(path, text), text.lstrip().split("\n", 1)[0])
     return table_of(path, text, KNOWN, GROUPS)

@@ -283,7 +283,7 @@ def test_columns_are_fields_and_names(text: str) -> None:
         ('{"timestamp": 1, "requests": [7]}\n', ":1: requests: expected a list of objects"),
         (
             '{"timestamp": 1, "requests": [{"prompt_length": 3, "output_length": null}]}\n',
-            ":1: output_tokens is missing",
+            "the column output_tokens is missing; name it with --columns output=",
         ),
         (SGLANG_JSON.replace('"e2e_latency": 0.5', '"x": 1'), ":3: out.meta_info.e2e_latency is"),
         (VLLM_TEXT.replace("prompt_token_ids", "ids"), "--enable-log-outputs"),

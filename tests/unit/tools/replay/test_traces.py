@@ -91,7 +91,10 @@ def test_rows_out_of_order_are_sorted(tmp_path: Path) -> None:
         (AIBRIX.encode() + "1,٣,3\n".encode(), ":4: input_tokens"),
         (AZURE.encode() + b"yesterday,2,3\n", ":4: timestamp: 'yesterday'"),
         (b"{broken\n", ":1: not JSON"),
-        (b'{"timestamp": 1, "input_length": 2}\n', ":1: output_tokens is missing"),
+        (
+            b'{"timestamp": 1, "input_length": 2}\n',
+            "the column output_tokens is missing; name it with --columns output=",
+        ),
         (MOONCAKE.encode() + b"[1]\n", ":3: expected an object"),
         (MOONCAKE.encode() + b'{"timestamp":true,"input_length":1,"output_length":1}\n', ":3: "),
         (MOONCAKE.encode() + b'{"timestamp":1,"input_length":1.5,"output_length":1}\n', ":3: "),
