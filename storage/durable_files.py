@@ -41,6 +41,15 @@ def replace_file(path: Path, data: bytes, sync: bool = True) -> None:
         sync_folder(path.parent)
 
 
+def cut_file(path: Path, size: int) -> None:
+    """Reduce `path` to its first `size` bytes, and delete it if that is nothing. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        if size:
+            os.truncate(path, size)
+        else:
+            os.unlink(path)  # noqa: PTH108  as above
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the disk has the names of the files in `folder`. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -51,12 +60,16 @@ def sync_folder(folder: Path) -> None:
 
 
 class AppendFile:
-    """A file that one process appends records to. `size`: bytes of its complete records."""
+    """A file that one process appends records to.
+
+    size: bytes of its complete records. torn: whether a part of an incomplete record may follow
+    them.
+    """
 
     def __init__(self, descriptor: int, size: int) -> None:
         self._descriptor = descriptor
-        self._torn = False  # Whether a part of an incomplete record may follow the complete ones.
         self.size = size
+        self.torn = False
 
     @classmethod
     def create(cls, path: Path) -> AppendFile:
@@ -72,12 +85,12 @@ class AppendFile:
     def append(self, record: bytes) -> None:
         """Append `record`. Raises OSError; the file then keeps its complete records. A part of this
         record that cannot be removed at once is removed before the next one."""
-        if self._torn:
+        if self.torn:
             self._cut()
         try:
             _write_all(self._descriptor, record)
         except OSError:
-            self._torn = True
+            self.torn = True
             with contextlib.suppress(OSError):
                 self._cut()
             raise
@@ -86,7 +99,7 @@ class AppendFile:
     def _cut(self) -> None:
         os.ftruncate(self._descriptor, self.size)
         os.lseek(self._descriptor, self.size, os.SEEK_SET)
-        self._torn = False
+        self.torn = False
 
     def last_byte(self) -> bytes:
         """The last byte of a file of `open`, b"" if it is empty. Raises OSError."""

@@ -113,6 +113,11 @@ class Keys:
             return tuple(line.split(".")[place] for line in _lines(self.gateway))
         return ()
 
+    def chain_keys(self, writer: str) -> tuple[str, ...]:
+        """The keys for the heads of the decision log of controller `writer`, the signing key first;
+        empty without the cluster's key."""
+        return tuple(derive_key(line, "decision-log", writer) for line in _lines(self.cluster))
+
 
 def derive_key(cluster: str, topic: str, key: str) -> str:
     """The signing key, as hexadecimal digits, for records with the Kafka key `key` on `topic` (e.g.

@@ -131,8 +131,9 @@ class EngineProcesses:
             self._record_end(item)
             return ProcessObservation(alive=False, end_reason=ended)
         answer = self._probes.take_result(item.instance, process)
+        starved_ms = int(process.starved_s() * self._config.time_base.speed * 1000)
         if answer is None:
-            return ProcessObservation(alive=True)
+            return ProcessObservation(alive=True, starved_ms=starved_ms)
         answered, at_ms = answer
         load = answered.load
         return ProcessObservation(
@@ -143,6 +144,7 @@ class EngineProcesses:
             finished=load.finished if load else 0,
             probed_ms=at_ms,
             asleep=answered.asleep,
+            starved_ms=starved_ms,
         )
 
     def _record_end(self, item: InstanceRecord) -> None:

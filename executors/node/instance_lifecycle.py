@@ -38,6 +38,13 @@ def apply_observation(
     if not seen.alive:
         ended = _process_ended(item, seen.end_reason, now_ms, rules, seen.hopeless)
         return replace(ended, pool_full=seen.pool_full)
+    if seen.starved_ms != item.starved_ms:
+        more_ms = max(0, seen.starved_ms - item.starved_ms) if item.unhealthy_since_ms else 0
+        item = replace(
+            item,
+            starved_ms=seen.starved_ms,
+            unhealthy_since_ms=min(now_ms, item.unhealthy_since_ms + more_ms),
+        )
     if seen.endpoint and seen.endpoint != item.endpoint:
         item = replace(item, endpoint=seen.endpoint)
     if seen.in_flight is not None:
@@ -261,6 +268,7 @@ def _process_ended(
         held_kv=0,
         finished=0,
         unhealthy_since_ms=0,
+        starved_ms=0,
         terminated_ms=0,
         killed_ms=0,
         sleep_ms=0,
@@ -349,6 +357,8 @@ def _kill_reason(item: InstanceRecord, now_ms: int, rules: Rules) -> str:
         starting_ms = now_ms - item.launched_ms
     if item.sleep_ms and starting_ms >= rules.unhealthy_after_ms:
         return f"did not wake in {starting_ms / 1e3:.0f} s"
+    if item.launched_ms >= item.since_ms or item.state is InstanceState.SWITCHING:
+        starting_ms -= item.starved_ms
     comes_up = item.state in (InstanceState.STARTING, InstanceState.SWITCHING)
     if comes_up and starting_ms >= rules.start_timeout_ms:
         return f"not ready {starting_ms / 1e3:.0f} s after it began to start"

@@ -28,6 +28,8 @@ class InstanceRecord:
     requests another phase. sleep_ms: time at which the executor put the engine to sleep or, in a
     starting instance, woke it; 0 = neither. in_flight, held_kv, finished: as last observed.
     pool_full: whether the last launch failed because the pool has no room for any further node.
+    starved_ms: as last observed; this time does not count against the deadlines of a start and of
+    an answer.
     """
 
     desired: DesiredInstance
@@ -55,6 +57,7 @@ class InstanceRecord:
     finished: int = 0
     reason: str = ""
     pool_full: bool = False
+    starved_ms: int = 0
 
     @property
     def instance(self) -> str:
@@ -86,7 +89,8 @@ class ProcessObservation:
     probed_ms: begin of the probe. end_reason: the reason why the process ended, if known. asleep:
     whether the engine confirmed that it sleeps. endpoint: "host:port", if it became known after the
     launch. hopeless: another attempt on this node would fail too, so the instance is given up at
-    once. pool_full: the pool has no room for any further node.
+    once. pool_full: the pool has no room for any further node. starved_ms: domain ms since its
+    start in which it had no processor.
     """
 
     alive: bool
@@ -100,6 +104,7 @@ class ProcessObservation:
     hopeless: bool = False
     pool_full: bool = False
     finished: int = 0
+    starved_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,9 +335,12 @@ def _switch_outcome(old: InstanceRecord, new: InstanceRecord) -> str:
 
 
 def _persistent_part(state: NodeState) -> object:
-    """The part of the state whose change triggers a save: everything except load, which changes
-    constantly."""
-    held = tuple(replace(item, in_flight=0, held_kv=0, finished=0) for item in state.instances)
+    """The part of the state whose change triggers a save: everything except load and the time
+    without a processor, which change constantly."""
+    held = tuple(
+        replace(item, in_flight=0, held_kv=0, finished=0, starved_ms=0, unhealthy_since_ms=0)
+        for item in state.instances
+    )
     found = state.assignment
     if found is not None:
         found = replace(found, said_ms=0)

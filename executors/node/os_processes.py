@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -30,7 +30,8 @@ class EngineProcess:
 
     started: start time of the leader in kernel ticks, 0 if the leader is gone. launch, state_dir:
     from the engine's launch tag. log: its log file. child: set if this executor process started the
-    engine. container: set if the engine runs in a container.
+    engine. own_starved_s: as `starved_s` of this executor when it launched or adopted the engine.
+    container: set if the engine runs in a container.
     """
 
     pid: int
@@ -40,6 +41,7 @@ class EngineProcess:
     log: Path
     child: subprocess.Popen[bytes] | None = None
     end_reason: str = ""
+    own_starved_s: float = field(default_factory=lambda: procfs.starved_s(os.getpid()))
     container: Container | None = None
 
     def poll(self) -> str | None:
@@ -57,6 +59,12 @@ class EngineProcess:
         if self.container is not None and not self.container.remove():
             return None
         return None if rest else self.end_reason or "gone"
+
+    def starved_s(self) -> float:
+        """Seconds that the engine, or this executor meanwhile, had no processor. In this time the
+        engine could not start or answer, or this executor could not notice it."""
+        own_s = procfs.starved_s(os.getpid()) - self.own_starved_s
+        return procfs.starved_s(self.pid) + own_s
 
     def terminate(self) -> None:
         """Send SIGTERM to the leader, which stops its workers."""

@@ -35,6 +35,15 @@ def find_process(pid: int) -> Process | None:
     return Process(pid, int(fields[_GROUP]), int(fields[_START]))
 
 
+def starved_s(pid: int) -> float:
+    """Seconds since its start that the main thread of `pid` could have run and had no processor; 0
+    if the kernel does not count them."""
+    try:
+        return int((_PROC / str(pid) / "schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def all_processes() -> Iterator[Process]:
     """All living processes that are visible on this machine."""
     for entry in _PROC.iterdir():

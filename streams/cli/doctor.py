@@ -24,6 +24,7 @@ from streams.cli.controller_client import add_url, status
 from streams.cli.doctor_series import of_series
 from streams.cli.finding import Finding
 from streams.cli.json_output import show_json
+from streams.cli.status import log_fault
 from streams.files.model_source import facts_words, uncertain_facts
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError, first_line, without_login
@@ -193,6 +194,10 @@ def _controller(found: Mapping[str, Any]) -> Iterator[Finding]:
     who = f"controller {found['controller']}"
     for point in found.get("open", ()):
         yield Finding(False, point["code"], point["said"], point["mend"])
+    log = found.get("decision_log", {})  # older controllers do not report it
+    if log.get("fault"):
+        remedy = "free space there, or name another folder with --record; decisions continue"
+        yield Finding(False, "decision log", log_fault(log), remedy)
     if not found["leads"]:
         leader = found["leader"]
         yield Finding(

@@ -19,7 +19,7 @@ from streams.cli import replay_view
 from streams.cli.json_output import show_json
 from streams.cli.time_arguments import moment_ms
 from streams.decision_log.log_folder import default_folder
-from streams.decision_log.log_reader import Segment, segments
+from streams.decision_log.log_reader import Gap, Segment, read_spans, segments
 from streams.decision_log.log_replay import rerun, unwatched
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
@@ -80,14 +80,18 @@ def run(args: argparse.Namespace) -> int:
         watch = recorders[0].tick if args.serve else unwatched
         found = rerun(chosen, since_ms, until_ms, watch)
         if not found.ticks:
-            raise UserError(f"{args.log}: nothing was recorded between --since and --until")
+            raise _nothing(args.log, found.gaps)
         if args.json:
             show_json(replay_view.rerun_facts(found))
         else:
             replay_view.show_rerun(found)
         _serve(args, recorders)
         return 0 if found.same else 1
-    start, _ = chosen[0].read()
+    gaps: list[Gap] = []
+    first = next(read_spans(chosen, gaps), None)
+    if first is None:
+        raise _nothing(args.log, gaps)
+    start = first.start
     cautious = any(service.cautious for service in start.cluster.services)
     declared = load_config(args.policy, Mode.ACT, cautious=cautious).cluster
     _refuse_windows(args.policy, declared, start.cluster)
@@ -98,12 +102,14 @@ def run(args: argparse.Namespace) -> int:
     ]
     for cluster, recorder in zip((None, declared), recorders, strict=True):
         _say(f"deciding again: {'as recorded' if cluster is None else args.policy}")
-        recorded = _recorded(chosen, since_ms, until_ms)
+        gaps = []
+        recorded = _recorded(chosen, since_ms, until_ms, gaps)
         watch = recorder.tick if args.serve else unwatched
         runs.append(decide_again(start.state, recorded, cluster, watch=watch))
     if not runs[0].ticks:
-        raise UserError(f"{args.log}: nothing was recorded between --since and --until")
-    facts = replay_view.compared(start.cluster, declared, runs[0], runs[1])
+        raise _nothing(args.log, gaps)
+    gaps = [gap for gap in gaps if gap.concerns(since_ms, until_ms)]
+    facts = replay_view.compared(start.cluster, declared, runs[0], runs[1], gaps)
     if args.json:
         show_json(facts)
     else:
@@ -145,10 +151,18 @@ def _covering(found: list[Segment], since_ms: int, until_ms: int) -> list[Segmen
     return inside or found[-1:]
 
 
-def _recorded(found: list[Segment], since_ms: int, until_ms: int) -> Iterator[RecordedTick]:
-    for segment in found:
-        _, ticks = segment.read()
-        for tick in ticks:
+def _nothing(log: Path, gaps: list[Gap]) -> UserError:
+    """The error if there is no tick to replay, with the first damage as its reason."""
+    if gaps:
+        return UserError(replay_view.gap_words(gaps[0]))
+    return UserError(f"{log}: nothing was recorded between --since and --until")
+
+
+def _recorded(
+    found: list[Segment], since_ms: int, until_ms: int, gaps: list[Gap]
+) -> Iterator[RecordedTick]:
+    for span in read_spans(found, gaps):
+        for tick in span.ticks:
             if tick.now_ms <= until_ms:
                 counted = tick.now_ms >= since_ms
                 yield RecordedTick(tick.now_ms, tick.cluster, tick.observation, counted)

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.explain.combo_labels import change_words
 from autoscaler.simulation.what_if import ModelOutcome, WhatIf
 from streams.cli.time_arguments import clock_words, moment_words
+from streams.decision_log.log_reader import Gap
 from streams.decision_log.log_replay import Rerun
-from streams.plain_text import age_words, clipped
+from streams.plain_text import age_words, clipped, several
 from topics.decisions import Decision
 
 _WIDTH = 100
 _MOST_LINES = 40
+_MOST_GAPS = 10
 _CLOSE_MS = 15_000
 _UNIT = re.compile(r"_usd_per_h\Z|(?<!per)_s\Z")
 _HIDDEN = ("architecture", "lengths", "content_hash")
@@ -37,18 +39,40 @@ def rerun_facts(found: Rerun) -> dict[str, Any]:
         "ticks_with_effects": found.effects,
         "recorded_by": sorted(found.versions),
         "differs": found.differs,
+        "gaps": [gap_facts(gap) for gap in found.gaps],
     }
+
+
+def gap_facts(gap: Gap) -> dict[str, Any]:
+    """A gap in the log."""
+    return {**dataclasses.asdict(gap), "path": str(gap.path)}
+
+
+def gap_words(gap: Gap) -> str:
+    """Text about a gap: its place, its cause, and the ticks that are missing."""
+    count = "records after" if gap.records is None else f"{several(gap.records, 'record')} from"
+    since = f"{count} {clock_words(gap.from_ms)}" if gap.from_ms else "records"
+    until = f" to {clock_words(gap.to_ms)}" if gap.to_ms else ""
+    return f"{gap.path}: byte {gap.offset}: {gap.why}; {since}{until} are missing"
+
+
+def _show_gaps(gaps: Sequence[Gap]) -> None:
+    for gap in gaps[:_MOST_GAPS]:
+        print(f"gap: {gap_words(gap)}; continued from the next recorded state")
+    if len(gaps) > _MOST_GAPS:
+        print(f"gap: {len(gaps) - _MOST_GAPS} more in --json")
 
 
 def show_rerun(found: Rerun) -> None:
     """Print `found`, the comparison of a recorded span with its repetition."""
     span = f"{moment_words(found.first_ms)} to {clock_words(found.last_ms)} UTC"
     what = f"{found.ticks} ticks, {found.decisions} decisions"
+    _show_gaps(found.gaps)
     if found.same:
         print(f"{span}: {what}: the same, byte for byte")
         return
-    print(f"{span}: {what}: {len(found.differs)} segments differ (recorded by "
-          f"{', '.join(sorted(found.versions))})")  # fmt: skip
+    spans, versions = several(len(found.differs), "span"), ", ".join(sorted(found.versions))
+    print(f"{span}: {what}: {spans} differ (recorded by {versions})")
     for one in found.differs[:_MOST_LINES]:
         print(f"at {clock_words(one.now_ms)}")
         for sign, decisions in (("-", one.then), ("+", one.now)):
@@ -58,7 +82,9 @@ def show_rerun(found: Rerun) -> None:
             print("  decisions are the same; an assignment, route, plan or request differs")
 
 
-def compared(then: Cluster, now: Cluster, before: WhatIf, after: WhatIf) -> dict[str, Any]:
+def compared(
+    then: Cluster, now: Cluster, before: WhatIf, after: WhatIf, gaps: Iterable[Gap] = ()
+) -> dict[str, Any]:
     """The comparison of two runs of a span.
 
     The list of decisions includes decisions that changed nothing; the counts do not.
@@ -68,6 +94,7 @@ def compared(then: Cluster, now: Cluster, before: WhatIf, after: WhatIf) -> dict
         "last_ms": before.last_ms,
         "ticks": before.ticks,
         "missing_s": before.missing_s,
+        "gaps": [gap_facts(gap) for gap in gaps],
         "changed": list(changes(then, now)),
         "recorded": _run(before),
         "policy": _run(after),
@@ -171,6 +198,8 @@ def show_compared(facts: Mapping[str, Any], policy: str) -> None:
     )
     if facts["missing_s"]:
         print(f"not recorded and left out: {age_words(facts['missing_s'])}")
+    for gap in facts["gaps"][:_MOST_GAPS]:
+        print(f"gap: {gap['path']}: byte {gap['offset']}: {gap['why']}")
     label = "declared"
     for change in facts["changed"] or ["no relevant change"]:
         print(f"{label:9} {change}")

@@ -11,7 +11,7 @@ from streams import text_layout
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
 from streams.cli.time_arguments import clock_words
-from streams.plain_text import age_words
+from streams.plain_text import age_words, several
 from streams.text_layout import Line, columns, labelled, section, wrapped
 
 _MOST_ADAPTERS = 10
@@ -46,6 +46,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[Line]:
     yield from labelled("controller", [_controller(found)])
     if found.get("unhealthy"):
         yield from labelled("NOT WELL", [found["unhealthy"]])
+    if found.get("decision_log", {}).get("fault"):
+        yield from labelled("LOG", [log_fault(found["decision_log"])])
     if not found["leads"]:
         return
     yield from labelled("data", ["; ".join(_data(found))])
@@ -69,6 +71,11 @@ def lines(found: Mapping[str, Any]) -> Iterator[Line]:
     yield from section("Over several nodes", (line for one in spanning for line in wrapped(one)))
     services = [service_line(service) for service in found.get("services", ())]
     yield from section("Routes", (line for one in services for line in wrapped(one)))
+
+
+def log_fault(log: Mapping[str, Any]) -> str:
+    """Text about a decision log that cannot be written."""
+    return f"the decision log misses {several(log['lost'], 'tick')}: {log['fault']}"
 
 
 def _cost(found: Mapping[str, Any]) -> str:

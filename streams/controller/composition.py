@@ -263,7 +263,7 @@ async def run_controller(
             return {**control.behind.records, **telemetry.behind.records}
 
         async with open_operator_endpoints(
-            options.operated, identity, loop, words, signer, leader, behind, verifier
+            options.operated, identity, loop, words, signer, leader, behind, verifier, keys
         ) as url:
             on_url(url)
             await _until_over(loops, end, outbox, seat)

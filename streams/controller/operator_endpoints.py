@@ -26,6 +26,7 @@ from streams.health.controller_facts import Facts, Identity
 from streams.health.controller_metrics import Metrics
 from streams.health.status_server import HealthServer
 from topics.codec import encode
+from topics.keys import Keys
 from topics.macs import Signer, Verifier
 from topics.records import Alert, Control
 from topics.topic_table import key_of, topic_of
@@ -43,12 +44,14 @@ async def open_operator_endpoints(
     leader: Callable[[], tuple[bool, int, str]],
     behind: Callable[[], Mapping[str, int]],
     verifier: Verifier,
+    keys: Keys,
 ) -> AsyncIterator[str]:
     """Context in which the endpoints of `settings` observe `loop`; yields the URL, "" for none.
 
     producer: an aiokafka producer for alerts; a standby publishes alerts too. signer: signs the
     alerts. leader: see `Facts`. behind: see `Metrics`. verifier: verifies the records that the
-    controller reads. UserError: the address is not available.
+    controller reads. keys: sign the heads of the decision log. UserError: the address is not
+    available.
     """
 
     async def publish(record: Alert | Control) -> None:
@@ -63,7 +66,10 @@ async def open_operator_endpoints(
     facts = Facts(identity, loop, leader, lambda: verifier.refused)
     written: DecisionLog | None = None
     if settings.record is not None:
-        written = DecisionLog(settings.record, identity.controller, settings.record_bytes)
+        written = DecisionLog(
+            settings.record, identity.controller, settings.record_bytes, keys=keys
+        )
+        facts.log_status = written.facts
         written.start()
         loop.watchers = (*loop.watchers, written.tick)
     webhook = Webhook(publish, settings.alert_token, loop.declared, loop.clock.now_s)

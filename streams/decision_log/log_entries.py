@@ -1,10 +1,9 @@
-"""Lines of a decision log, and the digest of effects.
+"""Bodies of the lines of a decision log, and the digest of effects.
 
-A segment of the log is a file of lines. The first line is a start, all other lines are ticks:
-
-   start  form, version, controller, at_ms, cluster, state
-   tick   now_ms, seen (differences, see `observation_diff`), cluster if it changed,
-          effects (a digest, absent if there were none), decisions, billed and short
+start  version, controller, cluster, state
+tick   seen (differences since the start, see `observation_diff`), cluster if it changed,
+       effects (a digest, absent if there were none), decisions
+end    empty
 """
 
 from __future__ import annotations
@@ -20,13 +19,10 @@ from autoscaler.state.effects import PublishDecision
 from topics.codec import write_value
 from topics.decisions import Decision
 
-FORM = 6
-"""Version of the line format. Earlier versions held other values, so they cannot be replayed."""
-
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start of a segment: the state before its first tick. version: version of Shoal."""
+    """The state before the next tick, from which a replay can start. version: version of Shoal."""
 
     version: str
     controller: str

@@ -1,7 +1,7 @@
 """Replay a recorded span and compare the decisions byte for byte.
 
-The replay of each segment starts from its recorded state, so a difference in one segment does not
-affect the next segment.
+The replay of each span starts from its recorded state, so a difference in one span does not affect
+the next one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from autoscaler.decide import ControllerState, Effect, Observation, decide
 from autoscaler.domain.cluster import Cluster
 from streams.decision_log.log_entries import decisions_of, digest
-from streams.decision_log.log_reader import Segment
+from streams.decision_log.log_reader import Gap, Segment, read_spans
 from topics.decisions import Decision
 
 
@@ -31,8 +31,9 @@ class TickDifference:
 @dataclass(slots=True)
 class Rerun:
     """Result of a replay. first_ms, last_ms: times of the first and the last compared tick.
-    differs: the first different tick of each segment; later differences follow from it. versions:
-    versions of Shoal that recorded the span.
+    differs: the first different tick of each span; later differences follow from it. versions:
+    versions of Shoal that recorded the spans. gaps: ticks that could not be read, after which the
+    replay continued from the next recorded state.
     """
 
     ticks: int = 0
@@ -42,6 +43,7 @@ class Rerun:
     effects: int = 0
     differs: list[TickDifference] = field(default_factory=list)
     versions: set[str] = field(default_factory=set)
+    gaps: list[Gap] = field(default_factory=list)
 
     @property
     def same(self) -> bool:
@@ -72,15 +74,14 @@ def rerun(
     watch: Callable[[RepeatedTick], None] = unwatched,
 ) -> Rerun:
     """Repeat the decisions of the ticks in [since_ms, until_ms]. watch: called with each of these
-    ticks. UserError: a segment cannot be read."""
+    ticks."""
     found = Rerun()
-    for segment in segments:
-        start, ticks = segment.read()
-        found.versions.add(start.version)
-        state = start.state
-        for tick in ticks:
+    for span in read_spans(segments, found.gaps):
+        state = span.start.state
+        for tick in span.ticks:
             if tick.now_ms > until_ms:
                 break
+            found.versions.add(span.start.version)
             before = state
             state, effects = decide(before, tick.observation, tick.cluster, tick.now_ms)
             if tick.now_ms < since_ms:
@@ -95,4 +96,5 @@ def rerun(
             if digest(effects) != tick.digest or decisions != tick.decisions:
                 found.differs.append(TickDifference(tick.now_ms, tick.decisions, decisions))
                 break
+    found.gaps = [gap for gap in found.gaps if gap.concerns(since_ms, until_ms)]
     return found

@@ -60,13 +60,15 @@ class Identity:
 class Facts:
     """Observes a loop through `tick`. leader: returns whether this controller leads now, the token
     of the highest claim, and the name of the claimant. refused: number of records without a valid
-    signature, by topic and reason. writes: number of assignments and routes, the only records
+    signature, by topic and reason. log_status: fields of the decision
+    log's status, empty without a log. writes: number of assignments and routes, the only records
     through which a controller changes anything."""
 
     identity: Identity
     loop: Loop
     leader: Callable[[], tuple[bool, int, str]]
     refused: Callable[[], Mapping[tuple[str, Refusal], int]] = dict
+    log_status: Callable[[], Mapping[str, Any]] = dict
     last: TickResult | None = None
     last_at_s: float = 0.0
     began_s: float = 0.0
@@ -151,6 +153,7 @@ class Facts:
             "prefix": self.identity.prefix,
             "records_signed": self.identity.records_signed,
             "records_refused": sum(self.refused().values()),
+            "decision_log": self.log_status(),
             "open": [dataclasses.asdict(point) for point in self.identity.open],
             "leads": leads,
             "leader": leader,

@@ -25,10 +25,13 @@ import orjson
 
 from storage.private_files import open_private
 from streams.files.user_errors import UserError
+from streams.machine_load import IdleTime
 
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_AFTER_S = 4.0
 _RESTART_LIMIT = 20
+_LOOK_S = 1.0
+_FIRST = asyncio.FIRST_COMPLETED
 
 
 class ChildFailed(UserError):
@@ -102,13 +105,17 @@ class Children:
 
     async def wait_ready(self, child: Child, timeout_s: float) -> Mapping[str, object]:
         """The JSON line with which the part reports that it is ready. ChildFailed: it is not ready
-        in time.
+        in time. timeout_s: real seconds on an idle machine, see `IdleTime`.
         """
         assert self.failed is not None  # noqa: S101  open() made it
         waiter = asyncio.create_task(child.ready.wait())
         try:
             either: set[asyncio.Future[Any]] = {waiter, self.failed}
-            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            waited = IdleTime()
+            while (left_s := timeout_s - waited.passed_s()) > 0.0:
+                pause_s = min(_LOOK_S, left_s)
+                if (await asyncio.wait(either, timeout=pause_s, return_when=_FIRST))[0]:
+                    break
         finally:
             waiter.cancel()
         if child.ready.is_set():

@@ -26,6 +26,7 @@ from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.files.keyfiles import read_keys, run_key_file, write_key
 from streams.files.user_errors import UserError
 from streams.health.tokens import OPERATOR_TOKEN, read_token
+from streams.machine_load import IdleTime
 from streams.plain_text import several
 from streams.tools.up import process_list
 from streams.tools.up.child_processes import Child, ChildFailed, Children
@@ -238,8 +239,8 @@ class Session:
         """Wait until the first planned instances of every model with a minimum or a declared rate
         are ready or unavailable. Returns False if the run ends before.
 
-        The wait has a limit. At the limit the load starts, or ChildFailed names the models without
-        any ready instance.
+        The wait has a limit, which is longer on a loaded machine. At the limit the load starts,
+        or ChildFailed names the models without any ready instance.
         """
         cluster = self._wishes.config.cluster
         awaited = {
@@ -248,7 +249,7 @@ class Session:
             if s.mode is Mode.ACT and (s.min_instances or s.req_per_s > 0.0)
         }
         limit_s = _FIRST_FLEET_REAL_S + process_list.longest_start_s(cluster) / self._wishes.speed
-        give_up = time.monotonic() + limit_s
+        waited = IdleTime()
         settled_at = float("inf")
         while True:
             if self._interrupted.is_set() or time.monotonic() >= deadline:
@@ -268,7 +269,7 @@ class Session:
                     return True
             else:
                 settled_at = float("inf")
-            if now >= give_up:
+            if waited.passed_s() >= limit_s:
                 missing = ", ".join(sorted((awaited | unplanned) - progress.started - unmet.keys()))
                 if missing:
                     raise ChildFailed(f"no instance of {missing} was ready within {limit_s:.0f} s")

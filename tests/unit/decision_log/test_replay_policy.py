@@ -12,7 +12,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.simulation.what_if import RecordedTick, WhatIf, decide_again
 from streams.cli import replay_view
 from streams.cli.main import main
-from streams.decision_log.log_reader import segments
+from streams.decision_log.log_reader import read_spans, segments
 from streams.files.shoal_yaml import load_config
 from tests.unit.decide.decide_catalogue import Planner, pool
 from tests.unit.decide.decide_world import World, world
@@ -31,14 +31,14 @@ models:
 def recorded(folder: Path) -> list[RecordedTick]:
     return [
         RecordedTick(tick.now_ms, tick.cluster, tick.observation)
-        for segment in segments(folder)
-        for tick in segment.read()[1]
+        for span in read_spans(segments(folder), [])
+        for tick in span.ticks
     ]
 
 
 def again(w: World, folder: Path, declared: Cluster | None = None) -> WhatIf:
     planner = Planner(w.catalogue)
-    start, _ = segments(folder)[0].read()
+    start = next(read_spans(segments(folder), [])).start
     return decide_again(start.state, recorded(folder), declared, planner.answer)
 
 

@@ -240,6 +240,25 @@ def test_an_instance_that_stops_answering_is_killed_and_restarted() -> None:
     assert commands == (Kill("a"),)
 
 
+def test_time_without_a_processor_counts_against_no_deadline() -> None:
+    """On an overloaded machine an engine starts and answers late. A kill would add load."""
+    state = begin(wish())
+    for starved_ms in (0, 200_000, 400_000):
+        slow = ProcessObservation(alive=True, healthy=False, starved_ms=starved_ms)
+        now_ms = T0 + RULES.start_timeout_ms + max(0, starved_ms - 1)
+        state, commands = reconcile(state, {"a": slow}, now_ms, RULES)
+        assert commands == (() if starved_ms else (Kill("a"),))
+        state = begin(wish()) if not starved_ms else state
+    assert reconcile(state, {"a": slow}, now_ms + 1, RULES)[1] == (Kill("a"),)
+    state, now_ms = ready(wish()), T0 + 2000
+    for starved_ms in (0, 20_000, 40_000, 40_000):
+        deaf = ProcessObservation(alive=True, healthy=False, starved_ms=starved_ms)
+        state, commands = reconcile(state, {"a": deaf}, now_ms, RULES)
+        assert commands == ()
+        now_ms = T0 + 2000 + starved_ms + RULES.unhealthy_after_ms - 1
+    assert reconcile(state, {"a": deaf}, now_ms + 1, RULES)[1] == (Kill("a"),)
+
+
 def test_the_status_has_phase_load_and_endpoint_of_an_instance() -> None:
     """The endpoint is present only while a process listens."""
     busy = replace(BUSY, finished=40)

@@ -13,7 +13,7 @@ from unittest import mock
 
 from storage import durable_files, private_files
 
-STEPS = ("open", "write", "fsync", "replace", "ftruncate", "unlink", "close")
+STEPS = ("open", "write", "fsync", "replace", "ftruncate", "truncate", "unlink", "close")
 """The counted calls. `open` counts only if it may create a file."""
 
 
