@@ -44,8 +44,9 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "shoal doctor": ("streams/cli/finding.py",),
     "shoal replay": (
         "streams/cli/replay_view.py", "streams/decision_log/log_replay.py",
-        "autoscaler/simulation/what_if.py",
+        "autoscaler/simulation/what_if.py", "streams/decision_log/log_reader.py",
     ),
+    "shoal log verify": ("streams/decision_log/log_verify.py",),
     "shoal backtest": (
         "streams/tools/backtest/backtest_report.py", "autoscaler/simulation/policy_score.py",
     ),

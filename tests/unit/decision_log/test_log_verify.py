@@ -133,7 +133,7 @@ def test_a_removed_segment_is_named(log: Path) -> None:
 
 
 def test_a_wholly_rewritten_chain_is_detected_by_its_signatures(log: Path) -> None:
-    """Whoever writes all hashes again has no key for the heads."""
+    """An attacker can write all hashes again, and has no key for the heads."""
     parts = [
         line for path in paths(log) for part in members(path) for line in part.splitlines(True)
     ]
@@ -272,7 +272,7 @@ def test_the_command_says_intact_or_names_the_place(
 def test_an_unsigned_log_does_not_pass_with_a_key_at_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever changes a log could remove its signatures."""
+    """An attacker who changes a log could remove its signatures."""
     write(tmp_path, some_ticks()[:5])
     assert main(["log", "verify", str(tmp_path)]) == 0
     monkeypatch.setenv("SHOAL_CLUSTER_KEY", KEYS.cluster)
