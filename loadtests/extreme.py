@@ -135,7 +135,7 @@ def plain(pick: Pick, names: Names, topic: str) -> Any:
 
 
 def _telemetry(pick: Pick, names: Names) -> records.Telemetry:
-    counts = pick(((3,) * 8, (0,) * 8, MOST_PER_S, (10**6,) * 8))
+    counts = pick(((3,) * 8, (0,) * 8, MOST_PER_S[:8], (10**6,) * 8))
     return records.Telemetry(
         pick(names.models), pick(names.gateways), "boot", pick((1, 2, 3, 10**6, MAX_COUNT)),
         names.now_ms, 1000, 0, *counts, pick((0, 3, 10**6)), 1,
@@ -287,7 +287,7 @@ def unbelievable(names: Names) -> list[tuple[str, bytes | None, bytes]]:
     """
     now_ms, node, pool = names.now_ms, names.nodes[-1], names.pools[0]
     late = records.Telemetry(names.models[0], "extreme", "b", MAX_COUNT, MAX_MS, LONGEST_SPAN_MS,
-                             MAX_COUNT, *MOST_PER_S, MOST_IN_FLIGHT, MAX_COUNT)  # fmt: skip
+                             MAX_COUNT, *MOST_PER_S[:8], MOST_IN_FLIGHT, MAX_COUNT)  # fmt: skip
     stopped = records.ObservedInstance(
         "extreme", names.models[0], "aggregated", f"extreme:{'9' * 100}",
         records.InstanceState.STOPPED, (63,), "", MAX_MS, MAX_MS, MAX_COUNT, MAX_COUNT, MAX_COUNT,

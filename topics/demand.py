@@ -12,11 +12,14 @@ from topics import checks
 from topics.telemetry import COUNTS, MOST_IN_FLIGHT, MOST_PER_S
 from topics.telemetry_columns import parse_cells
 
+FIRST_COUNTS = 8
+"""Number of counts that every writer sends."""
+
 
 @dataclass(frozen=True, slots=True)
 class DemandSecond:
     """One second of demand, beginning at start_ms: counts of `telemetry.COUNTS`, and sketches of
-    `telemetry.SKETCHES` in their wire form."""
+    `telemetry.SKETCHES` in their wire form. Counts that an older writer does not send are 0."""
 
     start_ms: int
     counts: tuple[int, ...]
@@ -24,8 +27,10 @@ class DemandSecond:
 
     def __post_init__(self) -> None:
         checks.time_ms("start_ms", self.start_ms)
-        if len(self.counts) != len(COUNTS):
+        if not FIRST_COUNTS <= len(self.counts) <= len(COUNTS):
             raise checks.InvalidRecord("counts", len(self.counts), f"{len(COUNTS)} counts")
+        missing = len(COUNTS) - len(self.counts)
+        object.__setattr__(self, "counts", (*self.counts, *(0,) * missing))
         for name, count, most in zip(COUNTS, self.counts, MOST_PER_S, strict=True):
             checks.count(name, count, most)
         if parse_cells(self.cells) is None:

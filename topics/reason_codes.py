@@ -221,6 +221,7 @@ class ReasonCode(StrEnum):
         "one_after_another",
         "No instance of the model can serve one request at a time without pauses.",
     )
+    PREFIX_HITS = "prefix_hits", "Prefix caches hold a share of the prompt tokens."
     ROUGH_BOUND = "rough_bound", "The proven gap is a weak bound for this plan."
     TYPE_NOT_SERVED = "type_not_served", "No GPU serves a request type within the SLO."
     BUDGET_TOO_SMALL = "budget_too_small", "Budget and nodes allow no instance of the model."

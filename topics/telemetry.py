@@ -21,6 +21,8 @@ COUNTS = (
     "input_tokens_arrived",
     "input_tokens",
     "output_tokens",
+    "cache_queried_tokens",
+    "cache_hit_tokens",
 )
 SKETCHES = ("ttft_ms", "tpot_ms", "input_lengths", "output_lengths", "shapes", "classes")
 
@@ -54,7 +56,8 @@ class Telemetry:
     fault of the service, because the client left before a limit was missed or no instance serves
     such a request. in_flight: Requests in flight at the end of the span. input_tokens_arrived:
     Tokens of arrived requests. input_tokens, output_tokens: Tokens of requests that completed in
-    the span.
+    the span. cache_queried_tokens, cache_hit_tokens: Prompt tokens of completed requests whose
+    engine reports cached tokens, and the part of them that came from its prefix cache.
 
     ttft_ms, tpot_ms: Latency sketch of `topics.sketch` as {bucket: count}. input_lengths: Sketch of
     prompt tokens, counted on arrival. output_lengths: Sketch of answer tokens, counted on
@@ -96,6 +99,8 @@ class Telemetry:
     shapes: dict[int, int] = field(default_factory=dict)
     sent: dict[str, dict[str, int]] = field(default_factory=dict)
     classes: dict[int, int] = field(default_factory=dict)
+    cache_queried_tokens: int = 0
+    cache_hit_tokens: int = 0
 
     packed_fields: ClassVar[tuple[str, ...]] = SKETCHES
 

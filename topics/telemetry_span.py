@@ -31,6 +31,8 @@ class Span:
     shapes: dict[int, int] = field(default_factory=dict)
     sent_to: dict[str, dict[str, int]] = field(default_factory=dict)
     classes: dict[int, int] = field(default_factory=dict)
+    cache_queried_tokens: int = 0
+    cache_hit_tokens: int = 0
 
     def count_arrival(self, input_tokens: int, output_tokens: int) -> None:
         """Count an arriving request. output_tokens: expected number of output tokens."""
@@ -49,6 +51,12 @@ class Span:
     def count_class(self, number: int) -> None:
         """Count the score class `number` of an arriving request."""
         _count(self.classes, number)
+
+    def count_cached(self, input_tokens: int, cached_tokens: int) -> None:
+        """Count the prompt of an answered request, of which `cached_tokens` were in a prefix
+        cache."""
+        self.cache_queried_tokens += input_tokens
+        self.cache_hit_tokens += min(cached_tokens, input_tokens)
 
     def count_answer(
         self,
@@ -120,6 +128,8 @@ class Span:
             shapes=self.shapes,
             sent=self.sent_to,
             classes=self.classes,
+            cache_queried_tokens=self.cache_queried_tokens,
+            cache_hit_tokens=self.cache_hit_tokens,
         )
         self.reset()
         return record
@@ -129,6 +139,7 @@ class Span:
         self.arrivals = self.completions = self.failures = self.refused = self.attained = 0
         self.withdrawn = 0
         self.input_tokens_arrived = self.input_tokens = self.output_tokens = 0
+        self.cache_queried_tokens = self.cache_hit_tokens = 0
         self.ttft_ms, self.tpot_ms = {}, {}
         self.input_lengths, self.output_lengths = {}, {}
         self.shapes, self.sent_to, self.classes = {}, {}, {}

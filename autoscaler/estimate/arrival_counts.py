@@ -102,6 +102,12 @@ class ArrivalCounts:
         found: NDArray[np.int64] = (self.rows[end] - self.rows[start])[models]
         return found
 
+    def sums_at(self, models: ModelIndices, seconds: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Cumulative covered seconds and COUNTS of each of `models` at the begin of each of
+        `seconds`: (seconds, models, 1 + COUNTS)."""
+        found: NDArray[np.int64] = self.rows[self._rows_at(seconds)][:, models]
+        return found
+
     def recent_spans(
         self, models: ModelIndices, now_s: int, spans_s: Sequence[int]
     ) -> list[list[Count]]:

@@ -10,6 +10,7 @@ from autoscaler.estimate.arrival_counts import Blocks, Count
 from autoscaler.estimate.windows import (
     GatewayReport,
     NoData,
+    PrefixHits,
     TelemetryWindows,
     TokenSums,
     WindowLengths,
@@ -17,6 +18,9 @@ from autoscaler.estimate.windows import (
 )
 
 _NEVER = NoData(None)
+NO_HITS = PrefixHits()
+HITS_RECENT_S = 30
+"""Seconds in which a lower hit rate of prefix caches is noticed."""
 SHIFT_SPANS_S = (20, 40, 80)
 """Spans in seconds, shorter than the local window, that are searched for a length shift."""
 SILENT_MS = 10_000
@@ -33,7 +37,7 @@ class ModelDemand:
     long_lengths: request lengths of these windows. recent_tokens: token sums of the last
     SHIFT_SPANS_S seconds. gateways: reports from the long window, without gateways that signed off.
     blocks: counts of each whole 10 s block of the long window. kinds: requests of the local window
-    by kind, for models with several kinds.
+    by kind, for models with several kinds. prefix_hits: tokens from prefix caches.
     """
 
     recent: tuple[Count, ...] = ()
@@ -46,6 +50,7 @@ class ModelDemand:
     reported_ms: int | None = None
     kinds: Mapping[str, int] = field(default_factory=dict)
     recent_tokens: tuple[TokenSums, ...] = ()
+    prefix_hits: PrefixHits = NO_HITS
 
     @property
     def req_per_s(self) -> float:
@@ -96,6 +101,7 @@ def observe_demand(
         windows.all_tokens(
             models, now_ms, [span_s for span_s in SHIFT_SPANS_S if span_s < local_s]
         ),
+        windows.all_prefix_hits(models, now_ms, HITS_RECENT_S, local_s, long_s),
         strict=True,
     )
     return {
@@ -110,9 +116,10 @@ def observe_demand(
             reported_ms=seen_ms,
             kinds=windows.kinds(model, now_ms, local_s),
             recent_tokens=fresh,
+            prefix_hits=hits,
         )
         for (
             model, recent, (local, local_lengths), (long, long_lengths), gateways, blocks, seen_ms,
-            fresh,
+            fresh, hits,
         ) in seen
     }  # fmt: skip

@@ -32,6 +32,7 @@ from autoscaler.estimate.length_samples import (
 )
 from autoscaler.estimate.length_shift import MIN_REQUESTS, lengths_since_shift
 from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.prefix_hit import estimate_prefix_hit
 from autoscaler.estimate.windows import Stats
 
 STEP = 1.03
@@ -111,7 +112,8 @@ def estimate_lengths(
         output_thresholds,
         now_sides[1],
     )
-    moved = Lengths(inputs[0], outputs[0], inputs[1], outputs[1], prefix_hit=current.prefix_hit)
+    hit = estimate_prefix_hit(current.prefix_hit, demand)
+    moved = Lengths(inputs[0], outputs[0], inputs[1], outputs[1], prefix_hit=hit)
     return current if moved == current else moved
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True, slots=True)
 class NoData:
@@ -70,6 +73,41 @@ class TokenSums:
     input_tokens: int
     completions: int
     output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHits:
+    """Prompt tokens that engines looked up in their prefix caches, and the part that hit.
+
+    recent: of about the last half minute. local: of the local window. long: of the whole minutes of
+    the long window, which are `minutes`, with low_share, the share of hits that nine tenths of
+    these tokens reach by minute.
+    """
+
+    recent_queried: int = 0
+    recent_hit: int = 0
+    local_queried: int = 0
+    local_hit: int = 0
+    long_queried: int = 0
+    minutes: int = 0
+    low_share: float = 0.0
+
+
+_LOW = 0.1
+"""Share of the tokens whose minutes may have a lower share of hits than `PrefixHits.low_share`."""
+
+
+def low_share(minutes: NDArray[np.int64]) -> tuple[int, int, float]:
+    """Looked-up tokens, minutes with such tokens, and `PrefixHits.low_share`. minutes, (n, 2):
+    looked-up tokens and hits of each minute."""
+    used = minutes[minutes[:, 0] > 0]
+    if not len(used):
+        return 0, 0, 0.0
+    shares = used[:, 1] / used[:, 0]
+    order = np.argsort(shares)
+    upto = np.cumsum(used[order, 0])
+    at = int(np.searchsorted(upto, _LOW * upto[-1]))
+    return int(upto[-1]), len(used), float(shares[order[at]])
 
 
 @dataclass(slots=True)  # not frozen, for speed: one per gateway and model each tick

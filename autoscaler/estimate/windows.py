@@ -24,18 +24,21 @@ from autoscaler.estimate.span_to_seconds import split_into_seconds
 from autoscaler.estimate.window_stats import (
     GatewayReport,
     NoData,
+    PrefixHits,
     Stats,
     TokenSums,
     WindowLengths,
     WindowStats,
+    low_share,
 )
-from topics.telemetry import Telemetry
+from topics.telemetry import COUNTS, Telemetry
 from topics.telemetry_columns import SEQUENCE, TelemetryBatch, batch_of
 
 __all__ = [
     "MAX_AHEAD_S",
     "GatewayReport",
     "NoData",
+    "PrefixHits",
     "RecordCounters",
     "Stats",
     "TelemetryWindows",
@@ -47,6 +50,8 @@ __all__ = [
 MAX_AHEAD_S = 60
 """Seconds by which a span may end in the future; a clock that is further ahead is wrong."""
 _TOKEN_COLUMNS = [1, 6, 2, 8]  # columns of (covered seconds, COUNTS) that make up `TokenSums`
+_QUERIED, _HIT = (1 + COUNTS.index(name) for name in ("cache_queried_tokens", "cache_hit_tokens"))
+_MINUTE_S = 60
 _MAX_PENDING = 5000
 """Records that wait to be counted, which limits memory."""
 _SWEEP_S = 60
@@ -258,6 +263,26 @@ class TelemetryWindows:
         ]
         return [tuple(TokenSums(*one[at]) for one in found) for at in range(len(models))]
 
+    def all_prefix_hits(
+        self, models: Sequence[str], now_ms: int, recent_s: int, local_s: int, long_s: int
+    ) -> list[PrefixHits]:
+        """Prompt tokens of each of `models` that came from prefix caches, in three spans before
+        `now_ms`."""
+        self.advance(now_ms)
+        numbers, now_s = self._indices(models), now_ms // 1000
+        last_s = now_s // _MINUTE_S * _MINUTE_S
+        minutes = np.arange(last_s - min(long_s, self._horizon_s), last_s + 1, _MINUTE_S)
+        sums = self._totals.sums_at(numbers, minutes)[:, :, [_QUERIED, _HIT]]
+        spans = [
+            self._totals.counts_between(numbers, now_s - span_s, now_s)[:, [_QUERIED, _HIT]]
+            for span_s in (recent_s, local_s)
+        ]
+        each = np.diff(sums, axis=0)
+        return [
+            PrefixHits(recent[0], recent[1], local[0], local[1], *low_share(each[:, at]))
+            for at, (recent, local) in enumerate(zip(*(one.tolist() for one in spans), strict=True))
+        ]
+
     def all_recent(
         self, models: Sequence[str], now_ms: int, spans_s: Sequence[int]
     ) -> list[tuple[Count, ...]]:
@@ -334,7 +359,7 @@ def _stats(
     tpot_ms: float | None, median_tpot_ms: float | None,
 ) -> WindowStats:  # fmt: skip
     """Window statistics from `sums`: covered seconds, then COUNTS."""
-    covered_s, arrivals, completions, failures, refused, attained, inputs, _, outputs = sums
+    covered_s, arrivals, completions, failures, refused, attained, inputs, _, outputs = sums[:9]
     if not covered_s or last_ms is None:
         return NoData(last_ms)
     return Stats(
@@ -356,7 +381,7 @@ def _stats(
 
 def _lengths(seen: SketchSnapshot, model: int, sums: Sequence[int]) -> WindowLengths:
     """Request lengths of `model` in a window. sums: covered seconds, then COUNTS."""
-    _, arrivals, completions, _, _, _, inputs, _, outputs = sums
+    _, arrivals, completions, _, _, _, inputs, _, outputs = sums[:9]
     return WindowLengths(
         seen.sketch("input_lengths", model),
         seen.sketch("output_lengths", model),

@@ -152,6 +152,7 @@ PLAN_TEXTS: Mapping[Code, Sentence] = {
         "no instance can serve one request at a time without pauses within the SLO; the best"
         " sustains {0:.2g} req/s"
     ),
+    Code.PREFIX_HITS: "{0:.0%} of its prompt tokens count as held by prefix caches",
     Code.ROUGH_BOUND: (
         "survive one-node: with this many models and pools the bound leaves out most of its cost, "
         "so the true gap may be much smaller"

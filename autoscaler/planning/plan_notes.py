@@ -93,6 +93,14 @@ def slo_miss_notes(problem: PlanningProblem, plan: Plan) -> Iterator[Reason]:
         yield Reason(ReasonCode.OUTSIDE_SLO, model, quantities=times_ms)
 
 
+def prefix_hit_notes(problem: PlanningProblem) -> Iterator[Reason]:
+    """A note for each model whose capacity counts on hits of prefix caches."""
+    for model in problem.planned_models():
+        share = problem.demands[model].lengths.prefix_hit
+        if share:
+            yield Reason(ReasonCode.PREFIX_HITS, model, quantities=(share,))
+
+
 def rough_bound_notes(problem: PlanningProblem, plan: Plan, strict: bool) -> Iterator[Reason]:
     """A note that the gap of a plan is only rough, if survival rows were tightened. strict:
     `Formulation.survival_tightened`."""

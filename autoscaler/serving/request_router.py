@@ -19,6 +19,7 @@ from autoscaler.modes.components.component_paths import ComponentPath, Component
 from autoscaler.serving.adapter_affinity import AdapterAffinity
 from autoscaler.serving.ejections import Ejections
 from autoscaler.serving.instance_load import InstanceLoads
+from autoscaler.serving.prefix_index import PrefixIndex
 from autoscaler.serving.round_robin import Lane, Ring, group_lanes, without_slots
 from autoscaler.serving.routing_policies import (
     ANY,
@@ -67,6 +68,7 @@ class Router:
     _occupancy: InstanceLoads = field(default_factory=InstanceLoads)
     _paths: ComponentPaths = field(default_factory=ComponentPaths)
     _adapters: AdapterAffinity = field(default_factory=AdapterAffinity)
+    _prefixes: PrefixIndex = field(default_factory=PrefixIndex)
 
     def apply(self, routes: Routes) -> RouteUpdate:
         """Use `routes` from now on, unless they are older than the present routes, i.e. have a
@@ -90,6 +92,7 @@ class Router:
         live = self.endpoints()
         self._ejections.keep(live)
         self._adapters.keep(live, routes.adapters)
+        self._prefixes.keep(live)
         slots = {
             without_slots(end): end.slots
             for group in routes.groups
@@ -137,14 +140,24 @@ class Router:
             self._occupancy.add(endpoint)
             return Pick(lane.group, endpoint, False)
         if way is self._lanes:
+            home = self._prefix_home(allowed, out, want)
+            if home is not None:
+                lane, endpoint = home
+                self._next_lane(allowed, want, lane)
+                return self._send(lane, endpoint, False, want)
             lane = self._next_lane(allowed, want)
         else:
             serving = {lane.group for lane in way if lane.usable(gone)}
             group = self._ways.next_group(want.kind, serving, {lane.group for lane in allowed})
             lane = self._next_lane([lane for lane in allowed if lane.group == group], want)
         endpoint, prefill = self._choose(lane, gone, out, want)
+        return self._send(lane, endpoint, prefill, want)
+
+    def _send(self, lane: Lane, endpoint: Endpoint, prefill: bool, want: RequestTraits) -> Pick:
         if want.adapter and not prefill:
             self._adapters.note_served(want.adapter, endpoint)
+        if self.policy.inside is WithinCombo.PREFIX and want.blocks:
+            self._prefixes.note_sent(want.blocks, endpoint)
         self._occupancy.add(endpoint)
         return Pick(lane.group, endpoint, prefill)
 
@@ -216,6 +229,33 @@ class Router:
         best.current -= total
         return best
 
+    def _prefix_home(
+        self, lanes: list[Lane], out: frozenset[Endpoint], want: RequestTraits
+    ) -> tuple[Lane, Endpoint] | None:
+        """The instance for a prompt by its beginning, among the instances of all `lanes`; None for
+        another policy, or if a lane separates prefill from decode. Loads are compared in proportion
+        to the weights."""
+        if self.policy.inside is not WithinCombo.PREFIX or not want.blocks:
+            return None
+        if any(lane.decode is not None for lane in lanes):
+            return None
+        equal = self.policy.between is AcrossCombos.EQUAL or not any(one.weight for one in lanes)
+        places = {
+            end: (lane, 1.0 if equal else lane.weight / len(lane.first.endpoints))
+            for lane in lanes
+            for end in lane.first.endpoints
+            if end not in out and (equal or lane.weight > 0.0)
+        }
+        if not places:
+            return None
+        mean = sum(weight for _, weight in places.values()) / len(places)
+
+        def load(endpoint: Endpoint) -> float:
+            return self._occupancy.load(endpoint) * mean / places[endpoint][1]
+
+        found = self._prefixes.choose(want.blocks, [*places], load)
+        return places[found][0], found
+
     def _choose(
         self, lane: Lane, gone: frozenset[Endpoint], out: frozenset[Endpoint], want: RequestTraits
     ) -> tuple[Endpoint, bool]:
@@ -243,9 +283,10 @@ class Router:
         return self._next_instance(first, out, want), True
 
     def _next_instance(self, ring: Ring, out: frozenset[Endpoint], want: RequestTraits) -> Endpoint:
-        if self.policy.inside is WithinCombo.PREFIX:
-            found = ring.by_prefix(want.prefix, out, self._occupancy.load)
-        elif self._occupancy.all_reported(ring.endpoints):
+        if self.policy.inside is WithinCombo.PREFIX and want.blocks:
+            usable = [end for end in ring.endpoints if end not in out]
+            return self._prefixes.choose(want.blocks, usable, self._occupancy.load)
+        if self._occupancy.all_reported(ring.endpoints):
             found = ring.least_loaded(out, self._occupancy.load)
         else:
             found = ring.next(out)

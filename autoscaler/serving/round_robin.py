@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from topics.records import Endpoint, RouteGroup
-
-_MOST_ABOVE = 1.25  # prefix routing uses an instance up to this multiple of the mean load
 
 
 def without_slots(endpoint: Endpoint) -> Endpoint:
@@ -51,24 +48,6 @@ class Ring:
             return None
         self.at = (best + 1) % count
         return self.endpoints[best]
-
-    def by_prefix(
-        self, prefix: int, out: Iterable[Endpoint], load: Callable[[Endpoint], float]
-    ) -> Endpoint | None:
-        """The instance that caches `prefix`, among the instances that are not loaded far above the
-        mean.
-
-        It uses rendezvous hashing, so that few prefixes change their instance when instances come
-        and go.
-        """
-        usable = [endpoint for endpoint in self.endpoints if endpoint not in out]
-        if not usable:
-            return None
-        most = 1.0 + _MOST_ABOVE * sum(map(load, usable)) / len(usable)
-        return max(
-            (endpoint for endpoint in usable if load(endpoint) <= most),
-            key=lambda endpoint: blake2b(f"{prefix}/{endpoint.instance}".encode()).digest(),
-        )
 
     def any_outside(self, out: Collection[Endpoint]) -> bool:
         """Whether an endpoint is outside `out`. Runs for every request and lane."""

@@ -3,6 +3,7 @@ use."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -28,8 +29,9 @@ class WithinCombo(StrEnum):
     instance decodes. While one phase is busy, an idle instance of the other phase takes the whole
     request. If the routes give slots, a decode instance is busy when it holds as many requests as
     it can decode within the SLO. ROUND_ROBIN: prefill and decode are always separate, and instances
-    take turns. PREFIX: like OPPORTUNISTIC, but prompts with the same beginning go to the same
-    instance, which has them in its prefix cache, unless its load is far above the mean.
+    take turns. PREFIX: like OPPORTUNISTIC, but a prompt goes to the instance that has the longest
+    beginning of it in its prefix cache, unless the load outweighs that (`prefix_index`). It counts
+    for all combos of whole instances together.
     """
 
     OPPORTUNISTIC = "opportunistic"
@@ -49,14 +51,14 @@ class RequestTraits(NamedTuple):
     """The traits of a request that routing uses.
 
     tokens: estimated sum of prompt and answer. single: whether the request has one prompt and one
-    answer; other requests cannot be handed over and stay on one instance. prefix: a number shared
-    by prompts with the same beginning. kind: the request's class in the routes, "" = none. adapter:
-    the LoRA adapter that the request names, "" = none.
+    answer; other requests cannot be handed over and stay on one instance. blocks: chained hashes of
+    the prompt's blocks, for PREFIX; equal beginnings have equal hashes. kind: the request's class
+    in the routes, "" = none. adapter: the LoRA adapter that the request names, "" = none.
     """
 
     tokens: int = 1
     single: bool = True
-    prefix: int = 0
+    blocks: Sequence[int] = ()
     kind: str = ""
     adapter: str = ""
 

@@ -31,6 +31,8 @@ class GatewayMeter(Span):
         elif call.ending is not Ending.SERVED or call.first_ms is None or call.end_ms is None:
             self.failures += 1
         else:
+            if call.blocks:
+                self.count_cached(call.input_tokens, call.cached_tokens)
             self.count_answer(
                 call.first_ms - call.arrival_ms,
                 call.end_ms - call.arrival_ms,

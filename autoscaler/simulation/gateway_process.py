@@ -298,7 +298,8 @@ class SimGateway:
 
 
 def _request_traits(call: Call) -> RequestTraits:
-    return RequestTraits(call.input_tokens + call.output_tokens, kind=call.kind)
+    tokens = call.input_tokens + call.output_tokens
+    return RequestTraits(tokens, blocks=call.blocks, kind=call.kind)
 
 
 def _engine_request_id(call: Call) -> int:

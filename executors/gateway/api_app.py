@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import orjson
 
+from autoscaler.serving.routing_policies import WithinCombo
 from executors.gateway.allowed_fields import BadRequest
 from executors.gateway.api_keys import AccessControl, AccessDenied
 from executors.gateway.api_paths import API_PATHS
@@ -26,6 +27,7 @@ from executors.gateway.model_meter import Ending, ModelMeter, Outcome
 from executors.gateway.model_selection import ModelSelector
 from executors.gateway.openai_format import ApiCall, error_body
 from executors.gateway.pending_routes import PendingArrival, count_once, pending_arrival
+from executors.gateway.prefix_blocks import prefix_blocks
 from executors.gateway.proxy import Proxy
 from executors.gateway.request_headers import bearer_of, is_local
 from executors.gateway.request_spans import RequestSpans
@@ -283,8 +285,10 @@ class ApiApp:
             selection[0].count_class(selection[1])
         kind = router.kind_of(*lengths, media)
         span, trace = self._request_spans.open(exchange, arrived_ns)
+        by_prefix = router.policy.inside is WithinCombo.PREFIX
+        blocks = prefix_blocks(call) if by_prefix else ()
         request = InflightRequest(
-            call, exchange, arrived_ns, name, spent_ns, trace, lengths[1], kind
+            call, exchange, arrived_ns, name, spent_ns, trace, lengths[1], kind, blocks
         )
         request.on_sent = meter.count_sent
         outcome = Outcome(Ending.FAILED)

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from executors.gateway.openai_format import DONE, usage_of
+from executors.gateway.openai_format import DONE, Usage, usage_of
 
 _EVENT_END = b"\n\n"
 _MAX_EVENT_BYTES = 1 << 20
@@ -25,8 +25,8 @@ class EventStream:
     """Turns blocks of bytes into whole events.
 
     events: number of data events so far, without [DONE] and usage chunks; an event may hold several
-    tokens, so token counts come from `usage`. usage: (prompt, completion) tokens once an event
-    states them. done: whether [DONE] has arrived. failed: whether an error or an abort has arrived.
+    tokens, so token counts come from `usage`. usage: the tokens once an event states
+    them. done: whether [DONE] has arrived. failed: whether an error or an abort has arrived.
     error: the last error object.
     """
 
@@ -36,7 +36,7 @@ class EventStream:
         self._partial = b""
         self._strip_usage = strip_usage
         self.events = 0
-        self.usage: tuple[int, int] | None = None
+        self.usage: Usage | None = None
         self.done = False
         self.failed = False
         self.error: Any = None

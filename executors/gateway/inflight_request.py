@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from autoscaler.serving.routing_policies import RequestTraits
@@ -66,6 +66,7 @@ class InflightRequest:
         headers: bytes = b"",
         output_tokens: float = 0.0,
         kind: str = "",
+        blocks: Sequence[int] = (),
     ) -> None:
         self.call = call
         self.client = client
@@ -77,9 +78,7 @@ class InflightRequest:
         self.response_started = False
         self.tried_endpoints: frozenset[Endpoint] = frozenset()
         tokens = call.prompt_tokens_estimate + int(output_tokens)
-        self.traits = RequestTraits(
-            tokens, call.is_single_sequence, call.prefix_hash, kind, call.adapter
-        )
+        self.traits = RequestTraits(tokens, call.is_single_sequence, blocks, kind, call.adapter)
         self.sent_to = ""
         self.on_sent: Callable[[str, str], None] | None = None
         self.faulty_endpoints: tuple[Endpoint, ...] = ()

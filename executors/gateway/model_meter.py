@@ -26,6 +26,7 @@ class Ending(StrEnum):
 class Outcome:
     """The end of one request. Durations are domain ms since the request's arrival at the gateway.
     first_ms: time of the first token, None if the client did not stream. last_ms: time of the end.
+    cached_tokens: input tokens that came from a prefix cache.
     """
 
     ending: Ending
@@ -33,16 +34,21 @@ class Outcome:
     first_ms: float | None = None
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(slots=True)
 class ModelMeter(Span):
     """Counts of one model. tokens_per_estimate: ratio of the engines' count of prompt tokens to the
-    gateway's estimate. expected_output_tokens: running mean over `completed_answers`."""
+    gateway's estimate. expected_output_tokens: running mean over `completed_answers`.
+    reports_cached: whether an engine has reported cached tokens. vLLM leaves a count of 0 out, so
+    answers before the first report do not show whether nothing was cached or nothing is reported.
+    """
 
     tokens_per_estimate: float = 1.0
     expected_output_tokens: float = _INITIAL_OUTPUT_TOKENS
     completed_answers: int = 0
+    reports_cached: bool = False
 
     def record_arrival(self, tokens_guess: int, output_most: int = 0) -> tuple[float, float]:
         """Count an arrival; return the request's (input tokens, expected output tokens).
@@ -71,6 +77,9 @@ class ModelMeter(Span):
             self.failures += 1
             return
         self.completed_answers += 1
+        self.reports_cached |= outcome.cached_tokens > 0
+        if self.reports_cached:
+            self.count_cached(outcome.input_tokens, outcome.cached_tokens)
         weight = max(_LEARNING_RATE, 1.0 / self.completed_answers)
         self.expected_output_tokens += weight * (
             outcome.output_tokens - self.expected_output_tokens

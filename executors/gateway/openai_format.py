@@ -7,10 +7,9 @@ Gateway and engine therefore cannot read a body differently.
 from __future__ import annotations
 
 import gc
-import zlib
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -37,7 +36,6 @@ MAX_STRINGS = 150_000
 _SMALL_BYTES = 64 * 1024
 _MEDIUM_BYTES = 512 * 1024
 _EASY_MARKS = 10_000
-_PREFIX_CHARS = 512
 _PROMPT_END_CHARS, _PROMPT_END_PARTS = 16_000, 100
 # Fields that differ between the two requests of a prefill-decode hand-over; all others are equal.
 _VARYING_FIELDS = ("stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens")
@@ -53,7 +51,7 @@ class ApiCall:
     be handed over between instances, because `kv_transfer_params` describes the KV of one prompt.
     usage_requested: whether the client requested a usage chunk. prompt_tokens_estimate: estimate
     from the text, without a tokenizer. max_output_tokens: 0 if the request sets no limit.
-    prefix_hash: equal for prompts with equal beginnings. media: see `gateway.media_content`.
+    media: see `gateway.media_content`.
     prompt_end: the end of the prompt's text, only for names that stand for several models. adapter:
     the LoRA adapter of `model` that the client asks for, "" = none.
     """
@@ -67,7 +65,6 @@ class ApiCall:
     usage_requested: bool
     prompt_tokens_estimate: int
     max_output_tokens: int = 0
-    prefix_hash: int = 0
     media: tuple[str, ...] = ()
     prompt_end: str = ""
     adapter: str = ""
@@ -121,7 +118,6 @@ def parse_call(
         usage_requested,
         _pair_tokens(asked.sides(body)) if asked.sides else _estimate_tokens(prompt),
         min(output_tokens, 1_000_000),
-        zlib.crc32(repr(_prompt_start(prompt)).encode()),
         media_of(body),
         _prompt_end(prompt) if model in scored else "",
     )
@@ -215,28 +211,46 @@ def kv_transfer_params_of(raw: bytes) -> dict[str, Any] | None:
     return params if isinstance(params, dict) else None
 
 
-def usage_of(raw: bytes) -> tuple[int, int] | None:
-    """(prompt tokens, completion tokens) of a response or an event; None without valid usage."""
+class Usage(NamedTuple):
+    """Tokens of one answer. cached_tokens: the part of the prompt that came from a prefix cache, 0
+    if the engine states none."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+def usage_of(raw: bytes) -> Usage | None:
+    """The usage of a response or an event; None without valid usage."""
     try:
         return token_counts(orjson.loads(raw)["usage"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return None
 
 
-def token_counts(usage: object) -> tuple[int, int] | None:
-    """(prompt tokens, completion tokens) in a usage object; None if it has none."""
+def token_counts(usage: object) -> Usage | None:
+    """The tokens in a usage object; None if it has none."""
     if not isinstance(usage, dict):
         return None
     if "prompt_tokens" in usage:
         counts = (usage["prompt_tokens"], usage.get("completion_tokens", 0))
         parts: tuple[object, ...] = ()
+        cached = _detail(usage, "prompt_tokens_details")
     else:
         counts = (usage.get("input_tokens"), usage.get("output_tokens", 0))
         # In the Messages API, cached tokens are not part of the input tokens.
         parts = tuple(usage.get(name) or 0 for name in _CACHED)
+        cached = _detail(usage, "input_tokens_details") or parts[1]
     if not all(type(count) is int and 0 <= count <= 10**9 for count in (*counts, *parts)):
         return None
-    return counts[0] + sum(parts), counts[1]  # type: ignore[arg-type]
+    prompt: int = counts[0] + sum(parts)  # type: ignore[arg-type]
+    valid = type(cached) is int and 0 <= cached <= prompt
+    return Usage(prompt, counts[1], cached if valid else 0)  # type: ignore[arg-type]
+
+
+def _detail(usage: dict[str, Any], name: str) -> object:
+    details = usage.get(name)
+    return details.get("cached_tokens") if isinstance(details, dict) else 0
 
 
 _CACHED = ("cache_creation_input_tokens", "cache_read_input_tokens")
@@ -313,14 +327,3 @@ def _text_parts(prompt: object) -> Iterator[str]:
             yield from _text_parts(item)
     elif isinstance(prompt, dict):
         yield from _text_parts(_content_of(prompt))
-
-
-def _prompt_start(prompt: object) -> object:
-    """The first characters or tokens of a prompt."""
-    if isinstance(prompt, list):
-        if prompt and isinstance(prompt[0], int):
-            return tuple(prompt[:64])
-        return _prompt_start(prompt[0]) if prompt else ""
-    if isinstance(prompt, dict):
-        return _prompt_start(_content_of(prompt))
-    return prompt[:_PREFIX_CHARS] if isinstance(prompt, str) else ""

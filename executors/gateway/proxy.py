@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from autoscaler.modes.components.component_paths import ComponentPath
@@ -40,6 +41,7 @@ from executors.gateway.model_meter import Ending, Outcome
 from executors.gateway.named_event_stream import is_aborted_answer
 from executors.gateway.openai_format import (
     ApiCall,
+    Usage,
     engine_body,
     error_body,
     error_events,
@@ -173,7 +175,10 @@ class Proxy:
         if decode_slot is None:
             raise EngineFault(f"{pick.group} has no decode instance any more")
         try:
-            return await self._decode(request, decode_slot.pick.endpoint, pick.endpoint, params)
+            outcome = await self._decode(request, decode_slot.pick.endpoint, pick.endpoint, params)
+            # A decode instance also counts the KV that was handed over as cached.
+            usage = usage_of(raw) or Usage(0, 0)
+            return replace(outcome, cached_tokens=usage.cached_tokens)
         finally:
             decode_slot.release()
 
@@ -253,9 +258,9 @@ class Proxy:
         self._add_instance_headers(request, endpoint)
         request.start_response()
         request.client.answer(200, raw)
-        prompt, completion = usage_of(raw) or (0, 0)
+        usage = usage_of(raw) or Usage(0, 0)
         last_ms = self._clock.elapsed_ms(request.arrived_ns, ended_ns)
-        return Outcome(Ending.COMPLETED, last_ms, None, prompt, completion)
+        return Outcome(Ending.COMPLETED, last_ms, None, *usage)
 
     async def _fetch(self, request: InflightRequest, endpoint: Endpoint, body: Blocks) -> bytes:
         """Get the whole response body of `endpoint`."""
@@ -294,13 +299,12 @@ class Proxy:
         if events.failed:
             self._metrics.broken_streams.labels(request.call.model).inc()
             return Outcome(Ending.FAILED)
-        prompt, completion = events.usage or (0, events.events)
+        usage = events.usage or Usage(0, events.events)
         return Outcome(
             Ending.COMPLETED,
             self._clock.elapsed_ms(request.arrived_ns, passing.last_ns),
             self._clock.elapsed_ms(request.arrived_ns, passing.first_ns),
-            prompt,
-            completion,
+            *usage,
         )
 
     @asynccontextmanager

@@ -25,6 +25,7 @@ MERGED = "window-workers"
 _SHARE = 64
 _SERVED = (1, *[0] * (len(COUNTS) - 1))
 _IDLE = (0,) * len(COUNTS)
+_NO_STATE = (0,) * (len(COLUMNS) - len(COUNTS) - 2)
 
 _Said = tuple[SourceName, tuple[int, ...], bytes, SentByKind, int]
 """Names, numbers, cells and kinds of a record as in `TelemetryBatch`, and the end of its span in ms
@@ -85,7 +86,12 @@ def _merged(record: Demand, second: DemandSecond) -> _Said:
     turns, turn = divmod(max(0, record.appended_s - second.start_ms // 1000 + 1), _SHARE)
     return (
         (record.model, f"{MERGED}-{record.partition}", f"merged-{turns}"),
-        (*second.counts, record.appended_s * _SHARE + turn, 1000, *[0] * (len(COLUMNS) - 10)),
+        (
+            *second.counts,
+            record.appended_s * _SHARE + turn,
+            1000,
+            *[0] * (len(COLUMNS) - len(COUNTS) - 2),
+        ),
         parse_cells(second.cells) or b"",
         tuple(sorted(record.kinds.items())) if second is record.seconds[-1] else (),
         second.start_ms + 1000,

@@ -32,6 +32,7 @@ from autoscaler.planning.model_constraints import ColumnKind, missing_req_per_s
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.plan_notes import (
     impossible_constraints,
+    prefix_hit_notes,
     rough_bound_notes,
     slo_miss_notes,
     unservable_models,
@@ -264,7 +265,13 @@ def _to_plan(
     return replace(
         made,
         binding=binding_reasons(problem, made),
-        notes=(*made.notes, *slo_miss_notes(problem, made), *no_useful_instance(problem), *rough),
+        notes=(
+            *made.notes,
+            *slo_miss_notes(problem, made),
+            *no_useful_instance(problem),
+            *prefix_hit_notes(problem),
+            *rough,
+        ),
     )
 
 

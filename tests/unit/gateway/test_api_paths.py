@@ -152,10 +152,16 @@ def test_schemas_of_every_api_are_limited() -> None:
 
 def test_usage_of_each_api() -> None:
     """Cached tokens of the Messages API are part of the prompt."""
-    assert usage_of(b'{"usage": {"prompt_tokens": 3, "total_tokens": 3}}') == (3, 0)
-    assert usage_of(b'{"usage": {"input_tokens": 3, "output_tokens": 2}}') == (3, 2)
+    assert usage_of(b'{"usage": {"prompt_tokens": 3, "total_tokens": 3}}') == (3, 0, 0)
+    assert usage_of(b'{"usage": {"input_tokens": 3, "output_tokens": 2}}') == (3, 2, 0)
     cached = b'{"usage": {"input_tokens": 3, "output_tokens": 2, "cache_read_input_tokens": 40}}'
-    assert usage_of(cached) == (43, 2)
+    assert usage_of(cached) == (43, 2, 40)
+    details = b'{"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": %s}}}'
+    assert usage_of(details % b"8") == (9, 0, 8)
+    for broken in (b"10", b"-1", b"true", b'"8"', b"null"):
+        assert usage_of(details % broken) == (9, 0, 0)
+    response = b'{"usage": {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}}}'
+    assert usage_of(response) == (9, 0, 4)
     assert usage_of(b'{"usage": {"input_tokens": -3}}') is None
     assert usage_of(b'{"usage": []}') is None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from executors.gateway.model_meter import Ending, ModelMeter, Outcome
@@ -126,3 +128,15 @@ def test_destinations_by_kind_are_reported_once() -> None:
     meter.count_sent("long", "")  # without a destination
     assert report(meter).sent == {"long": {"g1": 2}}
     assert report(meter).sent == {}
+
+
+def test_cached_tokens_count_once_an_engine_reports_them() -> None:
+    """vLLM leaves out a count of 0, so its answers alone do not show whether it reports."""
+    meter = ModelMeter()
+    for cached in (0, 6, 0):
+        meter.record_arrival(7)
+        meter.record_end(replace(served(50.0, 60.0), cached_tokens=cached), 7, 100.0, 10.0)
+    first = report(meter)
+    assert (first.cache_queried_tokens, first.cache_hit_tokens) == (14, 6)
+    second = report(meter)
+    assert (second.cache_queried_tokens, second.cache_hit_tokens) == (0, 0)

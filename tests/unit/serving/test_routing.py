@@ -157,27 +157,63 @@ def test_equal_shares_ignore_weights() -> None:
     assert [pick.endpoint for _ in range(4) if (pick := here.pick())] == [A, B, A, B]
 
 
-def test_prompts_with_a_common_prefix_go_to_one_instance_until_it_is_loaded() -> None:
+def by_prefix(*groups: RouteGroup) -> Router:
     here = Router("chat", policy=RoutingPolicy(inside=WithinCombo.PREFIX))
-    here.apply(routes(RouteGroup("g", 1.0, (A, B, C))))
-    first = here.pick(want=RequestTraits(prefix=7))
-    assert first is not None
-    here.release(first.endpoint)
-    for _ in range(5):
-        again = here.pick(want=RequestTraits(prefix=7))
-        assert again == first
-        here.release(first.endpoint)
-    fresh = Router("chat", policy=RoutingPolicy(inside=WithinCombo.PREFIX))
-    fresh.apply(routes(RouteGroup("g", 1.0, (A, B, C))))
-    many = [pick.endpoint for _ in range(12) if (pick := fresh.pick(want=RequestTraits(prefix=7)))]
-    assert len(set(many)) > 1
-    homes = set()
-    for prefix in range(40):
-        picked = here.pick(want=RequestTraits(prefix=prefix))
-        assert picked is not None
-        here.release(picked.endpoint)
-        homes.add(picked.endpoint)
-    assert homes == {A, B, C}
+    here.apply(routes(*groups))
+    return here
+
+
+def sent(here: Router, *blocks: int, ends: bool = True) -> Endpoint:
+    pick = here.pick(want=RequestTraits(blocks=blocks))
+    assert pick is not None
+    if ends:
+        here.release(pick.endpoint)
+    return pick.endpoint
+
+
+def test_a_prompt_goes_to_the_instance_with_its_longest_beginning() -> None:
+    """Also if each instance is a combo of its own."""
+    for groups in (
+        (RouteGroup("g", 1.0, (A, B, C)),),
+        tuple(RouteGroup(end.instance, 1.0, (end,)) for end in (A, B, C)),
+    ):
+        here = by_prefix(*groups)
+        # Conversations with one system prompt, block 0, spread; their turns stay together.
+        homes = {chat: sent(here, 0, chat, chat + 1) for chat in range(100, 1300, 10)}
+        assert set(homes.values()) == {A, B, C}
+        assert all(sent(here, 0, chat, chat + 1, chat + 2) == homes[chat] for chat in homes)
+
+
+def test_gateways_without_common_knowledge_choose_the_same_home() -> None:
+    one, other = (by_prefix(RouteGroup("g", 1.0, (A, B, C))) for _ in range(2))
+    for here in (one, other):  # all instances have the system prompt
+        for chat in range(100, 160, 10):
+            sent(here, 0, chat)
+    assert all(
+        sent(one, 0, chat, chat + 1) == sent(other, 0, chat, chat + 1, chat + 2)
+        for chat in range(1000, 1500, 10)
+    )
+
+
+def test_a_hot_prefix_is_not_sent_to_an_instance_far_above_the_mean_load() -> None:
+    here = by_prefix(RouteGroup("g", 1.0, (A, B, C)))
+    home = sent(here, 1, 2, 3)
+    loads = [sent(here, 1, 2, 3, ends=False) for _ in range(30)]
+    counts = sorted(loads.count(end) for end in (A, B, C))
+    assert loads[0] == home
+    assert counts[0] >= 1
+    assert counts[-1] <= 1 + 1.25 * 10 + 1
+
+
+def test_prompts_without_blocks_and_lost_instances_need_no_index() -> None:
+    here = by_prefix(RouteGroup("g", 1.0, (A, B)))
+    home = sent(here, 1, 2, 3)
+    assert {sent(here) for _ in range(4)} == {A, B}
+    other = A if home == B else B
+    here.apply(replace(routes(RouteGroup("g", 1.0, (other,))), generation=99))
+    assert sent(here, 1, 2, 3) == other
+    here.eject(other, 0)
+    assert here.pick(want=RequestTraits(blocks=(1, 2, 3))) is None
 
 
 def test_an_idle_instance_serves_a_request_if_the_other_phase_is_busy() -> None:

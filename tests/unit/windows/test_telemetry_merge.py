@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,8 +16,9 @@ from streams.controller.demand_sources import gateways_sink, merged_sink
 from streams.ports.demand_topic import DemandTopic
 from streams.ports.telemetry_wire import read_reported
 from streams.windows.telemetry_merge import merged as merge
-from topics.checks import MAX_COUNT
+from topics.checks import MAX_COUNT, InvalidRecord
 from topics.codec import decode, encode
+from topics.demand import DemandSecond
 from topics.telemetry import MOST_PER_S, Telemetry
 from topics.time_base import TimeBase
 
@@ -86,8 +88,9 @@ def test_a_gateway_with_too_high_counts_does_not_affect_others() -> None:
     and can be decoded. The other model is not affected.
     """
     most = Telemetry(
-        "long", "g", "b", 1, T0_MS, 1000, 0, *MOST_PER_S, 0, 0,
+        "long", "g", "b", 1, T0_MS, 1000, 0, *MOST_PER_S[:8], 0, 0,
         sent={"text": {"own/a": MAX_COUNT}},
+        cache_queried_tokens=MOST_PER_S[8], cache_hit_tokens=MOST_PER_S[9],
     )  # fmt: skip
     batch = [encode(replace(most, sequence=k)) for k in range(2)] + [wire(0, 1, 0, 7)]
     records, _ = read_reported(batch)
@@ -109,3 +112,11 @@ def test_a_sign_off_holds_against_a_later_dated_record_of_its_boot() -> None:
         (found,) = merge(3, 0, read_reported([*map(encode, said)])[0], np.full(len(said), T0_MS))
         (word,) = found.gateways
         assert (word.boot, word.leaving) == (said[-1].boot, left)
+
+
+def test_a_second_of_an_older_worker_has_no_cached_tokens() -> None:
+    assert DemandSecond(T0_MS, (7, 6, 0, 0, 6, 700, 600, 60), "").counts == (
+        7, 6, 0, 0, 6, 700, 600, 60, 0, 0,
+    )  # fmt: skip
+    with pytest.raises(InvalidRecord, match="counts"):
+        DemandSecond(T0_MS, (7,) * 7, "")

@@ -1,0 +1,66 @@
+"""The share of prefix hits to plan with: it rises slowly and falls at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.domain.workload import Lengths
+from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.prefix_hit import estimate_prefix_hit
+from autoscaler.estimate.request_lengths import estimate_lengths
+from autoscaler.estimate.window_stats import PrefixHits, WindowLengths, low_share
+
+STEADY = PrefixHits(
+    recent_queried=100_000, recent_hit=62_000,
+    local_queried=1_000_000, local_hit=620_000,
+    long_queried=6_000_000, minutes=30, low_share=0.57,
+)  # fmt: skip
+
+
+def demand(hits: PrefixHits, mean_tokens: float = 1000.0) -> ModelDemand:
+    return ModelDemand(prefix_hits=hits, local_lengths=WindowLengths(mean_input_tokens=mean_tokens))
+
+
+def test_a_measured_share_replaces_the_declared_one() -> None:
+    assert estimate_prefix_hit(0.0, demand(STEADY)) == pytest.approx(0.55)
+    assert estimate_prefix_hit(0.7, demand(replace(STEADY, recent_hit=70_000))) == 0.55
+    # Without a report of cached tokens, the declared share stays.
+    assert estimate_prefix_hit(0.7, demand(PrefixHits())) == 0.7
+
+
+def test_the_share_is_a_part_of_the_planned_lengths() -> None:
+    lengths = Lengths(1000.0, 100.0)
+    assert estimate_lengths(lengths, lengths, demand(STEADY)) == replace(lengths, prefix_hit=0.55)
+
+
+def test_a_share_rises_only_after_minutes_and_not_above_the_local_window() -> None:
+    early = replace(STEADY, minutes=3)
+    assert estimate_prefix_hit(0.0, demand(early)) == 0.0
+    assert estimate_prefix_hit(0.8, demand(replace(early, recent_hit=90_000))) == pytest.approx(0.6)
+    assert estimate_prefix_hit(0.0, demand(replace(STEADY, local_hit=310_000))) == pytest.approx(
+        0.3
+    )
+
+
+def test_hits_that_vanish_count_within_the_last_half_minute() -> None:
+    gone = replace(STEADY, recent_hit=0)
+    assert estimate_prefix_hit(0.55, demand(gone)) == 0.0
+    # Four requests without hits may be chance; so may a small difference.
+    assert estimate_prefix_hit(0.55, demand(replace(gone, recent_queried=4000))) == 0.55
+    assert estimate_prefix_hit(0.55, demand(replace(STEADY, recent_hit=48_000))) == 0.55
+
+
+def test_the_share_keeps_its_step_under_noise() -> None:
+    shares = 0.55
+    for low in (0.57, 0.56, 0.58, 0.551, 0.599):
+        shares = estimate_prefix_hit(shares, demand(replace(STEADY, low_share=low)))
+        assert shares == pytest.approx(0.55)
+
+
+def test_the_low_share_is_weighted_by_tokens() -> None:
+    minutes = np.array([[900, 540], [50, 0], [0, 0], [50, 50]])
+    assert low_share(minutes) == (1000, 3, 0.6)
+    assert low_share(np.array([[900, 540], [150, 0]])) == (1050, 2, 0.0)
