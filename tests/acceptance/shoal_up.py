@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.hang_limit import HANG_S
+
 ENGINE = "executors.engines.simulated"
 MARK = "SHOAL_ACCEPTANCE_MARK"
 ONE_MODEL = """mode: act
@@ -97,29 +99,27 @@ class Run:
         found: dict[str, Any] = json.loads(self.summary_path.read_bytes())
         return found
 
-    def line(self, pattern: str, wait_s: float, after: int = 0) -> re.Match[str]:
-        """The first printed line at or after index `after` that matches. The test fails after
-        `wait_s`.
-        """
+    def line(self, pattern: str, after: int = 0) -> re.Match[str]:
+        """The first printed line at or after index `after` that matches."""
 
         def matching_line() -> re.Match[str] | None:
             matches = (re.search(pattern, line) for line in self.lines[after:])
             return next(filter(None, matches), None)
 
-        return self.until(matching_line, wait_s, f"a line like {pattern!r}")
+        return self.until(matching_line, f"a line like {pattern!r}")
 
-    def until(self, happened: Callable[[], Any], wait_s: float, what: str) -> Any:
-        """The result of `happened` once it is true. The test fails after `wait_s`."""
-        give_up = time.monotonic() + wait_s
+    def until(self, happened: Callable[[], Any], what: str) -> Any:
+        """The result of `happened` once it is true."""
+        give_up = time.monotonic() + HANG_S
         while not (value := happened()):
             said = "\n".join(self.lines[-25:])
-            assert time.monotonic() < give_up, f"no {what} in {wait_s} s:\n{said}\n{self.errors}"
+            assert time.monotonic() < give_up, f"no {what} in {HANG_S} s:\n{said}\n{self.errors}"
             time.sleep(POLL_S)
         return value
 
-    def url(self, wait_s: float = 60.0) -> str:
+    def url(self) -> str:
         """The address of the gateway, once every model is served."""
-        found: str = self.line(r"API (http://[0-9.:]+)/v1", wait_s)[1]
+        found: str = self.line(r"API (http://[0-9.:]+)/v1")[1]
         return found
 
     def processes(self, module: str = "") -> list[Proc]:
@@ -137,13 +137,13 @@ class Run:
         engines = self.processes(ENGINE)
         return engines if len(engines) == 2 and min(map(served_by, engines)) >= 5 else []
 
-    def end(self, wait_s: float) -> int:
-        """The exit code of the run, which must end by itself within `wait_s`."""
+    def end(self) -> int:
+        """The exit code of the run, which must end by itself."""
         try:
-            code = self.process.wait(wait_s)
+            code = self.process.wait(HANG_S)
         except subprocess.TimeoutExpired:
             said = "\n".join(self.lines[-25:])
-            raise AssertionError(f"still there after {wait_s} s:\n{said}\n{self.errors}") from None
+            raise AssertionError(f"still there after {HANG_S} s:\n{said}\n{self.errors}") from None
         self._reader.join(5.0)
         return code
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.acceptance.conftest import Start
 from tests.acceptance.shoal_up import ENGINE, Proc, Run, served_by
+from tests.hang_limit import HANG_S
 
 CONTROLLER = "streams.controller"
 SPEED = 20
@@ -97,7 +98,7 @@ async def answers_cut_by(url: str, victim: Proc) -> list[bytes]:
     The end of `victim` cuts its answers.
     """
     begun = asyncio.Semaphore(0)
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(HANG_S):
         answers = [asyncio.create_task(long_answer(url, begun)) for _ in range(4)]
         for _ in answers:
             await begun.acquire()
@@ -112,16 +113,16 @@ async def answers_cut_by(url: str, victim: Proc) -> list[bytes]:
 
 def killed_engine(run: Run) -> None:
     url = run.url()
-    old = run.until(lambda: run.serving(), 30.0, "two engines that serve")
+    old = run.until(lambda: run.serving(), "two engines that serve")
     cut = asyncio.run(answers_cut_by(url, old[0]))
     assert cut, "no answer ended although its engine is gone"
     for answer in cut:
         events = answer.strip().split(b"\n\n")
         assert b'"error"' in events[-2]
         assert events[-1] == b"data: [DONE]"
-    new = run.until(lambda: run.serving(), 30.0, "engine that serves in its place")
+    new = run.until(lambda: run.serving(), "engine that serves in its place")
     assert {engine.pid for engine in new} - {engine.pid for engine in old}
-    assert run.end(60.0) == 0
+    assert run.end() == 0
     requests = run.summary["requests"]
     assert requests["sent"] == requests["served"] + requests["failed"] + requests["dropped"]
     # Of 20 requests per real second, only the present answers of the engine are lost.
@@ -132,22 +133,21 @@ def killed_engine(run: Run) -> None:
 
 def killed_controller(run: Run) -> None:
     run.url()
-    engines = run.until(lambda: run.serving(), 30.0, "two engines that serve")
+    engines = run.until(lambda: run.serving(), "two engines that serve")
     (controller,) = run.processes(CONTROLLER)
     told = len(run.lines)
     os.kill(controller.pid, signal.SIGKILL)
-    run.line(r"^! down: controller; starting again", 2.0, after=told)
-    run.line(r"^\+\d\d:\d\d controller was killed \(SIGKILL\); starting it again", 2.0, after=told)
+    run.line(r"^! down: controller; starting again", after=told)
+    run.line(r"^\+\d\d:\d\d controller was killed \(SIGKILL\); starting it again", after=told)
     run.until(
         lambda: {again.pid for again in run.processes(CONTROLLER)} - {controller.pid},
-        10.0,
         "controller in its place",
     )
-    run.line(r"^\+\d\d:\d\d controller is back", 25.0, after=told)
-    run.line(r"^\+\d\d:\d\d rebuilt from the topics: 2 instances of 1 model ", 25.0, after=told)
+    run.line(r"^\+\d\d:\d\d controller is back", after=told)
+    run.line(r"^\+\d\d:\d\d rebuilt from the topics: 2 instances of 1 model ", after=told)
     assert {engine.pid for engine in run.serving()} == {engine.pid for engine in engines}
     os.kill(run.process.pid, signal.SIGINT)
-    assert run.end(60.0) == 130
+    assert run.end() == 130
     summary = run.summary
     assert summary["restarts"] == {"controller": 1}
     requests = summary["requests"]
@@ -167,16 +167,16 @@ def killed_supervisor(run: Run) -> None:
     assert modules >= {ENGINE, CONTROLLER, "streams.broker", "executors.node", "executors.gateway"}
     os.kill(run.process.pid, signal.SIGKILL)
     run.process.wait()
-    run.until(lambda: not run.processes(), 10.0, "end of all its processes")
+    run.until(lambda: not run.processes(), "end of all its processes")
 
 
 def killed_broker(run: Run) -> None:
     run.url()
-    run.until(run.serving, 30.0, "two engines that serve")
+    run.until(run.serving, "two engines that serve")
     (broker,) = run.processes("streams.broker")
     os.kill(broker.pid, signal.SIGKILL)
-    run.line(r"lost: broker was killed \(SIGKILL\)", 2.0)
-    assert run.end(60.0) == 1
+    run.line(r"lost: broker was killed \(SIGKILL\)")
+    assert run.end() == 1
     requests = run.summary["requests"]
     assert requests["served"] >= 0.99 * requests["sent"] > 0
     said, kept = run.errors.splitlines()
@@ -189,7 +189,7 @@ def killed_broker(run: Run) -> None:
 
 def without_control_plane(run: Run) -> None:
     run.url()
-    engines = run.until(run.serving, 30.0, "two engines that serve")
+    engines = run.until(run.serving, "two engines that serve")
     silent = [*run.processes(CONTROLLER), *run.processes("streams.broker")]
     assert len(silent) == 2
     for process in silent:
@@ -203,7 +203,7 @@ def without_control_plane(run: Run) -> None:
             os.kill(process.pid, signal.SIGCONT)
     assert during >= 0.9 * ALONE_S * 20.0, "a request per domain second goes on being served"
     os.kill(run.process.pid, signal.SIGINT)
-    assert run.end(60.0) == 130
+    assert run.end() == 130
     requests = run.summary["requests"]
     assert requests["failed"] == 0
     assert requests["served"] + requests["dropped"] == requests["sent"] > ALONE_S * 20.0

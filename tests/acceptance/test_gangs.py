@@ -70,10 +70,10 @@ def serving(run: Run) -> dict[str, list[Proc]]:
 def drained(run: Run) -> None:
     """Surplus capacity is removed with all of its ranks, and no request is lost."""
     run.url()
-    before = run.until(lambda: serving(run), 40.0, "several gangs that serve")
+    before = run.until(lambda: serving(run), "several gangs that serve")
     assert len(before) > 1
-    run.until(lambda: len(gangs(run)) < len(before), 40.0, "a gang that is gone")
-    assert run.end(60.0) == 0
+    run.until(lambda: len(gangs(run)) < len(before), "a gang that is gone")
+    assert run.end() == 0
     requests = run.summary["requests"]
     assert requests["failed"] == requests["dropped"] == 0
     assert requests["served"] >= 0.99 * requests["sent"] > 0
@@ -83,20 +83,19 @@ def drained(run: Run) -> None:
 def lost(run: Run) -> None:
     """A new controller finds the gang. If a rank dies, the gang ends and another one starts."""
     run.url()
-    (ranks,) = run.until(lambda: serving(run), 40.0, "a gang that serves").values()
+    (ranks,) = run.until(lambda: serving(run), "a gang that serves").values()
     told = len(run.lines)
     (controller,) = run.processes("streams.controller")
     os.kill(controller.pid, signal.SIGKILL)
-    run.line(r"rebuilt from the topics: 2 instances of 1 model ", 25.0, after=told)
+    run.line(r"rebuilt from the topics: 2 instances of 1 model ", after=told)
     assert {engine.pid for engine in run.processes(ENGINE)} == {engine.pid for engine in ranks}
     os.kill(ranks[1].pid, signal.SIGKILL)
-    run.line(r"rank 1 of 2: signal SIGKILL", 15.0, after=told)
+    run.line(r"rank 1 of 2: signal SIGKILL", after=told)
     old = {engine.pid for engine in ranks}
     run.until(
         lambda: (now := serving(run)) and not old & {e.pid for r in now.values() for e in r},
-        30.0,
         "a gang in its place",
     )
     os.kill(run.process.pid, signal.SIGINT)
-    assert run.end(60.0) == 130
+    assert run.end() == 130
     assert run.processes() == []

@@ -99,7 +99,7 @@ def ended(run: Run) -> list[dict[str, Any]]:
 
     The exit code must be 0, and all requests must be served.
     """
-    assert run.end(120.0) == 0
+    assert run.end() == 0
     assert run.errors == ""
     requests = run.summary["requests"]
     assert requests["sent"] > 40

@@ -14,13 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from executors.kafka_client import KafkaClient
 from topics.fleet import InstanceState, Status
 from topics.time_base import TimeBase
 
-pytestmark = pytest.mark.timeout(120)
 ROOT = Path(__file__).parents[2]
 CONFIG = """
 mode: act

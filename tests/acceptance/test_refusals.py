@@ -15,7 +15,6 @@ from streams.cli.main import main
 from tests.acceptance.conftest import Start
 from tests.acceptance.shoal_up import ONE_MODEL, arguments
 
-SOON_S = 15.0  # normally 1 s, but the machine may be busy
 LARGE = """mode: act
 regions:
   eu: {l4: {gpu: L4, per_node: 1, max: 3, price: 0.85}}
@@ -129,7 +128,7 @@ def refused(start: Start, said: Sequence[str], *options: str, config: str | None
     process.
     """
     run = start(*options, config=config)
-    assert run.end(SOON_S) == 2
+    assert run.end() == 2
     assert_said(run.errors, said)
     assert run.lines == []
     assert run.processes() == []

@@ -21,6 +21,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from streams.files.keyfiles import operator_keys
 from tests.acceptance.conftest import Start
 from tests.acceptance.shoal_up import ENGINE, Proc, Run
+from tests.hang_limit import HANG_S
 from topics.codec import decode, encode
 from topics.macs import Signer
 from topics.records import DeclaredService, InstanceState, ObservedInstance, Price, Status
@@ -70,7 +71,7 @@ class Delays:
 def delays(start: Start) -> Iterator[Delays]:
     """The delays of one run."""
     run = start("--speed", "1", "--for", "88", config=CONFIG)
-    run.line(r"mini \+\S+ \S+: declared workload of 1.0 req/s", 40.0)
+    run.line(r"mini \+\S+ \S+: declared workload of 1.0 req/s")
     (controller,) = run.processes("streams.controller")
     bootstrap = after(controller, "--broker")
     executors = {after(p, "--config").rsplit("-", 1)[1]: p for p in run.processes("executors.node")}
@@ -109,7 +110,7 @@ def test_a_lost_node(delays: Delays) -> None:
 def price(run: Run, bootstrap: str) -> float:
     written_s = write(bootstrap, Price(L4, 8.5, int(time.time() * 1000)))
     delay_s = plan_request_s(run, f"{L4} now 8.50 USD/h (was 0.85)") - written_s
-    run.line(rf"mini .*: replanned: .*{L4} now 8\.50 USD/h", 10.0)
+    run.line(rf"mini .*: replanned: .*{L4} now 8\.50 USD/h")
     return delay_s
 
 
@@ -165,7 +166,7 @@ def after(proc: Proc, option: str) -> str:
     return proc.argv[proc.argv.index(option) + 1]
 
 
-def plan_request_s(run: Run, words: str, wait_s: float = 10.0) -> float:
+def plan_request_s(run: Run, words: str) -> float:
     """The time (s since the epoch) of the request for a full plan with `words`
     among its triggers.
     """
@@ -177,7 +178,7 @@ def plan_request_s(run: Run, words: str, wait_s: float = 10.0) -> float:
                 return dt.datetime.fromisoformat(f"{at}+00:00").timestamp()
         return None
 
-    at_s: float = run.until(matching_plan_s, wait_s, f"full plan because {words}")
+    at_s: float = run.until(matching_plan_s, f"full plan because {words}")
     return at_s
 
 
@@ -212,7 +213,7 @@ def statuses(bootstrap: str, enough: Callable[[list[Status]], bool]) -> list[Sta
             consumer.assign(parts)
             ends = await consumer.end_offsets(parts)
             found: list[Status] = []
-            async with asyncio.timeout(60.0):
+            async with asyncio.timeout(HANG_S):
                 while True:
                     for messages in (await consumer.getmany(timeout_ms=100)).values():
                         found += [decode(STATUS.name, message.value) for message in messages]

@@ -13,6 +13,7 @@ from streams.broker.topic_admin import ensure_topics
 from streams.controller.control_state import ControlState
 from streams.controller.control_topics import ControlTopics
 from streams.invalid_records import Poison
+from tests.hang_limit import HANG_S
 from topics.codec import decode, encode
 from topics.records import Status, Telemetry
 from topics.topic_table import Topic, key_of, topic_of
@@ -43,7 +44,7 @@ async def read_raw(broker: Broker, partitions: list[TopicPartition], count: int)
         consumer.assign(partitions)
         await consumer.seek_to_beginning(*partitions)
         found: list[Any] = []
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(HANG_S):
             while len(found) < count:
                 for records in (await consumer.getmany(timeout_ms=500)).values():
                     found += records
@@ -93,7 +94,7 @@ async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]
         consumer.assign(parts)
         await consumer.seek_to_beginning(*parts)
         found: list[Any] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S):
             while not enough(found):
                 for messages in (await consumer.getmany(timeout_ms=200)).values():
                     found += [decode(topic.name, message.value) for message in messages]
@@ -104,7 +105,7 @@ async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]
 
 async def until(condition: Callable[[], bool], changed: asyncio.Event) -> None:
     """Wait until `condition` holds. It is checked whenever `changed` is set."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_S):
         while not condition():
             changed.clear()
             await changed.wait()

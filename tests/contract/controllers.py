@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contract.brokers import Broker
+from tests.hang_limit import HANG_S
 from topics.time_base import TimeBase
 
 CONFIG = """
@@ -65,14 +66,14 @@ class Controller:
         It prints one when it is ready, and one at each gain or loss of leadership.
         """
         assert self.process.stdout is not None
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(HANG_S):
             said: dict[str, Any] = json.loads(await self.process.stdout.readline())
         return said
 
     async def end(self) -> None:
         """Send SIGTERM and assert exit code 0 in time."""
         self.process.terminate()
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(HANG_S):
             assert await self.process.wait() == 0
 
     def kill(self) -> None:

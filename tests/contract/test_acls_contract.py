@@ -20,6 +20,7 @@ from streams.broker.kafka_clients import consumer
 from streams.broker.topic_admin import ensure_topics
 from streams.controller.leader_producer import LeaderProducer
 from tests.contract.test_secure_contract import Secure, listener, secure
+from tests.hang_limit import HANG_S
 from topics.keys import SIGNER, Keys, Principal
 from topics.records import Status
 from topics.topic_table import TABLE
@@ -154,7 +155,7 @@ async def test_the_executors_user_can_only_report_its_status(
     """
     become("executor", permitted, monkeypatch)
     async with KafkaClient(permitted.address, "e", PREFIX, Keys("c" * 32)) as kafka:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             while not kafka.connected:
                 await asyncio.sleep(0.05)
         status = Status("n1", "r/p/owned", "e", 0, 1000)

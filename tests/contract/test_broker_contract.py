@@ -14,6 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from streams.broker.topic_admin import ensure_topics
 from tests.contract.brokers import Broker, end_of, new_producer, read_raw
+from tests.hang_limit import HANG_S
 from topics.topic_table import ASSIGNMENTS, DECISIONS, LEADERSHIP, TABLE, TELEMETRY
 
 
@@ -114,7 +115,7 @@ async def test_a_new_reader_starts_at_the_requested_offset(broker: Broker) -> No
     try:
         consumer.assign([partition])
         consumer.seek(partition, end - 2)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(HANG_S):
             last = await consumer.getone()
             assert (await consumer.beginning_offsets([partition]))[partition] == 0
         assert (last.offset, last.value) == (end - 2, b"2")
@@ -146,7 +147,7 @@ async def test_a_group_continues_after_its_committed_offset(broker: Broker) -> N
         )
         await consumer.start()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANG_S):
                 offsets = [(await consumer.getone()).offset for _ in range(count)]
             await consumer.commit({TopicPartition(topic, 0): offsets[-1] + 1})
             return offsets

@@ -25,6 +25,7 @@ from aiokafka.errors import KafkaError, ProducerFenced
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.cli import publish as command_line
 from tests.contract.brokers import Broker, end_of, new_producer, read_raw, write
+from tests.hang_limit import HANG_S
 from topics.decisions import Decision
 from topics.topic_table import DECISIONS, PLANS, TELEMETRY, Cleanup, Topic
 
@@ -52,7 +53,7 @@ async def _committed(broker: Broker, partition: TopicPartition, start: int) -> l
         consumer.seek(partition, start)
         end = (await consumer.end_offsets([partition]))[partition]
         found: list[bytes] = []
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(HANG_S):
             while await consumer.position(partition) < end:
                 for records in (await consumer.getmany(timeout_ms=200)).values():
                     found += [record.value for record in records]
@@ -197,7 +198,7 @@ async def test_members_of_a_group_share_partitions_and_take_over(broker: Broker)
 
     async def until(share: int, *members: AIOKafkaConsumer) -> None:
         """Wait until each of `members` has `share` partitions, and together they have all."""
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(HANG_S):
             while True:
                 shares = [{place.partition for place in one.assignment()} for one in members]
                 if set().union(*shares) == every and {len(one) for one in shares} == {share}:
@@ -231,7 +232,7 @@ async def test_the_last_record_of_each_key_is_kept(
     try:
         place = TopicPartition(name, 0)
         producer = await new_producer(broker)
-        async with asyncio.timeout(40), contextlib.aclosing(_rounds()) as rounds:
+        async with asyncio.timeout(HANG_S), contextlib.aclosing(_rounds()) as rounds:
             async for number in rounds:
                 for key in (b"a", b"b"):
                     await producer.send_and_wait(name, b"%d" % number, key=key)
@@ -277,7 +278,7 @@ async def test_settings_of_an_existing_topic_are_corrected_once(broker: Broker) 
             "retention.ms": "60000", "max.message.bytes": "2000000",
         }  # fmt: skip
         await admin.create_topics([NewTopic(name, 1, 1, topic_configs=theirs)])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             while (
                 name not in await admin.list_topics()
             ):  # A busy broker lists the topic a little later.

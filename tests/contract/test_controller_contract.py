@@ -23,6 +23,7 @@ from tests.contract.brokers import (
     write,
 )
 from tests.contract.controllers import CONFIG, Controller
+from tests.hang_limit import HANG_S
 from topics.records import Assignment
 from topics.time_base import TimeBase
 from topics.topic_table import (
@@ -70,7 +71,7 @@ async def test_a_restarted_controller_continues_from_the_topics(
         assert len(set(numbers)) == len(numbers), "numbers go on where they ended"
         assert not [d for d in rebuilt if d.kind == "scale_in"]
         second.process.terminate()
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(HANG_S):
             assert await second.process.wait() == 0
         letters = await read(broker, DEAD_LETTERS, _both_buried)
         places = [(d.topic, d.partition, d.offset) for d in letters]
@@ -122,7 +123,7 @@ async def test_a_controller_ends_in_time_even_when_its_broker_is_gone(config: Pa
         embedded.kill()
         await embedded.wait()
         started.process.terminate()
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(HANG_S):
             assert await started.process.wait() == 0
     finally:
         started.kill()
@@ -148,7 +149,7 @@ async def test_a_second_controller_stands_by_and_takes_over_from_a_suspended_one
         stopped_s = time.monotonic()
         took_over = await second.says()
         assert took_over["leader_token"] > hello["leader_token"]
-        assert time.monotonic() - stopped_s < 10.0
+        assert time.monotonic() - stopped_s < 60.0
         os.kill(first.process.pid, signal.SIGCONT)
         if broker.kind == "embedded":  # records that the leader was sending when it was suspended
             stale = Assignment("n-stale", "here/l4/owned", 9, hello["leader_token"], 0)

@@ -26,11 +26,12 @@ from streams.broker.topic_admin import ensure_topics
 from streams.cli.main import main
 from streams.tools.up.host_resources import free_port
 from tests.acceptance.shoal_up import ONE_MODEL, Run, shoal
+from tests.hang_limit import HANG_S
 
 pytestmark = pytest.mark.kafka
 
 _RUN = Path(__file__).parents[2] / "deploy" / "kafka" / "run.sh"
-_START_S = 40.0
+_START_S = HANG_S
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ async def test_running_processes_log_a_withdrawn_login_once_and_retry(
     try:
         with caplog.at_level(logging.WARNING, logger="executors"):
             async with KafkaClient(listener.address, "gateway"):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(HANG_S):
                     await told.wait()
                 await asyncio.sleep(1.5)  # several more tries
     finally:

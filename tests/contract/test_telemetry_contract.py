@@ -22,6 +22,7 @@ from tests.contract.brokers import (
     until,
     write,
 )
+from tests.hang_limit import HANG_S
 from topics.codec import encode
 from topics.records import Telemetry
 from topics.telemetry_columns import SEQUENCE, TelemetryBatch
@@ -134,7 +135,7 @@ async def test_the_number_of_unread_records_is_known(
         reading.assign([part])
         for most in (7, 23):
             read, behind = 0, ConsumerLag(broker.prefix)
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(HANG_S):
                 while read < most:
                     batches = await reading.getmany(timeout_ms=100, max_records=most - read)
                     read += sum(len(messages) for messages in batches.values())

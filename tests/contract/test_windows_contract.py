@@ -19,6 +19,7 @@ from streams.clock import Clock
 from streams.controller.demand_sources import merged_sink
 from streams.ports.demand_topic import DemandTopic
 from tests.contract.brokers import Broker
+from tests.hang_limit import HANG_S
 from topics.codec import encode
 from topics.telemetry import Telemetry
 from topics.time_base import TimeBase
@@ -37,7 +38,7 @@ async def _worker(broker: Broker, prefix: str) -> asyncio.subprocess.Process:
 
 async def _ready(process: asyncio.subprocess.Process) -> dict[str, Any]:
     assert process.stdout is not None
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(HANG_S):
         said: dict[str, Any] = json.loads(await process.stdout.readline())
     return said
 
@@ -81,7 +82,7 @@ async def test_a_worker_is_killed_and_nothing_is_lost_or_counted_twice(broker: B
             stats = [windows.stats(model, clock.now_ms() + 1000, 600) for model in MODELS]
             return [one.arrivals if isinstance(one, Stats) else 0 for one in stats]
 
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(HANG_S):
             while min(counted()) < sent:
                 await asyncio.sleep(0.2)
         assert counted() == [sent] * len(MODELS)

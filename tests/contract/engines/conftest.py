@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from tests.contract.engines.harness import EngineUnderTest, Pool
+from tests.hang_limit import HANG_S
 
 Engines = Callable[..., Awaitable[EngineUnderTest]]
 
@@ -32,7 +33,7 @@ async def engines(pool: Pool) -> AsyncIterator[Engines]:
 
     last: whether the test will end the engine.
     """
-    timeout = aiohttp.ClientTimeout(total=110.0)
+    timeout = aiohttp.ClientTimeout(total=HANG_S)
     taken: list[EngineUnderTest] = []
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as client:

@@ -33,6 +33,7 @@ from executors.engines.vllm.vllm_kind import KvTransfer, VllmKind
 from executors.node.engine_environment import LaunchTag, engine_environment
 from executors.node.engine_ports import EnginePorts
 from executors.node.os_processes import EngineProcess, start_engine, tagged_processes
+from tests.hang_limit import HANG_S
 from topics.fleet import DesiredInstance
 from topics.instance_ranks import GangRank, GangStage
 from topics.lora_adapters import Adapter
@@ -142,9 +143,10 @@ class Pool:
         """An instance of two ranks. Both were just started."""
         stage = GangStage("H100-SXM", 1, 1 if REAL else 16)
         first = GangRank("gang-0", 0, (stage, stage))
-        leader = self._launch("gang-0", EngineOptions(shutdown_s=_lasts(5.0)), first)
+        options = EngineOptions(shutdown_s=_lasts(5.0 if REAL else HANG_S))
+        leader = self._launch("gang-0", options, first)
         other = replace(first, rank=1, rendezvous=leader.rendezvous)
-        ranks = leader, self._launch("gang-1", EngineOptions(shutdown_s=_lasts(5.0)), other)
+        ranks = leader, self._launch("gang-1", options, other)
         self._all += ranks
         return ranks
 
@@ -306,7 +308,7 @@ class EngineUnderTest:
 
     async def until(self, name: str, low: float, high: float = float("inf")) -> None:
         """Wait until the metric `name` is in [low, high]."""
-        deadline = time.monotonic() + 40.0
+        deadline = time.monotonic() + HANG_S
         while time.monotonic() < deadline:
             if low <= await self.gauge(name) <= high:
                 return
@@ -316,7 +318,7 @@ class EngineUnderTest:
     async def until_running(self, count: int) -> None:
         await self.until("vllm:num_requests_running", count)
 
-    async def exit_code(self, within_s: float = 60.0) -> int:
+    async def exit_code(self, within_s: float = HANG_S) -> int:
         return await asyncio.to_thread(self.process.wait, within_s)
 
     def core(self) -> int:

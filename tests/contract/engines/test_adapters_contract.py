@@ -6,12 +6,11 @@ import json
 
 import pytest
 
-from tests.contract.engines.harness import REAL, prompt
+from tests.contract.engines.harness import prompt
 from tests.contract.engines.test_engine_behind_a_gateway import Front, at, front
 from topics.records import RouteGroup
 
 __all__ = ["front"]
-pytestmark = pytest.mark.timeout(300 if REAL else 60)
 NAMES = ("legal", "sql")
 
 

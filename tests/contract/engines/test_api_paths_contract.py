@@ -17,7 +17,6 @@ from tests.integration.gateway.gateway_bench import total, until
 from topics.records import RouteGroup
 
 __all__ = ["front"]
-pytestmark = pytest.mark.timeout(300 if REAL else 60)
 HELLO = [{"role": "user", "content": "a b"}]
 
 

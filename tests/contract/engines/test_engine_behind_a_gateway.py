@@ -28,7 +28,6 @@ from tests.integration.gateway.gateway_bench import Bench, FakeLink
 from topics.records import Endpoint, RouteGroup
 from topics.time_base import TimeBase
 
-pytestmark = pytest.mark.timeout(300 if REAL else 60)
 _RATE = 4.0 if REAL else 40.0  # requests/s
 _FLIP_S = 3.0 if REAL else 0.3
 # Every request is handed over, even if an instance is idle.

@@ -15,7 +15,6 @@ from executors.engines.http_api import HttpApi
 from executors.engines.metrics_text import parse_load, samples
 from tests.contract.engines.harness import REAL, prompt
 
-pytestmark = pytest.mark.timeout(300 if REAL else 60)
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "a b"}]
 ASKED = {"do_remote_decode": True, "do_remote_prefill": False, "remote_host": None}

@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from tests.contract.engines.harness import REAL, prompt
+from tests.hang_limit import HANG_S
 
-pytestmark = pytest.mark.timeout(300 if REAL else 60)
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "a b"}]
 ASKED = {"do_remote_decode": True, "do_remote_prefill": False, "remote_host": None}
@@ -123,7 +123,7 @@ async def test_a_dead_api_server_leaves_no_process_behind(engines) -> None:
     assert await engine.exit_code() == -signal.SIGKILL
     assert await engine.health() == 0
     assert bool(engine.launched.tagged()) is bool(REAL), "a simulated engine is one process"
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(HANG_S):
         while (ended := engine.launched.engine.poll()) is None:
             await asyncio.sleep(0.05)
     assert "SIGKILL" in ended

@@ -11,8 +11,7 @@ import pytest
 
 from tests.contract.engines.conftest import Pool
 from tests.contract.engines.harness import REAL, EngineUnderTest
-
-pytestmark = pytest.mark.timeout(400 if REAL else 60)
+from tests.hang_limit import HANG_S
 
 
 async def test_ranks_serve_together_and_end_separately(pool: Pool) -> None:
@@ -20,7 +19,7 @@ async def test_ranks_serve_together_and_end_separately(pool: Pool) -> None:
     /health answers 200. A stop of rank 0 ends only rank 0.
     """
     first, other = pool.start_gang()
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120.0)) as client:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HANG_S)) as client:
         engine = EngineUnderTest(client, first)
         await engine.ready()
         assert engine.launched.refused, "it was not ready before the others had come"
@@ -38,12 +37,12 @@ async def test_ranks_serve_together_and_end_separately(pool: Pool) -> None:
 
 async def test_each_rank_ends_only_on_its_own_signal(pool: Pool) -> None:
     first, other = pool.start_gang()
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120.0)) as client:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HANG_S)) as client:
         engine = EngineUnderTest(client, first)
         await engine.ready()
-        tokens = (
-            50 if REAL else 200
-        )  # Two real ranks on two cores may generate only two tokens per second.
+        # Long enough to be seen in progress on a loaded machine. (Two real ranks on two cores may
+        # generate only two tokens per second.)
+        tokens = 50 if REAL else engine.long
         job = asyncio.create_task(engine.generate(tokens))
         await engine.until_running(1)
         first.process.send_signal(signal.SIGTERM)
@@ -53,7 +52,7 @@ async def test_each_rank_ends_only_on_its_own_signal(pool: Pool) -> None:
         await asyncio.sleep(3.0 if REAL else 0.2)
         assert other.process.poll() is None
         other.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(other.process.wait, 60.0)
+        await asyncio.to_thread(other.process.wait, HANG_S)
     other.kill()
     assert not first.tagged()
 

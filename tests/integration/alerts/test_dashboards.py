@@ -42,7 +42,6 @@ def test_the_files_are_those_of_the_code() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_every_query_gives_data(binaries: Path, tmp_path: Path) -> None:
     http, port = free_port(), free_port()
     command = [

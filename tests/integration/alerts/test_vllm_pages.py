@@ -12,6 +12,7 @@ import pytest
 
 from streams.cli.doctor import of_file
 from streams.cli.finding import Finding
+from tests.hang_limit import HANG_S
 from tests.integration.alerts.prometheus_server import running_prometheus
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
@@ -117,7 +118,7 @@ def doctor(url: str, folder: Path, model: str) -> dict[str, Finding]:
 
 def eventually(made: Callable[[], dict[str, Finding]]) -> dict[str, Finding]:
     """The findings once Prometheus has scraped every page a few times."""
-    deadline_s = time.monotonic() + 30.0
+    deadline_s = time.monotonic() + HANG_S
     while time.monotonic() < deadline_s:
         found = made()
         if found["demand of chat"].ok:

@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, CDPSession, Page, expect
 
 from streams.tools.up.host_resources import free_port
+from tests.hang_limit import HANG_S
 from tests.integration.console.staged_console import LARGE, OPERATOR, Console, Size, served
 from tests.integration.console.staged_decisions import NOW_MS
 from topics.records import Decision
@@ -31,7 +32,6 @@ HOSTILE = (
 )
 PAINTED = "new Promise((done) => requestAnimationFrame(() => done(performance.now())))"
 SIZES = {"phone": (360, 780), "desk": (1440, 1000), "wall": (3840, 2160)}
-pytestmark = pytest.mark.timeout(180)
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def opened(browser: Browser, at: Console, **options: Any) -> Iterator[Page]:
         context.close()
 
 
-def until(page: Page, condition: str, limit_s: float = 30.0) -> None:
+def until(page: Page, condition: str, limit_s: float = HANG_S) -> None:
     """Wait for a condition on the page. Its policy refuses Playwright's own way to wait."""
     end_s = time.monotonic() + limit_s
     while not page.evaluate(f"Boolean({condition})"):
@@ -142,15 +142,17 @@ def test_a_page_survives_a_lost_connection_and_a_take_over(browser: Browser) -> 
             page.locator(".models").get_by_role("button", name="code").click()
             at.do(first.feed.hub.close)  # only the stream breaks
             at.step()
-            expect(page.locator(".link-state")).to_contain_text("live", timeout=15_000)
+            expect(page.locator(".link-state")).to_contain_text("live", timeout=1000 * HANG_S)
             at.do(first.stop)
-            expect(page.locator(".alerts")).to_contain_text("does not answer", timeout=20_000)
+            expect(page.locator(".alerts")).to_contain_text(
+                "does not answer", timeout=1000 * HANG_S
+            )
             expect(page.locator(".alerts")).to_contain_text("of 2026-09-21 14:20:0")
             expect(page.locator("main")).to_have_class("stale")
             expect(page.locator(".link-state")).to_contain_text(re.compile("no answer for [3-9] s"))
             with served(port=port) as second:
                 second.stage.controller["id"] = second.stage.controller["leader"] = "ctl-2"
-                expect(page.locator("h1")).to_contain_text("ctl-2", timeout=25_000)
+                expect(page.locator("h1")).to_contain_text("ctl-2", timeout=1000 * HANG_S)
                 expect(page.locator(".alerts")).not_to_contain_text("does not answer")
                 expect(page.locator("main")).not_to_have_class("stale")
                 expect(page.locator("#detail-h")).to_have_text("Model code")  # still selected

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from playwright.sync_api import Browser, expect
 
 from autoscaler.domain.cluster import Cluster
@@ -22,7 +21,6 @@ from topics.codec import write_value
 from topics.decisions import Decision
 
 ORIGIN_MS = 1_790_000_000_000
-pytestmark = pytest.mark.timeout(180)
 
 
 def run(name: str, nodes: int, second_node_s: float) -> dict[str, Any]:

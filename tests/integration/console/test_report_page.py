@@ -18,7 +18,6 @@ from streams.tools.backtest.html_report import page
 from tests.integration.console.test_console_page import violations
 from tests.unit.console.console_world import POOLS, TINY
 
-pytestmark = pytest.mark.timeout(180)
 WHITE = "rgb(255, 255, 255)"
 
 

@@ -26,8 +26,6 @@ from tests.integration.child_processes import end
 from tests.integration.docs.json_forms import undocumented
 from tests.integration.docs.page_commands import PAGES, ROOT, Command, blocks, commands
 
-pytestmark = pytest.mark.timeout(400)
-
 RUN = {
     ("config", "check"), ("config", "init"), ("config", "schema"), ("plan",), ("diff",),
     ("models",), ("gpus",), ("keys", "new"), ("keys", "derive"), ("workload",), ("backtest",),

@@ -20,8 +20,6 @@ from streams.cli.main import main
 from tests.integration.docs.json_forms import documented, undocumented
 from tests.integration.docs.page_commands import ROOT
 
-pytestmark = pytest.mark.timeout(400)
-
 EXAMPLES = ROOT / "deploy" / "examples"
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "shoal plan": (

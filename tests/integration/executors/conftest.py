@@ -19,6 +19,7 @@ import pytest
 from executors.kafka_client import KafkaClient
 from executors.node.engine_environment import LaunchTag, read_tag
 from executors.node.procfs import all_processes
+from tests.hang_limit import HANG_S
 from topics.records import Assignment, DesiredInstance, Leadership, ObservedInstance, Status
 from topics.time_base import TimeBase
 
@@ -106,7 +107,7 @@ class Harness:
         return next((i for i in found if i.instance == instance), None)
 
     async def until(self, true: Callable[[], object], what: str) -> None:
-        for _ in range(750):
+        for _ in range(int(HANG_S / 0.02)):
             if true():
                 return
             await asyncio.sleep(0.02)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from executors.kafka_client import KafkaClient
+from tests.hang_limit import HANG_S
 from tests.integration.gateway.gateway_bench import until
 from topics.records import Leadership, Routes
 
@@ -22,7 +23,7 @@ async def bootstrap() -> AsyncIterator[str]:
         sys.executable, "-m", "streams.broker", stdout=PIPE, stderr=DEVNULL
     )
     assert process.stdout is not None
-    yield json.loads(await asyncio.wait_for(process.stdout.readline(), 20.0))["bootstrap"]
+    yield json.loads(await asyncio.wait_for(process.stdout.readline(), HANG_S))["bootstrap"]
     process.kill()
     await process.wait()
 

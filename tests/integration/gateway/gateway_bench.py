@@ -12,6 +12,7 @@ import aiohttp
 from aiohttp import web
 
 from executors.gateway.gateway_server import Gateway
+from tests.hang_limit import HANG_S
 from topics.records import Endpoint, RouteGroup, Routes, Telemetry
 
 
@@ -222,7 +223,7 @@ class Bench:
 MakeBench = Callable[..., Awaitable[Bench]]
 
 
-async def until(condition: Callable[[], bool], real_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], real_s: float = HANG_S) -> None:
     """Wait until `condition` holds; TimeoutError after `real_s`."""
     async with asyncio.timeout(real_s):
         while not condition():

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tests.hang_limit import HANG_S
 from tests.integration.gateway.gateway_bench import MakeBench, total, until
 from topics.records import Endpoint, RouteGroup, Routes
 
@@ -221,7 +222,7 @@ async def test_a_client_that_leaves_frees_the_engine(bench: MakeBench) -> None:
     await until(lambda: bool(engine.seen))
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
-    await asyncio.wait_for(engine.aborted.wait(), 5.0)
+    await asyncio.wait_for(engine.aborted.wait(), HANG_S)
     await until(lambda: total(b.link.records, "withdrawn") == 1)
     assert total(b.link.records, "failures") == 0
     assert await b.metric("client_aborts_total") == 1

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from autoscaler.serving.routing_policies import RoutingPolicy, WithinCombo
+from tests.hang_limit import HANG_S
 from tests.integration.gateway.gateway_bench import MakeBench, total, until
 from topics.records import Endpoint, RouteGroup
 
@@ -18,7 +19,7 @@ async def test_requests_beyond_the_queue_limit_are_refused_at_once(bench: MakeBe
     b.route()
     first = asyncio.create_task(b.post())
     await until(lambda: b.gateway.meters.get("chat") is not None)
-    status, text = await asyncio.wait_for(b.post(), 2.0)
+    status, text = await asyncio.wait_for(b.post(), HANG_S)
     assert status == 429
     assert json.loads(text)["error"]["type"] == "overloaded"
     first.cancel()
@@ -127,7 +128,7 @@ async def test_a_request_for_a_recommend_only_model_without_routes_does_not_wait
 ) -> None:
     """No instance will start for the request, so it gets 503 at once. With routes it is served."""
     b = await bench(speed=1.0, hold_s=60.0, recommend_only=frozenset({"chat"}))
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(HANG_S):
         status, text = await b.post()
     assert status == 503
     assert "mode is not act" in text

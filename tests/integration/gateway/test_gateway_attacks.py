@@ -9,6 +9,7 @@ import json
 import orjson
 import pytest
 
+from tests.hang_limit import HANG_S
 from tests.integration.gateway.gateway_bench import Bench, MakeBench, total, until
 from topics.records import RouteGroup
 
@@ -31,7 +32,7 @@ async def raw(b: Bench, data: bytes) -> tuple[asyncio.StreamReader, asyncio.Stre
 
 async def answered(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     """The status, and the bytes until the connection ends."""
-    text = await asyncio.wait_for(reader.read(), 10.0)
+    text = await asyncio.wait_for(reader.read(), HANG_S)
     return int(text.split(b" ", 2)[1]), text
 
 
@@ -41,7 +42,7 @@ async def test_an_incomplete_head_times_out(bench: MakeBench) -> None:
     assert (await answered(reader))[0] == 408
     writer.close()
     silent, writer = await raw(b, b"")
-    assert await asyncio.wait_for(silent.read(), 5.0) == b""
+    assert await asyncio.wait_for(silent.read(), HANG_S) == b""
     writer.close()
 
 
@@ -93,7 +94,7 @@ async def test_a_body_in_tiny_chunks_costs_no_more_than_its_size(bench: MakeBenc
     body = orjson.dumps(b.body(prompt="a " * 2000))
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     reader, writer = await raw(b, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
-    text = await asyncio.wait_for(reader.readuntil(b"[DONE]"), 5.0)
+    text = await asyncio.wait_for(reader.readuntil(b"[DONE]"), HANG_S)
     assert text.startswith(b"HTTP/1.1 200")
     writer.close()
     wasteful = b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 500_000
@@ -215,7 +216,7 @@ async def test_pipelined_requests_are_limited(bench: MakeBench) -> None:
     first = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
     reader, writer = await raw(b, first + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000)
     await until(lambda: b.gateway._server.requests_over_limit == 1)
-    text = await asyncio.wait_for(reader.read(), 5.0)
+    text = await asyncio.wait_for(reader.read(), HANG_S)
     assert text.startswith(b"HTTP/1.1 200")
     assert text.count(b"HTTP/1.1 ") <= 34
     writer.close()

@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 
 from executors.kafka_client import KafkaClient
+from tests.hang_limit import HANG_S
 from tests.integration.gateway.gateway_bench import FakeEngine, until
 from topics.records import Leadership, RouteGroup, Routes, Telemetry
 from topics.time_base import TimeBase
@@ -40,7 +41,7 @@ async def spawn() -> AsyncIterator[Spawn]:
 
             stack.push_async_callback(end)
             assert process.stdout is not None
-            return process, json.loads(await asyncio.wait_for(process.stdout.readline(), 20.0))
+            return process, json.loads(await asyncio.wait_for(process.stdout.readline(), HANG_S))
 
         yield begin
 

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from streams.tools.up.host_resources import free_port
+from tests.hang_limit import HANG_S
 from tests.integration.gateway.gateway_bench import Bench, MakeBench, until
 from topics.records import Endpoint, RouteGroup
 
@@ -41,7 +42,7 @@ async def start() -> AsyncIterator[StartEngine]:
                 await process.wait()
 
             stack.push_async_callback(end)
-            async with asyncio.timeout(20.0):
+            async with asyncio.timeout(HANG_S):
                 while True:
                     try:
                         async with bench.http.get(f"http://127.0.0.1:{port}/health") as answer:
@@ -94,7 +95,7 @@ async def test_an_engine_killed_under_load_loses_only_started_requests(
         for _ in range(20)
     ]
     await until(lambda: sum(m.in_flight for m in b.gateway.meters.values()) == 20)
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(HANG_S):
         while await engine_metric(b, one, "vllm:time_to_first_token_seconds_count") < 10:
             await asyncio.sleep(0.01)
     victim.send_signal(signal.SIGKILL)
@@ -121,7 +122,7 @@ async def test_an_engine_that_gets_sigterm_ends_its_requests_visibly(
     endpoint, process = await start(b, "one", "aggregated")
     b.route(RouteGroup("g", 1.0, (endpoint,)))
     asked = asyncio.create_task(b.post(prompt="a a", max_tokens=2000, ignore_eos=True))
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(HANG_S):
         while await engine_metric(b, endpoint, "vllm:generation_tokens_total") < 5:
             await asyncio.sleep(0.01)
     process.terminate()

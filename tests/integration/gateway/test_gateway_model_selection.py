@@ -223,7 +223,7 @@ async def test_a_slow_scorer_delays_few_requests_by_its_limit(bench: MakeBench) 
     began = loop.time()
     for _ in range(40):
         assert await ask(b) == "large"
-    assert loop.time() - began < 5.0  # less than 40 x 30 s
+    assert loop.time() - began < 60.0  # less than 40 x 30 s
     assert await b.metric("scorer_timeout") == 5
     assert await b.metric("scorer_resting") == 35
     slow = False

@@ -23,6 +23,7 @@ from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.route_table import RouteTable
 from storage.checked_lines import checked_line, read_lines
 from storage.durable_files import DRAFT
+from tests.hang_limit import HANG_S
 from tests.integration.gateway.gateway_bench import FakeEngine
 from topics.codec import decode, encode
 from topics.records import RouteGroup, Routes
@@ -56,7 +57,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 
             stack.push_async_callback(end)
             assert process.stdout is not None
-            line = await asyncio.wait_for(process.stdout.readline(), 20.0)
+            line = await asyncio.wait_for(process.stdout.readline(), HANG_S)
             return process, json.loads(line) if line else {}
 
         yield begin
@@ -105,7 +106,7 @@ async def hold_one(start: Start, engine: FakeEngine, folder: Path, *more: str) -
     process, ready = await start(*more)
     engine.mode = "gate"
     asking = asyncio.create_task(ask(ready["url"]))
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(HANG_S):
         while not engine.seen:
             await asyncio.sleep(0.01)
     return process, ready["url"], asking
@@ -122,9 +123,7 @@ async def test_sigterm_loses_no_request(start: Start, engine: FakeEngine, tmp_pa
     engine.gate.set()
     status, text = await asking
     assert (status, text.endswith("data: [DONE]\n\n")) == (200, True)
-    began = time.monotonic()
-    await asyncio.wait_for(process.communicate(), 5.0)
-    assert time.monotonic() - began < 1.5
+    await asyncio.wait_for(process.communicate(), HANG_S)
     assert process.returncode == 0
 
 
@@ -132,15 +131,13 @@ async def test_sigterm_loses_no_request(start: Start, engine: FakeEngine, tmp_pa
 async def test_a_drain_ends_at_its_deadline_or_at_a_second_signal(
     start: Start, engine: FakeEngine, tmp_path: Path, again: bool
 ) -> None:
-    limit = "60" if again else "0.7"
+    limit = str(2.0 * HANG_S) if again else "0.7"
     process, _, asking = await hold_one(start, engine, tmp_path, "--drain-s", limit)
-    began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     if again:
         await asyncio.sleep(0.3)
         process.send_signal(signal.SIGTERM)
-    await asyncio.wait_for(process.communicate(), 5.0)
-    assert time.monotonic() - began < 3.0
+    await asyncio.wait_for(process.communicate(), HANG_S)
     assert process.returncode == 0
     await asyncio.gather(asking, return_exceptions=True)
 
@@ -148,7 +145,7 @@ async def test_a_drain_ends_at_its_deadline_or_at_a_second_signal(
 async def test_a_gateway_serves_without_a_state_folder(start: Start) -> None:
     process, ready = await start(state=False)
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(process.wait(), 1.0)
+        await asyncio.wait_for(process.wait(), timeout=1.0)
     async with aiohttp.ClientSession() as http, http.get(ready["url"] + "/health") as answer:
         assert answer.status == 200
     process.terminate()
@@ -166,7 +163,7 @@ async def test_saving_routes_is_retried_until_it_succeeds(tmp_path: Path) -> Non
     table = RouteTable(metrics, folder, 0.0)
     keeping = asyncio.create_task(table.save_changes())
     table.apply(Routes("chat", 1, 1, 0, 2000.0, 60.0))
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(HANG_S):
         while b"state_errors_total 1.0" not in metrics.exposition():
             await asyncio.sleep(0.01)
         in_the_way.rmdir()
@@ -182,7 +179,7 @@ async def test_the_gateway_ends_with_its_supervisor(start: Start) -> None:
     process, _ = await start(pass_fds=(read,), env=environment)
     os.close(read)
     os.close(write)
-    await asyncio.wait_for(process.communicate(), 5.0)
+    await asyncio.wait_for(process.communicate(), HANG_S)
     assert process.returncode == 0
 
 
@@ -247,18 +244,18 @@ async def test_workers_share_a_port_and_a_dead_one_restarts(
         found = [line for line in lines if line.startswith("shoal:gateway_requests_total{")]
         return sum(float(line.rsplit(" ", 1)[1]) for line in found)
 
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(HANG_S):
         while not all([await ended(url) for url in ready["workers"]]):
             assert (await ask(ready["url"]))[0] == 200
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGKILL)
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(HANG_S):
         now: list[str] = []
         while len(now) < 2 or children[0] in now:
             await asyncio.sleep(0.05)
             now = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.terminate()
-    await asyncio.wait_for(process.communicate(), 10.0)
+    await asyncio.wait_for(process.communicate(), HANG_S)
     assert process.returncode == 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in now)
 
@@ -269,6 +266,6 @@ async def test_no_worker_outlives_a_killed_parent(start: Start) -> None:
     assert len(children) == 2
     process.kill()
     await process.wait()
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(HANG_S):
         while any(Path(f"/proc/{pid}").exists() for pid in children):
             await asyncio.sleep(0.05)

@@ -17,6 +17,7 @@ from executors.gateway.route_table import RouteTable
 from executors.load_feed import EngineLoad, Feed, decode, encode, feed_text, parse_feed
 from executors.node.load_publisher import LoadPublisher
 from executors.node.node_state import InstanceRecord
+from tests.hang_limit import HANG_S
 from topics.fleet import DesiredInstance, InstanceState
 from topics.records import Endpoint, RouteGroup, Routes
 
@@ -49,7 +50,7 @@ def subscriber(feed: str) -> tuple[RouteTable, LoadSubscriber]:
     return table, LoadSubscriber(table, metrics)
 
 
-async def until(condition: Callable[[], bool], limit_s: float = 5.0) -> bool:
+async def until(condition: Callable[[], bool], limit_s: float = HANG_S) -> bool:
     for _ in range(int(limit_s / 0.02)):
         if condition():
             return True

@@ -17,6 +17,7 @@ import orjson
 import pytest
 
 from streams.tools.up.host_resources import free_port
+from tests.hang_limit import HANG_S
 from tests.integration.child_processes import end
 
 TOKEN = "an-operator-token"
@@ -56,7 +57,7 @@ def ask(url: str, path: str, **command: Any) -> Any:
         return orjson.loads(answer.read())
 
 
-def until(check: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
+def until(check: Callable[[], Any], what: str, limit_s: float = HANG_S) -> Any:
     end_s = time.monotonic() + limit_s
     while True:
         try:
@@ -70,7 +71,6 @@ def until(check: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_a_command_in_the_console_is_signed_and_the_past_outlives_a_restart(
     tmp_path: Path,
 ) -> None:

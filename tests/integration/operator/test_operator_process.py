@@ -17,6 +17,7 @@ from streams.cli.controller_client import status
 from streams.cli.main import main
 from streams.files.user_errors import UserError
 from streams.tools.up.host_resources import free_port
+from tests.hang_limit import HANG_S
 from tests.integration.child_processes import end
 
 CONFIG = """\
@@ -53,7 +54,7 @@ def controller_status(url: str) -> dict[str, Any]:
         return {"writes": 0, "models": [], "held": {}}
 
 
-def until(check: Callable[[], Any], what: str, limit_s: float = 40.0) -> None:
+def until(check: Callable[[], Any], what: str, limit_s: float = HANG_S) -> None:
     end = time.monotonic() + limit_s
     while not check():
         assert time.monotonic() < end, f"{what}: not within {limit_s:g} s"

@@ -13,6 +13,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.hang_limit import HANG_S
+
 CONFIG = """
 regions:
   us: {l4: {gpu: L4, max: 2, price: 0.7}}
@@ -62,7 +64,6 @@ async def answer(url: str, limit_s: float = 180.0) -> int:
                 await asyncio.sleep(0.1)
 
 
-@pytest.mark.timeout(400)
 async def test_a_signal_stops_all_parts(start: Any) -> None:
     controller, gateway = free_port(), free_port()
     process = await start(
@@ -73,7 +74,7 @@ async def test_a_signal_stops_all_parts(start: Any) -> None:
     )
     assert await answer(f"http://127.0.0.1:{controller}/livez") == 200
     assert await answer(f"http://127.0.0.1:{gateway}/livez") == 200
-    async with aiohttp.ClientSession() as session, asyncio.timeout(180):
+    async with aiohttp.ClientSession() as session, asyncio.timeout(HANG_S):
         url = f"http://127.0.0.1:{controller}/readyz"
         while True:
             async with session.get(url) as got:
@@ -81,7 +82,7 @@ async def test_a_signal_stops_all_parts(start: Any) -> None:
                     break
             await asyncio.sleep(0.2)
     process.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         await process.communicate()
     assert process.returncode == 0
     for port in (controller, gateway):
@@ -89,13 +90,12 @@ async def test_a_signal_stops_all_parts(start: Any) -> None:
             await asyncio.open_connection("127.0.0.1", port)
 
 
-@pytest.mark.timeout(400)
 async def test_a_part_that_ends_ends_all(start: Any) -> None:
     controller = free_port()
     process = await start(
         "--controller", f"--http 127.0.0.1:{controller} --record ''", "--gateway", "--port 99999"
     )
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(HANG_S):
         _, said = await process.communicate()
     assert process.returncode == 1
     assert b"the gateway ended with code 2" in said

@@ -11,6 +11,8 @@ from pathlib import Path
 import orjson
 from aiohttp import web
 
+from tests.hang_limit import HANG_S
+
 GOT = web.AppKey("got", list)
 ROOT = Path(__file__).parents[3]
 
@@ -51,7 +53,7 @@ async def test_a_replayed_trace_appears_in_the_statistics_of_locust(tmp_path: Pa
         cwd=ROOT, env={**os.environ, "PYTHONPATH": "."},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
-    out, _ = await asyncio.wait_for(process.communicate(), 60.0)
+    out, _ = await asyncio.wait_for(process.communicate(), HANG_S)
     await runner.cleanup()
     text = out.decode()
     assert sorted(app[GOT]) == sorted([("a a a", 2)] * 11 + [("a a a a", 2)]), text
@@ -75,7 +77,7 @@ async def test_bad_input_gives_one_error_line(tmp_path: Path) -> None:
         cwd=ROOT, env={**os.environ, "PYTHONPATH": "."},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
-    out, _ = await asyncio.wait_for(process.communicate(), 60.0)
+    out, _ = await asyncio.wait_for(process.communicate(), HANG_S)
     assert process.returncode not in (0, None)
     assert "none.csv: No such file or directory" in out.decode()
     assert "Traceback" not in out.decode()

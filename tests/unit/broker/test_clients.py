@@ -18,6 +18,7 @@ from streams.broker.topic_admin import ensure_topics
 from streams.controller.control_topics import ControlTopics
 from streams.controller.leader_producer import LeaderProducer
 from streams.windows.faust_app import make_app
+from tests.hang_limit import HANG_S
 
 _CLIENT_HELLO = 0x16
 
@@ -51,12 +52,12 @@ async def test_a_client_with_tls_settings_starts_with_a_tls_hello(
     if kind == "serving plane":
         async with KafkaClient(bootstrap, "g") as client:
             client.follow(("routes",), lambda *_: None)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANG_S):
                 assert await first.get() == _CLIENT_HELLO
         return
     made: Any = {"consumer": consumer, "producer": producer, "admin": admin}[kind](bootstrap, "x")
     starting = asyncio.create_task(made.start())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         assert await first.get() == _CLIENT_HELLO
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)

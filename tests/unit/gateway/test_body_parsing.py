@@ -8,6 +8,7 @@ import orjson
 
 from executors.gateway.body_parsing import BodyParser
 from executors.gateway.openai_format import EMBEDDINGS, is_heavy
+from tests.hang_limit import HANG_S
 
 
 async def test_many_concurrent_heavy_bodies_are_all_parsed() -> None:
@@ -15,7 +16,7 @@ async def test_many_concurrent_heavy_bodies_are_all_parsed() -> None:
     assert is_heavy((body,))
     parser = BodyParser()
     try:
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(HANG_S):
             calls = await asyncio.gather(
                 *(parser.parse(EMBEDDINGS, (body,), {}) for _ in range(64))
             )

@@ -16,6 +16,7 @@ from executors.gateway.wire.client_limits import ClientLimits
 from executors.gateway.wire.engine_pool import EnginePool, _EngineConnection
 from executors.gateway.wire.fair_scheduler import FairScheduler
 from executors.gateway.wire.http_server import HttpServer
+from tests.hang_limit import HANG_S
 
 
 def test_one_step_runs_per_iteration_and_unscheduled_work_waits_for_one_step_at_most() -> None:
@@ -191,7 +192,7 @@ def test_many_expired_connections_end_one_per_iteration() -> None:
             ended = now
         expiring.cancel()
 
-    asyncio.run(asyncio.wait_for(run(), 5.0))
+    asyncio.run(asyncio.wait_for(run(), HANG_S))
 
 
 def test_a_new_client_does_not_wait_until_many_connections_have_expired() -> None:
@@ -216,4 +217,4 @@ def test_a_new_client_does_not_wait_until_many_connections_have_expired() -> Non
         assert b" 200 " in b"".join(wire.written) and server.requests_timed_out < 20
         expiring.cancel()
 
-    asyncio.run(asyncio.wait_for(run(), 5.0))
+    asyncio.run(asyncio.wait_for(run(), HANG_S))

@@ -17,6 +17,7 @@ from streams.health.controller_facts import Identity
 from streams.health.guard import HttpLimits
 from streams.health.status_server import HealthServer
 from streams.health.tokens import NO_TOKEN, BearerToken, read_token
+from tests.hang_limit import HANG_S
 from topics.records import Alert
 
 TOKEN = "a-token-of-sixteen-or-more"
@@ -74,7 +75,7 @@ async def ask(port: int, *lines: str, host: str = "127.0.0.1") -> bytes:
     head = (lines[0], *([f"Host: {host}"] if host else []), *lines[1:], "Connection: close", "", "")
     writer.write("\r\n".join(head).encode("latin-1"))
     try:
-        return await asyncio.wait_for(reader.read(), 5.0)
+        return await asyncio.wait_for(reader.read(), HANG_S)
     finally:
         writer.close()
 
@@ -88,7 +89,7 @@ async def test_a_connection_without_a_whole_head_is_closed(sent: bytes) -> None:
     async with serving(HttpLimits(idle_s=0.2)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
-        assert await asyncio.wait_for(reader.read(), 3.0) == b""
+        assert await asyncio.wait_for(reader.read(), HANG_S) == b""
         writer.close()
 
 
@@ -107,7 +108,7 @@ async def test_a_client_that_does_not_read_is_disconnected() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         await asyncio.sleep(0)
-        await asyncio.wait_for(_lost(writer), 5.0)
+        await asyncio.wait_for(_lost(writer), HANG_S)
         assert len(reader._buffer) < len(facts.text_bytes)  # type: ignore[attr-defined]
 
 
@@ -122,7 +123,7 @@ async def _lost(writer: asyncio.StreamWriter) -> None:
 async def test_connections_of_one_loop_iteration_keep_to_the_limit() -> None:
     async with serving(HttpLimits(connections=5)) as port:
         sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
-        async with asyncio.timeout(5.0):  # At first all connections wait in the backlog.
+        async with asyncio.timeout(HANG_S):  # At first all connections wait in the backlog.
             while sum(not closed(each) for each in sockets) > 5:
                 await asyncio.sleep(0)
         assert status(await ask(port, "GET /v1/status HTTP/1.1")) == 200
@@ -144,7 +145,7 @@ async def test_many_idle_connections_do_not_lock_out_other_clients() -> None:
     async with serving(HttpLimits(connections=5)) as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
         assert status(await ask(port, "GET /v1/status HTTP/1.1")) == 200
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(HANG_S):
             while sum(not reader.at_eof() for reader, _ in held) > 5:
                 await asyncio.sleep(0)
         assert not held[-1][0].at_eof()

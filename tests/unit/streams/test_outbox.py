@@ -14,6 +14,7 @@ from streams.controller import leader_producer
 from streams.controller import outbox as module
 from streams.controller.leader_producer import Fenced, LeaderProducer
 from streams.controller.outbox import Outbox
+from tests.hang_limit import HANG_S
 from topics.codec import decode
 from topics.records import Assignment, Decision, Routes
 from topics.topic_table import short_name
@@ -188,7 +189,7 @@ async def test_an_oversized_record_does_not_delay_the_others(running: Any) -> No
     for number in range(1, 6):
         outbox.put(decision(number))
     running(outbox)
-    await asyncio.wait_for(outbox.flushed(), 5.0)
+    await asyncio.wait_for(outbox.flushed(), HANG_S)
     assert [r.number for r in producer.sent] == [1, 3, 5]
     assert (outbox.sent, outbox.dropped) == (3, 2)
 
@@ -212,7 +213,7 @@ async def test_records_before_a_failed_one_are_not_sent_again(
     for number in range(1, 5):
         outbox.put(decision(number))
     running(outbox)
-    await asyncio.wait_for(outbox.flushed(), 5.0)
+    await asyncio.wait_for(outbox.flushed(), HANG_S)
     assert [r.number for r in producer.sent] == [1, 2, 3, 4]
 
 
@@ -294,6 +295,6 @@ async def test_a_producer_is_reopened_once_the_broker_returns(
     outbox = Outbox(producer)
     running(outbox)
     outbox.put(decision(1))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         await outbox.flushed()
     assert len(opened) == 3 and outbox.sent == 1

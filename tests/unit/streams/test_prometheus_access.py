@@ -22,6 +22,7 @@ from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.ports.engine_views import EngineViews
 from streams.ports.promql import PromqlDemand, prometheus, rate_of
+from tests.hang_limit import HANG_S
 from topics.records import Alert
 from topics.time_base import TimeBase
 
@@ -173,7 +174,7 @@ async def test_an_unexpected_answer_is_no_data(body: str) -> None:
             [ask], lambda: {"m": ("m",)}, clock.now_ms, lambda _, found: delivered.put_nowait(found)
         )
         views.take(Alert("f", "Late", "firing", clock.now_ms()))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_S):
             assert (await delivered.get())["m"].error == "Prometheus knows none"
     finally:
         server.shutdown()

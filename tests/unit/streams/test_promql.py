@@ -21,6 +21,7 @@ from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.ports import promql as module
 from streams.ports.promql import PromqlDemand, rate_of
+from tests.hang_limit import HANG_S
 from topics.telemetry_columns import ROUTE_GENERATION, SPAN_MS, TelemetryBatch
 from topics.time_base import TimeBase
 
@@ -113,7 +114,7 @@ async def test_queries_of_many_models_run_in_parallel_threads() -> None:
     """32 queries run at the same time on any number of cores. They do not use the threads of
     asyncio and end with the source.
     """
-    together = threading.Barrier(32, timeout=10.0)
+    together = threading.Barrier(32, timeout=HANG_S)
     threads: set[threading.Thread] = set()
 
     def ask(_: str) -> list[dict[str, Any]]:

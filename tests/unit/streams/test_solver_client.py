@@ -29,6 +29,7 @@ from streams.solver import solver_client
 from streams.solver.__main__ import ANSWER_S, Stopwatch
 from streams.solver.solver_client import Solver, plan_here, solver_argv
 from streams.solver.solver_wire import decode_answer, decode_request, encode_answer, encode_request
+from tests.hang_limit import HANG_S
 from tests.unit.streams.test_tick_loop import CLUSTER
 from topics.reason_codes import ReasonCode
 
@@ -94,7 +95,7 @@ def hang() -> Iterator[threading.Event]:
 async def answers(solver: Solver, number: int = 1) -> tuple[PlanAnswer, ...]:
     """The next `number` answers of the solver."""
     found: tuple[PlanAnswer, ...] = ()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_S):
         while len(found) < number:
             found += solver.take()
             await asyncio.sleep(0.01)  # Real processes give no event for a failed answer.
@@ -225,7 +226,7 @@ async def test_an_error_in_a_planner_gives_an_answer(started: Start) -> None:
     )
     assert not solver.news.is_set(), "asked again at once it would fail again at once"
     solver.ask(replace(URGENT, number=6), CLUSTER)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         await solver.news.wait()
     assert [one.outcome for one in solver.take()] == [Outcome.PLANNED]
     assert not solver.news.is_set()

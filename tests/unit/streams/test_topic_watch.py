@@ -12,6 +12,7 @@ import pytest
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import EnsuredTopics
 from streams.controller import topic_watch
+from tests.hang_limit import HANG_S
 
 
 class Readers:
@@ -55,7 +56,7 @@ async def test_corrected_topics_and_an_unreachable_broker_are_logged(
     watching = asyncio.ensure_future(
         topic_watch.TopicWatch("b:1", "shoal.", readers, readers, readers).run()
     )
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         await over.wait()
     watching.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from streams.windows import faust_app
 from streams.windows.faust_app import Worker
+from tests.hang_limit import HANG_S
 from topics.codec import decode, encode
 from topics.demand import Demand
 from topics.telemetry import Telemetry
@@ -121,7 +122,7 @@ async def test_a_broker_that_does_not_answer_delays_no_record(
     broker.end, broker.hangs = 1, True
     await worker.take(broker.event(0, 0.1))
     broker.now_s = 5.0
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(HANG_S):
         await worker.close_idle()
     assert broker.merged == [] and "not known: TimeoutError" in caplog.text
     broker.hangs = False

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from streams.tools.up.child_processes import Child, ChildFailed, Children
+from tests.hang_limit import HANG_S
 
 READY = "import json, signal, time; print(json.dumps({'ready': True, 'x': 1}), flush=True)"
 
@@ -41,7 +42,7 @@ async def test_a_killed_child_is_restarted(tmp_path: Path) -> None:
     said: asyncio.Queue[object] = asyncio.Queue()
     part.on_line = said.put_nowait
     os.kill(first, signal.SIGKILL)
-    await asyncio.wait_for(said.get(), 20.0)
+    await asyncio.wait_for(said.get(), HANG_S)
     assert part.process.pid != first
     assert part.restarts == 1
     await children.close()
@@ -84,5 +85,5 @@ async def test_a_child_that_cannot_be_restarted_is_reported(tmp_path: Path) -> N
     program.unlink()
     assert part.process is not None and children.failed is not None
     os.kill(part.process.pid, signal.SIGKILL)
-    assert "part" in await asyncio.wait_for(asyncio.shield(children.failed), 10.0)
+    assert "part" in await asyncio.wait_for(asyncio.shield(children.failed), HANG_S)
     await children.close()
