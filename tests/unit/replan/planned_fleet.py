@@ -38,7 +38,7 @@ def group(combo: Combo, serial: int, on: str, age_s: float = 3600.0) -> ServingG
     """A group with one instance per member, assigned `age_s` ago."""
     name = f"{combo.id}:{serial}"
     placed = tuple(
-        Placed(f"i-{combo.model}-{serial}-{k}", member.phase, on, member.pool, (k,))
+        Placed(f"i-{combo.model}-{serial}-{k}", member.phase, on, member.pool, ((serial + k) % 4,))
         for k, member in enumerate(combo.members)
     )
     return ServingGroup(name, combo.model, combo.id, "", placed, NOW - int(age_s * 1000))
