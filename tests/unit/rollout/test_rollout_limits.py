@@ -141,7 +141,7 @@ def status(*instances: ObservedInstance, age_ms: int = 0, **changes: Any) -> Sta
     return replace(made, **changes)
 
 
-def seen(state: InstanceState = READY, **changes: Any) -> ObservedInstance:
+def report(state: InstanceState = READY, **changes: Any) -> ObservedInstance:
     listens = {"endpoint": "h:1"} if state is READY else {}
     made = ObservedInstance("i1", "chat", "aggregated", "g", state, (0,), **listens)
     return replace(made, **changes)
@@ -153,9 +153,9 @@ def observed(one: ServingGroup, *instances: ObservedInstance, age_ms: int = 0) -
 
 
 def test_a_group_serves_if_its_instance_is_ready_in_its_phase_with_an_address() -> None:
-    view = observed(group(), seen())
+    view = observed(group(), report())
     assert view.all_ready and [at for _, at in view.ready] == ["h:1"] and view.broken is None
-    for other in (seen(InstanceState.STARTING), seen(phase="decode"), seen(endpoint="")):
+    for other in (report(InstanceState.STARTING), report(phase="decode"), report(endpoint="")):
         view = observed(group(), other)
         assert not view.all_ready and view.ready == ()
 
@@ -164,13 +164,13 @@ def test_a_group_serves_if_its_instance_is_ready_in_its_phase_with_an_address() 
 def test_a_start_times_out(waited_ms: int, late: bool) -> None:
     """The time counts from the assignment, or from the present state of the instance."""
     old = group(created_ms=NOW - waited_ms)
-    for instances in ((), (seen(InstanceState.STARTING, since_ms=NOW - waited_ms),)):
+    for instances in ((), (report(InstanceState.STARTING, since_ms=NOW - waited_ms),)):
         view = observed(old, *instances)
         assert (view.broken is not None) is late
         if late:
             assert (view.broken.code, view.broken.quantities) == (ReasonCode.NOT_READY, (60.0,))
             assert (view.broken_node, view.broken_pool) == ("n1", RENTED.id)
-    fresh = seen(InstanceState.STARTING, since_ms=NOW - 100)
+    fresh = report(InstanceState.STARTING, since_ms=NOW - 100)
     assert observed(old, fresh).broken is None
 
 
@@ -186,8 +186,8 @@ def test_a_failed_instance_breaks_its_group_with_the_engines_reason() -> None:
         placed=(*group().placed, Placed("i2", Phase.AGGREGATED, "n1", RENTED.id, (1,))),
         created_ms=NOW - 90_000,
     )
-    broken = seen(FAILED, reason="no CUDA device", pool_full=True)
-    view = observed(two, broken, seen(instance="i2"))
+    broken = report(FAILED, reason="no CUDA device", pool_full=True)
+    view = observed(two, broken, report(instance="i2"))
     assert view.broken.quoted == "no CUDA device" and view.broken.subject == "i1"
     assert (view.broken_node, view.broken_pool, view.pool_full) == ("n1", RENTED.id, True)
     assert len(view.ready) == 1 and not view.all_ready
@@ -209,7 +209,7 @@ def test_a_group_is_lost_with_its_node_unless_it_was_placed_after_its_end(
     """A new node may have the name of a node that was given up."""
     view = observe_group(
         group(created_ms=created_ms),
-        fleet_view({"n1": status(seen(), age_ms=age_ms)}),
+        fleet_view({"n1": status(report(), age_ms=age_ms)}),
         NOW,
         10**9,
         15_000,
@@ -304,7 +304,7 @@ def faults(one: ServingGroup, *statuses: Status, acts: bool = True, now_ms: int 
 
 
 def test_a_broken_group_retires_and_its_node_rests() -> None:
-    broken = status(seen(FAILED, reason="no CUDA device"), launch_basis="slots")
+    broken = status(report(FAILED, reason="no CUDA device"), launch_basis="slots")
     found = faults(group(), broken)
     (one,) = found.groups
     assert (one.life, one.failed_ms) == (Life.RETIRING, NOW)
@@ -317,31 +317,31 @@ def test_a_broken_group_retires_and_its_node_rests() -> None:
 
 
 def test_a_group_on_a_reclaimed_node_makes_room_at_once() -> None:
-    found = faults(group(), status(seen(), reclaim_ms=NOW + 60_000))
+    found = faults(group(), status(report(), reclaim_ms=NOW + 60_000))
     (one,) = found.groups
     assert one.life is Life.RETIRING and one.exit.yields and found.lost == (group(),)
-    advised = faults(group(), status(seen(), reclaim_ms=NOW + 60_000), acts=False)
+    advised = faults(group(), status(report(), reclaim_ms=NOW + 60_000), acts=False)
     assert advised.groups == (group(),) and advised.lost == ()
 
 
 def test_a_group_is_dropped_after_the_long_silence_of_its_node() -> None:
     early = group(created_ms=NOW - 3_600_000)
-    silent = status(seen(), age_ms=FORGOTTEN_MS)
+    silent = status(report(), age_ms=FORGOTTEN_MS)
     assert faults(early, silent).groups == faults(early, silent).lost == (early,)
-    gone = status(seen(), age_ms=FORGOTTEN_MS + 1)
+    gone = status(report(), age_ms=FORGOTTEN_MS + 1)
     assert faults(early, gone).groups == () == faults(early, gone).lost
     assert faults(early, gone, acts=False).groups == (early,)
 
 
 def test_instances_outside_of_the_applied_assignment_are_found() -> None:
     wish = DesiredInstance("i1", "chat", "aggregated", "g", (0,))
-    running = status(seen(), seen(instance="i2", gpus=(1,)))
+    running = status(report(), report(instance="i2", gpus=(1,)))
     assigned = {"n1": Assignment("n1", RENTED.id, 3, 1, 0, (wish,))}
     assert unassigned_instances([running], assigned) == {"i2": ("chat", "n1")}
     newer = {"n1": Assignment("n1", RENTED.id, 4, 1, 0, (wish,))}
     assert unassigned_instances([running], newer) == {}, "its executor has not read it yet"
     assert unassigned_instances([running], {}) == {}
-    ending = status(seen(InstanceState.DRAINING, instance="i2"))
+    ending = status(report(InstanceState.DRAINING, instance="i2"))
     assert unassigned_instances([ending], assigned) == {}
     other = replace(running, node="n0")
     assert unassigned_instances([other, running], assigned) == {"i2": ("chat", "n1")}
