@@ -74,13 +74,18 @@ class Pool:
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", f"{self.region}/{self.name}/{self.market}")
         who = f"pool {self.region}/{self.name}"
-        if self.per_node not in (1, 2, 4, 8):
-            raise InvalidValue(f"{who}: per_node", self.per_node, "1, 2, 4 or 8")
+        whole(f"{who}: per_node", self.per_node, 1, 16)
         whole(f"{who}: max_nodes", self.max_nodes, 0, 1_000_000)
         finite(f"{who}: price_usd_per_h", self.price_usd_per_h, 0.0, 1e6)
         whole(f"{who}: max_of_both", self.max_of_both, 0, 1_000_000)
         finite(f"{who}: between_gb_s", self.between_gb_s, 0.0, 1e6)
         finite(f"{who}: provision_s", self.provision_s, 0.0, 86400.0)
+
+    @property
+    def largest_slice(self) -> int:
+        """GPUs of the largest slice: the largest power of two that divides `per_node`, so that
+        slices of a node never leave a rest that is too small for another one."""
+        return self.per_node & -self.per_node
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autoscaler.domain.cache_layers import CacheLayers
 from autoscaler.domain.splits import Split
 from autoscaler.domain.validation import finite, whole
 
@@ -34,7 +35,10 @@ class ModelSpec:
     `kv_cache_bytes`: limit of the KV cache per GPU, 0 = all remaining memory. `adapter_bytes`,
     `adapter_copied_bytes`: memory for LoRA adapters, the part that tensor parallelism divides and
     the part that each GPU holds. `compressed_attention`: whether attention needs kernels that
-    exist from Hopper on.
+    exist from Hopper on. `cache_layers`: the layers by what they store; empty: as
+    `layers_by_cache` derives them. `max_seqs`: most sequences in a batch. `batched_tokens`: most
+    tokens in an iteration, 0 = the engine's default. `eager`: whether the engine captures no CUDA
+    graphs. `state_copies`: blocks that hold the state of one sequence.
     """
 
     name: str
@@ -70,6 +74,11 @@ class ModelSpec:
     adapter_bytes: float = 0.0
     adapter_copied_bytes: float = 0.0
     compressed_attention: bool = False
+    cache_layers: tuple[CacheLayers, ...] = ()
+    max_seqs: int = 256
+    batched_tokens: int = 0
+    eager: bool = False
+    state_copies: int = 1
 
     def __post_init__(self) -> None:
         who = f"model {self.name}"
@@ -84,11 +93,29 @@ class ModelSpec:
             finite(f"{who}: {field}", getattr(self, field), 0.0, 1e15)
         finite(f"{who}: memory_share", self.memory_share, 0.01, 1.0)
         finite(f"{who}: sliding_share", self.sliding_share, 0.0, 1.0)
+        whole(f"{who}: max_seqs", self.max_seqs, 1, 10**6)
+        whole(f"{who}: batched_tokens", self.batched_tokens, 0, 10**8)
+        whole(f"{who}: state_copies", self.state_copies, 1, 100)
 
     @property
     def is_moe(self) -> bool:
         """Whether the model routes tokens to experts."""
         return self.experts > 0
+
+    @property
+    def layers_by_cache(self) -> tuple[CacheLayers, ...]:
+        """The layers by what they store. Without `cache_layers`, all layers store equally much, and
+        `sliding_share` of them keep a window."""
+        if self.cache_layers:
+            return self.cache_layers
+        sliding = round(self.sliding_share * self.layers) if self.sliding_window else 0
+        kinds = (self.layers - sliding, 0), (sliding, self.sliding_window)
+        state = self.state_bytes / self.layers
+        return tuple(
+            CacheLayers(count, 1.0 / self.layers, self.kv_heads, window, state)
+            for count, window in kinds
+            if count
+        )
 
     def split_refusal(self, gpus: int) -> str:
         """The reason why no engine can split the model over `gpus` GPUs by tensor parallelism; ""

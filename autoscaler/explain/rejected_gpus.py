@@ -23,7 +23,7 @@ def impossible_pools(
     reason."""
     found: dict[str, Rejected] = {}
     for pool in usable_pools(problem.cluster, service):
-        sizes = [size for size in SLICE_SIZES if size <= pool.per_node]
+        sizes = [size for size in SLICE_SIZES if size <= pool.largest_slice]
         demand = problem.demands[service.model]
         arrivals = arrivals_of(demand, service)
         made = [

@@ -111,6 +111,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         raise keys.error("layer_types", "no attention", "at least one layer with attention")
     chosen = sums.experts * (experts.chosen / experts.count if experts else 0.0)
     sliding = sum(1 for mixer, _ in made if mixer.kind == "sliding")
+    window = layers.window_of(keys, kind) if sliding else 0
     tower_bytes = towers.tower_params(around) * BF16_BYTES
     params = sums.dense + sums.experts + sums.outside
     # Tables of per-layer inputs are looked up, so they need no matrix products.
@@ -135,7 +136,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         experts=experts.count if experts else 0,
         experts_per_token=experts.chosen if experts else 0,
         moe_intermediate=experts.width if experts else 0,
-        sliding_window=layers.window_of(keys, kind) if sliding else 0,
+        sliding_window=window,
         sliding_share=sliding / count,
         max_position=_max_position(keys),
         dense_bytes=sums.dense_bytes / sums.dense if quantised else 0.0,
@@ -148,6 +149,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         integer_activations=sums.integer_activations,
         kv_bits=scheme.kv_bits,
         compressed_attention=kind == compressed.KIND,
+        cache_layers=blueprint.cache_layers(scheme.kv_bits / 8.0, window),
     )
 
 
@@ -232,16 +234,14 @@ def _mixer(keys: Keys, kind: str, hidden: int, heads: attention.Heads, which: st
         one = attention.attention(keys, kind, hidden, heads, sliding=False)
         other = recurrent.mamba2(keys, hidden)
         return Mixer("full", (*one.matrices, *other.matrices), one.cached, 0, other.state_bytes,
-                     other.splits)  # fmt: skip
+                     other.splits, one.kv_heads)  # fmt: skip
     return NO_MIXER
 
 
 def _with(mixer: Mixer, more: tuple[Matrix, ...]) -> Mixer:
     if not more:
         return mixer
-    matrices = (*mixer.matrices, *more)
-    return Mixer(mixer.kind, matrices, mixer.cached, mixer.more_bytes, mixer.state_bytes,
-                 mixer.splits)  # fmt: skip
+    return replace(mixer, matrices=(*mixer.matrices, *more))
 
 
 def _expert_params(

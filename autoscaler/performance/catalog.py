@@ -79,6 +79,7 @@ def gpus() -> Mapping[str, GpuSpec]:
             fp4_tflops=float(row.get("fp4_dense_tflops", 0.0)),
             mem_bw_gb_s=float(row["mem_bw_gb_s"]),
             mem_gb=float(row["mem_gb"]),
+            label_gb=float(row.get("label_gb", 0.0)),
             interconnect_gb_s=float(row["interconnect_gb_s_per_dir"]),
             pcie_gb_s=float(row["pcie_gb_s_per_dir"]),
         )

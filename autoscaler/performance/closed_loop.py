@@ -11,7 +11,7 @@ from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.performance.benchmark_points import Estimate, MeasuredPoint, PointKind
 from autoscaler.performance.efficiency import PEAK, Efficiency
 from autoscaler.performance.measured_tables import NO_CORRECTION, Correction
-from autoscaler.performance.memory import kv_capacity_tokens, sequence_tokens
+from autoscaler.performance.memory import cache_of
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.roofline import Roofline, roofline
 from autoscaler.performance.step_times import bind_formulas
@@ -100,8 +100,7 @@ def _estimate_shared(bound: _Passes, point: MeasuredPoint, context: float) -> Es
     its first token. So TPOT = t(B d) + (B - 1) d P / R_out. B is the number of running requests, d
     the share of a request's time in decoding, and P the time that a prompt adds.
     """
-    own = sequence_tokens(point.spec, point.tp)
-    room = (kv_capacity_tokens(point.spec, point.gpu, point.tp) + own) / (context + own)
+    room = cache_of(point.spec, point.gpu, point.tp).sequences_at(context)
     held = max(1.0, min(point.load, room, _MAX_SEQUENCES))
     each = _marginal_prefill_ms(bound, point.input_tokens)
     decoding = 1.0

@@ -47,7 +47,16 @@ _SHORT = {
     "-q": _QUANTIZATION, "-ep": _EXPERTS, "-sc": "--speculative-config",
     "-dcp": "--decode-context-parallel-size", "-pcp": "--prefill-context-parallel-size",
 }  # fmt: skip
-_COUNTED = (_SHARE, _KV, _KV_BYTES, _QUANTIZATION, _DTYPE, _EXPERTS)
+_EAGER, _BATCHED, _SEQS, _PREFIXES, _WHOLE = (
+    "--enforce-eager", "--max-num-batched-tokens", "--max-num-seqs", "--enable-prefix-caching",
+    "--disable-hybrid-kv-cache-manager",
+)  # fmt: skip
+_COUNTED = (_SHARE, _KV, _KV_BYTES, _QUANTIZATION, _DTYPE, _EXPERTS,
+            _EAGER, _BATCHED, _SEQS, _PREFIXES, _WHOLE)  # fmt: skip
+_CACHED_STATES = 2
+"""Blocks per sequence in a group of recurrent layers with prefix caching: vLLM keeps the state at
+the last full block beside the current one."""
+_MOST_TOKENS = 10**7
 _REFUSED = {
     "--cpu-offload-gb": "weights in the host's memory are not planned",
     "--cpu-offload-params": "weights in the host's memory are not planned",
@@ -78,7 +87,9 @@ class EngineMemory:
     in the KV cache; 0: as in the checkpoint. kv_cache_bytes: size of each GPU's KV cache; 0: not
     set. quantization: weight format after loading; "": as in the checkpoint. method: value of
     --quantization. float32: whether weights and KV cache take 32 bits. expert_parallel: whether
-    experts stay whole.
+    experts stay whole. batched_tokens, max_seqs: most tokens and sequences of an iteration; 0: not
+    set. eager: whether there are no CUDA graphs. cached_states: whether states of prefixes are
+    cached. whole_windows: whether layers with a window keep the whole sequence.
     """
 
     memory_share: float = 0.0
@@ -88,6 +99,11 @@ class EngineMemory:
     quantization: str = ""
     method: str = ""
     expert_parallel: bool = False
+    batched_tokens: int = 0
+    max_seqs: int = 0
+    eager: bool = False
+    cached_states: bool = False
+    whole_windows: bool = False
 
     def apply_to(self, spec: ModelSpec) -> ModelSpec:
         """`spec` as an engine with these arguments loads it. Raises InvalidValue if the engine
@@ -112,7 +128,16 @@ class EngineMemory:
         if self.expert_parallel and spec.experts:
             kept = tuple(one for one in spec.splits if not one.expert)
             spec = replace(spec, splits=kept)
-        return spec
+        if self.whole_windows:
+            whole = (replace(one, window=0) for one in spec.layers_by_cache)
+            spec = replace(spec, cache_layers=tuple(whole))
+        return replace(
+            spec,
+            max_seqs=self.max_seqs or spec.max_seqs,
+            batched_tokens=self.batched_tokens or spec.batched_tokens,
+            eager=self.eager or spec.eager,
+            state_copies=_CACHED_STATES if self.cached_states else spec.state_copies,
+        )
 
 
 def _in_float32(spec: ModelSpec) -> ModelSpec:
@@ -154,8 +179,18 @@ def engine_memory(args: Sequence[str]) -> EngineMemory:
             if value not in _DTYPES:
                 raise InvalidValue(flag, value, ", ".join(_DTYPES))
             found = replace(found, float32=value in _FLOAT32)
+        elif flag == _BATCHED:
+            found = replace(found, batched_tokens=_count(flag, value))
+        elif flag == _SEQS:
+            found = replace(found, max_seqs=_count(flag, value))
         elif flag == _EXPERTS:
             found = replace(found, expert_parallel=True)
+        elif flag == _EAGER:
+            found = replace(found, eager=True)
+        elif flag == _PREFIXES:
+            found = replace(found, cached_states=True)
+        elif flag == _WHOLE:
+            found = replace(found, whole_windows=True)
     return found
 
 
@@ -188,6 +223,18 @@ def _share(value: str) -> float:
     if not 0.05 <= share <= 1.0:
         raise InvalidValue(_SHARE, value, "a share from 0.05 to 1")
     return share
+
+
+def _count(flag: str, value: str) -> int:
+    """A whole number in a form that vLLM accepts: 8192, 8k, 8K."""
+    unit = value[-1:] if value[-1:] in _UNITS else ""
+    try:
+        number = float(value.removesuffix(unit) if unit else value) * _UNITS[unit]
+    except ValueError:
+        number = 0.0
+    if not 1.0 <= number <= _MOST_TOKENS or not number.is_integer():
+        raise InvalidValue(flag, value, f"a whole number from 1 to {_MOST_TOKENS}")
+    return int(number)
 
 
 def _bytes(value: str) -> float:

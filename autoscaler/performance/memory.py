@@ -1,50 +1,45 @@
-"""GPU memory: whether a model's layers and adapters fit a slice, and how many tokens of KV cache
-fit in the remaining memory."""
+"""GPU memory: whether a model's layers and adapters fit a slice, and the KV cache in the remaining
+memory."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.model_spec import ModelSpec
-
-# Memory per GPU for activations, communication buffers and the CUDA context, in 1e9 bytes.
-_RESERVED_GB_PER_GPU = 1.5
+from autoscaler.performance.engine_overhead import batched_tokens, overhead_bytes
+from autoscaler.performance.kv_pool import KvPool, kv_pool
 
 
 def usable_gb(model: ModelSpec, gpu: GpuSpec, tp: int) -> float:
     """Memory of `tp` GPUs for weights and KV cache of `model`, in 1e9 bytes."""
-    return (gpu.mem_gb * model.memory_share - _RESERVED_GB_PER_GPU) * tp
+    return (gpu.mem_gb * model.memory_share - overhead_bytes(model, gpu, tp) / 1e9) * tp
 
 
-def kv_capacity_tokens(model: ModelSpec, gpu: GpuSpec, tp: int, layers: int | None = None) -> float:
-    """Tokens of KV cache that fit on `tp` GPUs with `layers` layers; 0 if the weights do not fit.
-
-    With more GPUs than KV heads the cache is copied, so that it counts once per GPU (grouped-query
-    attention). The state of one sequence is already subtracted; each further sequence takes
-    `sequence_tokens` of the result.
-    """
-    held = model.layers if layers is None else layers
-    share = held / model.layers
-    held_bytes = (model.weight_bytes + model.state_bytes + adapter_bytes(model, tp)) * share
-    free = usable_gb(model, gpu, tp) * 1e9 - held_bytes
-    if free <= 0.0:
-        return 0.0
+@lru_cache(maxsize=4096)
+def cache_of(model: ModelSpec, gpu: GpuSpec, tp: int, layers: int | None = None) -> KvPool:
+    """The KV cache of `model` on `tp` GPUs of type `gpu` that hold `layers` of its layers (None:
+    all); no blocks if the weights do not fit."""
+    share = (model.layers if layers is None else layers) / model.layers
+    held = (model.weight_bytes + adapter_bytes(model, tp)) * share
+    each = max(0.0, usable_gb(model, gpu, tp) * 1e9 - held) / tp
     if model.kv_cache_bytes:
-        free = min(free, model.kv_cache_bytes * tp)
-    return free / (model.kv_bytes_per_token * share * _copies(model, tp))
+        each = min(each, model.kv_cache_bytes)
+    in_flight = batched_tokens(model, gpu)
+    stored, token_bytes = model.layers_by_cache, model.kv_bytes_per_token
+    return kv_pool(stored, token_bytes, each, tp, in_flight, share, model.state_copies)
+
+
+@lru_cache(maxsize=8192)
+def kv_capacity_tokens(model: ModelSpec, gpu: GpuSpec, tp: int, layers: int | None = None) -> float:
+    """Tokens of the longest sequence whose KV cache fits on `tp` GPUs with `layers` layers; 0 if
+    the weights do not fit."""
+    return cache_of(model, gpu, tp, layers).longest_tokens()
 
 
 def adapter_bytes(model: ModelSpec, tp: int) -> float:
     """Memory for the LoRA adapters of `model` on all of `tp` GPUs."""
     return model.adapter_bytes + model.adapter_copied_bytes * tp
-
-
-def sequence_tokens(model: ModelSpec, tp: int) -> float:
-    """Size of one sequence's state, in tokens of KV cache; 0 for models with attention only."""
-    return model.state_bytes / (model.kv_bytes_per_token * _copies(model, tp))
-
-
-def _copies(model: ModelSpec, tp: int) -> float:
-    return max(1.0, tp / model.kv_heads)
 
 
 def fits(model: ModelSpec, gpu: GpuSpec, tp: int) -> bool:

@@ -55,7 +55,7 @@ def profiles(gpu: GpuSpec) -> tuple[MigProfile, ...]:
         return ()
     found = []
     for (slices, share), words in table.items():
-        name = f"{words}.{int(gpu.mem_gb / share + 0.5)}gb"
+        name = f"{words}.{int((gpu.label_gb or gpu.mem_gb) / share + 0.5)}gb"
         found.append(MigProfile(name, Fraction(slices, parts), Fraction(1, share)))
     return tuple(found)
 

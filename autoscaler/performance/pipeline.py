@@ -14,7 +14,7 @@ from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.domain.workload import Phase
-from autoscaler.performance.memory import kv_capacity_tokens
+from autoscaler.performance.memory import cache_of
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.step_times import StepTimes, step_times
 
@@ -60,7 +60,9 @@ def pipeline_times(
         raise InvalidValue("pipeline: layers", [n for _, n in stages], f"{model.layers} in all")
     each = [(step_times(model, node, phase, profile), layers) for node, layers in stages]
     slowest, held = max(each, key=lambda one: _stage_ms(one[0], one[1], phase))
-    tokens = min(kv_capacity_tokens(model, node.gpu, node.gpus, n) for node, n in stages)
+    caches = (cache_of(model, node.gpu, node.gpus, n) for node, n in stages)
+    cache = min(caches, key=lambda one: one.longest_tokens())
+    tokens = cache.longest_tokens()
     lanes = max(1, min(count, int(tokens // max(1, slices.longest_tokens))))
     bound, eff = slowest.roofline, slowest.roofline.eff
     # A stage of J layers sends the hidden state once, so each layer adds 1/J of the transfer time.
@@ -75,6 +77,7 @@ def pipeline_times(
         slowest,
         roofline=replace(bound, model=replace(model, layers=count * held), eff=eff),
         kv_capacity_tokens=tokens / lanes,
+        cache=cache.scaled(1.0 / lanes),
         max_batch=math.ceil(slowest.max_batch / lanes),
         uncertain=any(times.uncertain for times, _ in each),
     )

@@ -13,8 +13,9 @@ from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
+from autoscaler.performance.kv_pool import KvPool
 from autoscaler.performance.measured_tables import NO_CORRECTION, Correction, correction_rows
-from autoscaler.performance.memory import kv_capacity_tokens, sequence_tokens
+from autoscaler.performance.memory import cache_of, kv_capacity_tokens
 from autoscaler.performance.profile import DEFAULT_ENGINE, Profile
 from autoscaler.performance.roofline import Roofline, roofline
 
@@ -26,29 +27,26 @@ _MAX_SEQUENCES = {Phase.PREFILL: 64, Phase.DECODE: 512, Phase.AGGREGATED: 256}
 class StepTimes:
     """Times of one instance, in ms.
 
-    kv_capacity_tokens: tokens of KV cache for one sequence, 0 = the model does not fit.
-    sequence_tokens: tokens of KV cache that each further sequence takes, independent of its length.
-    max_batch: maximum number of sequences in one iteration. first_token_ms: time outside of
-    iterations before a first token; it takes no GPU time. uncertain: whether the profile lacks
+    kv_capacity_tokens: tokens of the longest sequence that fits, 0 = the model does not fit. cache:
+    the blocks of the KV cache. max_batch: maximum number of sequences in one iteration.
+    first_token_ms: time outside of iterations before a first token; it takes no GPU time. uncertain: whether the profile lacks
     measurements of such models or of this GPU.
     """
 
     roofline: Roofline
     correction: Correction
     kv_capacity_tokens: float
+    cache: KvPool
     max_batch: int
     first_token_ms: float
     uncertain: bool
-    sequence_tokens: float = 0.0
 
     def kv_tokens_at(self, context_tokens: float) -> float:
-        """Tokens of KV cache that remain for sequences of mean length `context_tokens` after
-        subtracting the sequences' states."""
-        own = self.sequence_tokens
-        if own <= 0.0 or self.kv_capacity_tokens <= 0.0:
-            return self.kv_capacity_tokens
-        shared = (self.kv_capacity_tokens + own) * context_tokens / (context_tokens + own)
-        return max(min(shared, self.kv_capacity_tokens), 1.0)
+        """Tokens of all sequences that fit, if their mean length is `context_tokens`. Windows and
+        states of the sequences take memory too."""
+        if self.kv_capacity_tokens <= 0.0:
+            return 0.0
+        return max(self.cache.tokens_at(context_tokens), 1.0)
 
     def prefill_ms(self, tokens: float, context: float = 0.0, batch: float = 1.0) -> float:
         """Time of one pass over `batch` prompts of `tokens` new tokens after `context` cached
@@ -78,18 +76,17 @@ class StepTimes:
 def step_times(model: ModelSpec, node: NodeSlice, phase: Phase, profile: Profile) -> StepTimes:
     """Step times of `model` in `phase` on `node`, tensor parallel over all of its GPUs."""
     bound, correction = bind_formulas(model, node.gpu, node.gpus, profile)
-    tokens, each = kv_capacity_tokens(model, node.gpu, node.gpus), sequence_tokens(model, node.gpus)
-    most = _MAX_SEQUENCES[phase]
-    if each > 0.0:
-        most = max(1, min(most, int((tokens + each) / (each + 1.0))))
+    tokens = kv_capacity_tokens(model, node.gpu, node.gpus)
+    cache = cache_of(model, node.gpu, node.gpus)
+    most = max(1, min(_MAX_SEQUENCES[phase], int(cache.sequences_at(1.0))))
     return StepTimes(
         roofline=bound,
         correction=correction,
         kv_capacity_tokens=tokens,
+        cache=cache,
         max_batch=most,
         first_token_ms=bound.eff.first_token_ms,
         uncertain=profile.uncertain(model, node.gpu),
-        sequence_tokens=each,
     )
 
 

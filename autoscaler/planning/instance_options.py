@@ -149,7 +149,7 @@ def instance_options(
     parts = []
     for pool in pools:
         for gpus in SLICE_SIZES:
-            if gpus <= pool.per_node:
+            if gpus <= pool.largest_slice:
                 node = NodeSlice(pool.gpu, gpus)
                 own = link_gb_s(pool, pool)
                 made = evaluate_instance(
@@ -215,7 +215,7 @@ def _pipelines(
     slices: dict[str, NodeSlice] = {}
     for pool in pools:
         for gpus in SLICE_SIZES:
-            if gpus <= pool.per_node:
+            if gpus <= pool.largest_slice:
                 node = NodeSlice(pool.gpu, gpus)
                 slices.setdefault(node.name, node)
                 where.setdefault(pool.region, {}).setdefault(node.name, []).append(pool)
@@ -317,8 +317,9 @@ def resolve_slice(
     pool = pools.get(pool_id)
     if pool is None:
         raise InvalidValue(f"combo {combo_id}: pool", pool_id, " or ".join(sorted(pools)))
-    if gpus > pool.per_node:
-        raise InvalidValue(f"combo {combo_id}: gpus", gpus, f"at most {pool.per_node}, one node")
+    if gpus > pool.largest_slice:
+        allowed = f"at most {pool.largest_slice}, the largest slice of a node"
+        raise InvalidValue(f"combo {combo_id}: gpus", gpus, allowed)
     return pool, NodeSlice(pool.gpu, gpus)
 
 

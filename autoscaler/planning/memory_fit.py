@@ -12,7 +12,7 @@ from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.slices import SLICE_SIZES, NodeSlice
 from autoscaler.performance.catalog import gpu, quantized
-from autoscaler.performance.memory import adapter_bytes, kv_capacity_tokens, usable_gb
+from autoscaler.performance.memory import adapter_bytes, cache_of, kv_capacity_tokens, usable_gb
 from autoscaler.planning.candidate_combos import usable_pools
 from autoscaler.templates.engine_filter import VLLM
 from topics.reason_codes import ReasonCode
@@ -94,14 +94,15 @@ def misfit(cluster: Cluster, service: Service) -> Misfit | None:
     if best is None:
         return Misfit(service.model, longest, pools=pools, refused=first)
     (tokens, usable), where, node = best
-    copies = max(1.0, node.gpus / spec.kv_heads)
+    cache = cache_of(spec, node.gpu, node.gpus)
+    blocks = cache.sequence_blocks(longest, cache.in_flight)
     return Misfit(
         model=service.model,
         max_len_tokens=longest,
         where=where,
         slice=node,
         weights_gb=(spec.weight_bytes + adapter_bytes(spec, node.gpus)) / 1e9,
-        kv_gb=(longest * spec.kv_bytes_per_token * copies + spec.state_bytes) / 1e9,
+        kv_gb=blocks * cache.block_bytes * node.gpus / 1e9,
         usable_gb=usable,
         longest_tokens=int(tokens) if tokens >= _LEAST_TOKENS else 0,
         pools=pools,
@@ -135,5 +136,5 @@ def _all_slices(cluster: Cluster, service: Service) -> Iterator[tuple[str, NodeS
     for pool in usable_pools(cluster, service):
         for gpus in SLICE_SIZES:
             node = NodeSlice(pool.gpu, gpus)
-            if gpus <= pool.per_node:
+            if gpus <= pool.largest_slice:
                 yield f"{pool.region}/{pool.name}", node

@@ -55,7 +55,7 @@ def unattainable_slo(
     for pool in usable_pools(cluster, service):
         for gpus in SLICE_SIZES:
             node = NodeSlice(pool.gpu, gpus)
-            if gpus > pool.per_node or not VLLM.runs(spec, node):
+            if gpus > pool.largest_slice or not VLLM.runs(spec, node):
                 continue
             if kv_capacity_tokens(spec, node.gpu, gpus) < longest:
                 continue

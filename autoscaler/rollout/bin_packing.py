@@ -90,7 +90,7 @@ def _find(
         paid = bool(taken) or pool.market is Market.OWNED
         if len(taken) + gpus > pool.per_node or (not paid and new_left <= 0):
             continue
-        for start, size in _blocks(pool.per_node, taken):
+        for start, size in _blocks(pool, taken):
             # Prefer nodes on the bill to new nodes, then small blocks to large ones, then the order
             # of nodes.
             rank = (size if paid else 1000 + size, order, node, start)
@@ -101,9 +101,10 @@ def _find(
     return (best[2], best[3]) if best else None
 
 
-def _blocks(per_node: int, taken: frozenset[int]) -> Iterable[tuple[int, int]]:
+def _blocks(pool: Pool, taken: frozenset[int]) -> Iterable[tuple[int, int]]:
     """(first index, size) of the largest free aligned blocks."""
-    todo = [(0, per_node)]
+    size = pool.largest_slice
+    todo = [(start, size) for start in reversed(range(0, pool.per_node, size))]
     while todo:
         start, size = todo.pop()
         inside = sum(1 for gpu in taken if start <= gpu < start + size)

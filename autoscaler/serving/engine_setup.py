@@ -18,6 +18,7 @@ from autoscaler.performance import catalog
 from autoscaler.performance.adapter_memory import with_adapters
 from autoscaler.performance.engine_arguments import engine_memory
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
+from autoscaler.performance.memory import cache_of
 from autoscaler.performance.pipeline import PipelineSlices, pipeline_times
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_sources import packaged_with_measurements
@@ -29,7 +30,11 @@ from topics.lora_adapters import Adapter, in_batch, rank_limit
 
 __all__ = [
     "EngineSetup", "InvalidValue", "Measurement", "ModelSpec", "engine_setup", "engine_startup_s",
+    "startable_sequences",
 ]  # fmt: skip
+
+
+_SURE_BLOCKS = 0.85  # the share of the predicted state blocks that an engine surely has
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,19 @@ def engine_startup_s(
     """Predicted seconds from launch to ready. layers: number of layers of one pipeline stage, 0 =
     all layers. Raises InvalidValue for unknown names."""
     return startup_s(*_model_and_slice(source, gpu, gpus, quantization), layers)
+
+
+def startable_sequences(
+    source: str | ModelSpec, gpu: str, gpus: int, most: int, args: tuple[str, ...] = (),
+    quantization: str | None = None,
+) -> int:  # fmt: skip
+    """The largest max_num_seqs, at most `most`, with which vLLM starts. Each sequence of a model
+    with recurrent layers needs a block for its state; vLLM refuses to start with more sequences
+    than blocks. `_SURE_BLOCKS` of the predicted blocks count. Raises InvalidValue for unknown
+    names."""
+    spec, node = _model_and_slice(source, gpu, gpus, quantization, args)
+    blocks = cache_of(replace(spec, max_seqs=most), node.gpu, gpus).state_blocks
+    return most if blocks is None else max(1, min(most, int(_SURE_BLOCKS * blocks)))
 
 
 def engine_setup(

@@ -76,7 +76,7 @@ def instance_kinds(
     grouped: dict[tuple[str, str, int], list[Pool]] = {}
     for pool in usable_pools(cluster, service):
         for gpus in SLICE_SIZES:
-            if gpus <= pool.per_node:
+            if gpus <= pool.largest_slice:
                 grouped.setdefault((pool.region, pool.gpu.name, gpus), []).append(pool)
     found = []
     for (region, gpu, gpus), pools in sorted(grouped.items()):

@@ -16,7 +16,7 @@ def usable_slices(cluster: Cluster, service: Service) -> tuple[NodeSlice, ...]:
         if service.regions and pool.region not in service.regions:
             continue
         for gpus in SLICE_SIZES:
-            if gpus <= pool.per_node:
+            if gpus <= pool.largest_slice:
                 node = NodeSlice(pool.gpu, gpus)
                 found.setdefault(node.name, node)
     return tuple(found.values())

@@ -160,7 +160,7 @@ def _declared(name: str, model: Section, given: Surroundings) -> Service:
         model.take(ENGINE.name, units.word(*given.engines), ENGINE.default_value())
     ]
     try:
-        spec = engine.memory.apply_to(source)
+        spec = replace(engine.memory.apply_to(source), max_seqs=engine.max_num_seqs)
     except InvalidValue as error:
         raise model.error(ENGINE.name, f"{engine.name}: {error}") from None
     workload = read_workload(model.section("workload"))

@@ -79,8 +79,8 @@ def load_fleet(path: Path, cluster: Cluster) -> dict[str, int]:
             _known_model(root, combo_id, model, cluster)
             for _, gpus, pool_id, _ in members:
                 pool = cluster.pool(pool_id)
-                if gpus not in (1, 2, 4, 8) or gpus > pool.per_node:
-                    raise InvalidValue("GPUs", gpus, f"1, 2, 4 or 8, at most {pool.per_node}")
+                if gpus not in (1, 2, 4, 8) or gpus > pool.largest_slice:
+                    raise InvalidValue("GPUs", gpus, f"1, 2, 4 or 8, at most {pool.largest_slice}")
         except InvalidValue as error:
             problem = f"{error.value!r} is not allowed; allowed: {error.allowed}"
             raise root.error(combo_id, problem) from None

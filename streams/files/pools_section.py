@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Market, Pool
-from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import catalog
 from autoscaler.performance.catalog_names import instance_type
 from autoscaler.performance.mig_profiles import is_slice
@@ -13,15 +12,7 @@ from streams.files import units
 from streams.files.keys import Group, Key, Named
 from streams.files.kubernetes_section import KUBERNETES, KubernetesPool, read_kubernetes
 from streams.files.name_rules import check_name
-from streams.files.units import Parser
 from streams.files.yaml_tree import ConfigError, Section
-
-
-def _slice_size(value: object) -> int:
-    if value not in (1, 2, 4, 8) or isinstance(value, bool):
-        raise InvalidValue("", value, "1, 2, 4 or 8")
-    return int(str(value))
-
 
 _PRICE = units.number(0.0, 1e6)
 _NODES = units.count(0, 100_000)
@@ -34,8 +25,8 @@ GPU = Key(
 )
 PER_NODE = Key(
     "per_node",
-    Parser(_slice_size, "1, 2, 4 or 8", {"enum": [1, 2, 4, 8]}),
-    "GPUs of one node.",
+    units.count(1, 16),
+    "GPUs of one node. An instance uses 1, 2, 4 or 8 of them, a number that divides them.",
     otherwise="1, or as many as the instance type has",
 )
 OWNED = Key("owned", units.flag, "Whether the nodes are always there and already paid.", "false")

@@ -151,7 +151,7 @@ class _Activities:
             for option in graph.deployments
             for pool in self.pools
             if pool.gpu.name in option.req_per_s
-            and option.gpus <= pool.per_node
+            and option.gpus <= pool.largest_slice
             and pool.max_nodes > 0
         ]
         self.placed += here

@@ -63,7 +63,8 @@ def attention(keys: Keys, kind: str, hidden: int, full: Heads, sliding: bool) ->
         values = own.kv_heads * value_size
         matrices.append(_in("v_proj", values, hidden, own.kv_heads, merged=True))
     cached = own.kv_heads * (own.size + value_size)
-    return Mixer("sliding" if sliding else "full", tuple(matrices), cached)
+    kind = "sliding" if sliding else "full"
+    return Mixer(kind, tuple(matrices), cached, kv_heads=own.kv_heads)
 
 
 def _sliding_heads(keys: Keys, full: Heads) -> Heads:

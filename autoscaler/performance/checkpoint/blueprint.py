@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from autoscaler.domain.cache_layers import CacheLayers
 from autoscaler.domain.splits import Split
 from autoscaler.performance.checkpoint.matrices import Divided, FeedForward, Matrix, Mixer
 from autoscaler.performance.quantization.scheme import Scheme
@@ -31,8 +32,33 @@ class Blueprint:
 
     def cached(self, kv_bytes: float) -> float:
         """Bytes of KV cache for one token. kv_bytes: bytes of one number in the cache."""
+        return sum(_token_bytes(mixer, kv_bytes) for mixer in self._caching())
+
+    def cache_layers(self, kv_bytes: float, window: int) -> tuple[CacheLayers, ...]:
+        """The layers by what they store. window: tokens that a sliding layer keeps."""
+        kinds: Counter[tuple[float, int, int, float]] = Counter()
+        for mixer in self._caching():
+            token = _token_bytes(mixer, kv_bytes)
+            # Entries of compressed attention are not divided, and their window counts as a state.
+            slides = window if mixer.kind == "sliding" and mixer.cached else 0
+            if token and mixer.state_bytes and mixer.cached:
+                kinds[token, mixer.kv_heads, slides, 0.0] += 1
+                kinds[0.0, 1, 0, mixer.state_bytes] += 1
+            elif token or mixer.state_bytes:
+                kinds[token, mixer.kv_heads, slides, mixer.state_bytes] += 1
+        total = self.cached(kv_bytes)
+        return (
+            tuple(
+                CacheLayers(count, min(1.0, token / total), heads, slides, state)
+                for (token, heads, slides, state), count in kinds.items()
+            )
+            if total
+            else ()
+        )
+
+    def _caching(self) -> Iterator[Mixer]:
         own = self.layers[: max(1, len(self.layers) - self.shared_kv)]
-        return sum(mixer.cached * kv_bytes + mixer.more_bytes for mixer, _ in own)
+        return (mixer for mixer, _ in own)
 
     def matrices(self) -> Iterator[tuple[int, Matrix]]:
         """The matrices of all layers, each with the index of its layer."""
@@ -92,6 +118,10 @@ def stored_sizes(blueprint: Blueprint, scheme: Scheme) -> StoredSizes:
     found.dtype = by_dtype.most_common(1)[0][0] if by_dtype else "bf16"
     found.splits = _strictest(splits)
     return found
+
+
+def _token_bytes(mixer: Mixer, kv_bytes: float) -> float:
+    return mixer.cached * kv_bytes + mixer.more_bytes
 
 
 def _bytes_each(storage: Storage | None) -> float:

@@ -74,7 +74,8 @@ class Mixer:
     kind: "full", "sliding", "recurrent" or "none". cached: how many numbers one token adds to the
     KV cache. more_bytes: further bytes per token in that cache, independent of its dtype.
     state_bytes: size of the state of one sequence, independent of its length. splits: divided
-    widths that do not follow from the matrices.
+    widths that do not follow from the matrices. kv_heads: number of parts into which tensor
+    parallelism divides the cache.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class Mixer:
     more_bytes: float = 0.0
     state_bytes: float = 0.0
     splits: tuple[Split, ...] = ()
+    kv_heads: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,8 @@ class _Node:
         """(size, first GPU) of the smallest free aligned block that holds `gpus`."""
         self.blocks = [block for block in self.blocks if block[2] > at_s]
         found: tuple[int, int] | None = None
-        todo = [(0, self.per_node)]
+        whole = self.per_node & -self.per_node
+        todo = [(first, whole) for first in range(0, self.per_node, whole)]
         while todo:
             first, size = todo.pop()
             inside = any(at < first + size and first < at + n for at, n, _ in self.blocks)

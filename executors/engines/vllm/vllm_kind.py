@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoscaler.serving.engine_setup import engine_startup_s
+from autoscaler.serving.engine_setup import engine_startup_s, startable_sequences
 from executors.engines.engine_protocol import API_KEY, LaunchLine, LaunchSpec, RoleSwitch
 from executors.engines.http_api import HttpApi
 from executors.engines.model_source import architecture
@@ -122,7 +122,7 @@ class VllmKind(HttpApi):
             ),
         }
         if self.max_num_seqs is not None:
-            options["--max-num-seqs"] = str(self.max_num_seqs)
+            options["--max-num-seqs"] = str(self._sequences(spec, self.max_num_seqs))
         if self.kv_transfer is not None and gang is None:
             options["--kv-transfer-config"] = self.kv_transfer.config()
         # KEY=VALUE in one word, so that a value may begin with a dash.
@@ -137,6 +137,15 @@ class VllmKind(HttpApi):
         local = all(Path(one).is_absolute() for one in (weights, *loaded))
         argv = (self.executable, "serve", weights, *words, *self.args)
         return LaunchLine(argv, self._environment(spec, local))
+
+    def _sequences(self, spec: LaunchSpec, declared: int) -> int:
+        """`declared`, or fewer sequences if the memory holds the states of fewer."""
+        if self.cpu or spec.gang is not None or self.pipeline_parallel > 1:
+            return declared
+        model = architecture(spec.source)
+        return startable_sequences(
+            model, spec.gpu, len(spec.gpus), declared, self.args, self.quantization
+        )
 
     def _adapter_words(self, spec: LaunchSpec, loaded: Sequence[str]) -> list[str]:
         """Arguments for LoRA adapters, whose weights are `loaded`. All adapters stay in the host's

@@ -160,6 +160,21 @@ def test_arguments_of_the_operator_are_passed_unchanged() -> None:
     assert kind.env == (("VLLM_LOGGING_LEVEL", "INFO"),)
 
 
+def test_an_engine_has_no_more_sequences_than_blocks_for_their_states(
+    weights: Path, spec: LaunchSpec
+) -> None:
+    """vLLM refuses to start a hybrid model with more sequences than state blocks."""
+    kind = VllmKind(weights=(str(weights),), max_num_seqs=256)
+    one = replace(spec, phase="aggregated", gpu="L40S", gpus=(0,))
+    counts = {}
+    for source in ("Qwen/Qwen3.5-27B-FP8", "Qwen/Qwen3-8B"):
+        line = kind.launch_line(replace(one, source=source, weights=str(weights)))
+        word = next(w for w in line.argv if w.startswith("--max-num-seqs="))
+        counts[source] = int(word.partition("=")[2])
+    assert 100 < counts["Qwen/Qwen3.5-27B-FP8"] < 200
+    assert counts["Qwen/Qwen3-8B"] == 256
+
+
 def gang(rank: int, *gpus: int) -> GangRank:
     stages = tuple(
         GangStage("H100-SXM", count, layers) for count, layers in zip(gpus, (20, 12), strict=True)

@@ -41,7 +41,7 @@ def test_experts_count_one_by_one() -> None:
 def test_adapters_take_room_from_the_kv_cache() -> None:
     with_them = with_adapters(LLAMA, slots=8, rank=64)
     lost = kv_capacity_tokens(LLAMA, H100, 1) - kv_capacity_tokens(with_them, H100, 1)
-    assert lost * LLAMA.kv_bytes_per_token == pytest.approx(adapter_bytes(with_them, 1))
+    assert lost * LLAMA.kv_bytes_per_token == pytest.approx(adapter_bytes(with_them, 1), rel=1e-3)
 
 
 def test_without_adapters_nothing_changes() -> None:

@@ -90,5 +90,5 @@ def test_a_quantisation_that_the_checkpoint_does_not_have_is_refused() -> None:
 
 
 def test_other_arguments_change_nothing() -> None:
-    args = ("--trust-remote-code", "--enforce-eager", "--enable-lora", "--max-num-batched-tokens=1")
+    args = ("--trust-remote-code", "--enable-lora", "--swap-space=4")
     assert loaded(*args) == LLAMA

@@ -15,6 +15,7 @@ from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import catalog
 from autoscaler.performance.efficiency import DEFAULT_EFFICIENCY
 from autoscaler.performance.layer_shapes import experts_touched, layer_shape
+from autoscaler.performance.memory import usable_gb
 from autoscaler.performance.packaged_profile import default_profile, plain_profile
 from autoscaler.performance.profile_codec import decode, encode, make_profile
 from autoscaler.performance.roofline import (
@@ -107,8 +108,9 @@ def test_an_instance_fits_only_if_its_memory_does() -> None:
     assert not fits(QWEN, L4, 1)
     assert kv_capacity_tokens(QWEN, L4, 1) == 0
     assert fits(QWEN, H100, 1)
-    left = 80e9 * 0.9 - 1.5e9 - QWEN.weight_bytes
-    assert kv_capacity_tokens(QWEN, H100, 1) == pytest.approx(left / QWEN.kv_bytes_per_token)
+    left = usable_gb(QWEN, H100, 1) * 1e9 - QWEN.weight_bytes
+    expected = left / QWEN.kv_bytes_per_token
+    assert kv_capacity_tokens(QWEN, H100, 1) == pytest.approx(expected, abs=16)
     assert kv_capacity_tokens(QWEN, L4, 1, layers=8) > 0
 
 

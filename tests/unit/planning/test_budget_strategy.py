@@ -255,15 +255,15 @@ def test_a_running_pipeline_too_small_for_one_type_serves_the_others() -> None:
     """
     types = (
         WorkloadType("short", 0.9, Lengths(1155, 211)),
-        WorkloadType("long", 0.1, Lengths(6000, 1500)),
+        WorkloadType("long", 0.1, Lengths(14000, 3500)),
     )
     big = service("m", architecture=catalog.model("meta-llama/Llama-3.3-70B-Instruct"))
-    big = replace(big, types=types, lengths=Lengths(1639.5, 339.9), pipelines="any")
+    big = replace(big, types=types, lengths=Lengths(2439.5, 539.9), pipelines="any")
     where = cluster(60.0, big)
     node = replace(where.pools[0], per_node=4, price_usd_per_h=7.2)
     where = replace(where, pools=(node,))
-    stage = "p1.23@r/l40s/on-demand"
-    runs = f"m:{stage}>{stage}>p2.34@r/l40s/on-demand+3d4@r/l40s/on-demand"
+    stage = "p1.22@r/l40s/on-demand"
+    runs = f"m:{stage}>{stage}>p2.36@r/l40s/on-demand+3d4@r/l40s/on-demand"
     problem = make_problem(
         where, {"m": Demand("m", 0.5, big.lengths)}, default_profile(), fleet={runs: 1}
     )

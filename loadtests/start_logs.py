@@ -1,0 +1,115 @@
+"""How well the memory model predicts the KV cache of public start-ups of vLLM.
+
+Run `python -m loadtests.start_logs`. The hash of a source decides whether its start-ups served to
+choose the factors of the memory model ("fitted"), or only judge it ("held out").
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.validation import InvalidValue
+from autoscaler.performance import catalog
+from autoscaler.performance.architecture import from_config
+from autoscaler.performance.engine_arguments import engine_memory
+from autoscaler.performance.memory import cache_of
+
+LOGS = Path(__file__).parent / "data" / "start_logs.json"
+_CHECKPOINTS = Path(__file__).parents[1] / "tests" / "data" / "checkpoints" / "facts.json.gz"
+_GIB = 2.0**30
+NEAR = 0.1
+"""A prediction within this share of the log is near enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start-up: what the log says and what the model predicts.
+
+    measured, predicted: KV cache in tokens, or in GiB per GPU if the log states no tokens; 0 if the
+    log states neither. refused: whether the engine refused to start. starts: whether the model
+    predicts that it starts. held_out: whether the start-up did not serve to choose factors.
+    """
+
+    source: str
+    name: str
+    measured: float
+    predicted: float
+    refused: bool
+    starts: bool
+    held_out: bool
+
+    @property
+    def ratio(self) -> float:
+        """Predicted KV cache as a share of the measured one."""
+        return self.predicted / self.measured
+
+
+def start_ups() -> list[Start]:
+    """All start-ups of the packaged file with their predictions."""
+    with gzip.open(_CHECKPOINTS, "rt", encoding="utf-8") as file:
+        checkpoints = json.load(file)["checkpoints"]
+    rows = json.loads(LOGS.read_text(encoding="utf-8"))["starts"]
+    return [_start(row, checkpoints) for row in rows]
+
+
+def _start(row: dict, checkpoints: dict) -> Start:  # type: ignore[type-arg]
+    spec = _spec(row, checkpoints)
+    gpu, tp = catalog.gpu(row["gpu"]), row["tp"]
+    cache = cache_of(spec, gpu, tp)
+    longest = row.get("max_model_len") or spec.max_position
+    starts = cache.sequence_blocks(longest, cache.in_flight) <= cache.blocks
+    measured, predicted = 0.0, 0.0
+    if row.get("kv_tokens"):
+        measured, predicted = float(row["kv_tokens"]), cache.reported_tokens(longest)
+    elif row.get("kv_gib_per_gpu", 0.0) > 0.0:
+        measured = float(row["kv_gib_per_gpu"])
+        predicted = cache.blocks * cache.block_bytes / _GIB
+    bits = hashlib.sha256(row["source"].encode()).digest()[0]
+    name = f"{row['model']} on {tp}x{row['gpu']}"
+    refused = bool(row.get("refused"))
+    return Start(row["source"], name, measured, predicted, refused, starts, bits % 2 == 1)
+
+
+def _spec(row: dict, checkpoints: dict) -> ModelSpec:  # type: ignore[type-arg]
+    name = row["model"]
+    try:
+        spec = catalog.model(name)
+    except InvalidValue:
+        spec = from_config(name, checkpoints[name]["config"])
+    if "weights" in row:
+        spec = catalog.quantized(spec, row["weights"])
+    return engine_memory(row["args"]).apply_to(spec)
+
+
+def main() -> None:
+    """Print each start-up, and the figures of both halves."""
+    found = start_ups()
+    for one in found:
+        half = "held out" if one.held_out else "fitted"
+        verdict = f"refused, predicted {'to start' if one.starts else 'refused'}"
+        figure = (
+            f"{one.predicted / one.measured:.2f} of {one.measured:,.4g}" if one.measured else ""
+        )
+        print(f"{half:9} {one.name:55} {figure:20} {verdict if one.refused else ''}")
+    for held_out in (False, True):
+        half = [one for one in found if one.held_out is held_out]
+        ran = [one for one in half if one.measured and not one.refused]
+        refused = [one for one in half if one.refused]
+        near = sum(abs(one.ratio - 1.0) <= NEAR for one in ran)
+        wrong = sum(one.starts for one in refused)
+        errors = [abs(one.ratio - 1.0) for one in ran]
+        print(
+            f"{'held out' if held_out else 'fitted'}: {near} of {len(ran)} within {NEAR:.0%}, "
+            f"mean error {fmean(errors):.1%}, median {median(errors):.1%}; "
+            f"{wrong} of {len(refused)} refused start-ups predicted to start"
+        )
+
+
+if __name__ == "__main__":
+    main()
