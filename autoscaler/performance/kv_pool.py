@@ -42,7 +42,8 @@ class KvPool:
     """The blocks of the KV cache on one GPU; with tensor parallelism each GPU has as many.
 
     blocks: number of blocks. block_bytes: size of one block. fixed_blocks: blocks that each
-    sequence takes whatever its length, as a fraction of whole blocks. in_flight: maximal tokens of a sequence that an iteration adds.
+    sequence takes whatever its length, as a fraction of whole blocks. in_flight: maximal tokens of
+    a sequence that an iteration adds.
     """
 
     blocks: float

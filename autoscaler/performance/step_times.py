@@ -29,8 +29,8 @@ class StepTimes:
 
     kv_capacity_tokens: tokens of the longest sequence that fits, 0 = the model does not fit. cache:
     the blocks of the KV cache. max_batch: maximum number of sequences in one iteration.
-    first_token_ms: time outside of iterations before a first token; it takes no GPU time. uncertain: whether the profile lacks
-    measurements of such models or of this GPU.
+    first_token_ms: time outside of iterations before a first token; it takes no GPU time.
+    uncertain: whether the profile lacks measurements of such models or of this GPU.
     """
 
     roofline: Roofline
