@@ -38,7 +38,8 @@ class ModelSpec:
     exist from Hopper on. `cache_layers`: the layers by what they store; empty: as
     `layers_by_cache` derives them. `max_seqs`: most sequences in a batch. `batched_tokens`: most
     tokens in an iteration, 0 = the engine's default. `eager`: whether the engine captures no CUDA
-    graphs. `state_copies`: blocks that hold the state of one sequence.
+    graphs. `state_copies`: blocks that hold the state of one sequence. `pooling`: whether the
+    model answers after one pass over its input, without generating tokens.
     """
 
     name: str
@@ -79,6 +80,7 @@ class ModelSpec:
     batched_tokens: int = 0
     eager: bool = False
     state_copies: int = 1
+    pooling: bool = False
 
     def __post_init__(self) -> None:
         who = f"model {self.name}"

@@ -20,6 +20,7 @@ from autoscaler.performance.checkpoint import (
     feedforward,
     layer_blocks,
     layers,
+    purposes,
     recurrent,
     towers,
 )
@@ -42,6 +43,9 @@ from autoscaler.performance.checkpoint.per_layer_inputs import per_layer_inputs
 from autoscaler.performance.quantization.read import scheme_of
 
 Config = Mapping[str, Any]
+
+_NO_CACHE = 1.0
+"""Bytes per token of an encoder, which has no KV cache: the least that a `ModelSpec` allows."""
 
 _TEXT = ("text_config", "language_config", "llm_config")
 _AROUND_TEXT = ("thinker_config",)
@@ -81,7 +85,10 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
     if is_params(config):
         config = as_config(config)
     keys, kind, around = _text_model(config, field)
+    classes = purposes.names_of(around)
+    purposes.refuse_parts(kind, classes, keys)
     _refuse(kind, keys)
+    encodes = kind in purposes.ENCODERS
     count = layers.count_of(keys)
     hidden = keys.number_of("hidden_size", "n_embd", "d_model", high=10**6)
     vocab = keys.number_of("vocab_size", "padded_vocab_size", high=10**8)
@@ -94,7 +101,7 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         listed, experts = _layers(keys, kind, count, hidden, heads, width)
     in_layers, outside = per_layer_inputs(keys, count, hidden)
     made = tuple((_with(mixer, in_layers), forward) for mixer, forward in listed)
-    tied = _tied(keys, kind)
+    tied = encodes or _tied(keys, kind)
     embeddings = [Matrix(("embed_tokens",), vocab, hidden, "embedding"), *outside]
     if not tied:
         embeddings.append(Matrix(("lm_head",), vocab, hidden, "head"))
@@ -106,14 +113,14 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
     if kind == compressed.KIND:
         scheme = compressed.scheme(keys, scheme)
     sums = stored_sizes(blueprint, scheme)
-    kv_bytes = blueprint.cached(scheme.kv_bits / 8.0)
+    kv_bytes = _NO_CACHE if encodes else blueprint.cached(scheme.kv_bits / 8.0)
     if kv_bytes <= 0.0:
         raise keys.error("layer_types", "no attention", "at least one layer with attention")
     chosen = sums.experts * (experts.chosen / experts.count if experts else 0.0)
     sliding = sum(1 for mixer, _ in made if mixer.kind == "sliding")
     window = layers.window_of(keys, kind) if sliding else 0
     tower_bytes = towers.tower_params(around) * BF16_BYTES
-    params = sums.dense + sums.experts + sums.outside
+    params = sums.dense + sums.experts + sums.others + sums.outside
     # Tables of per-layer inputs are looked up, so they need no matrix products.
     looked_up = sum(one.weights for one in outside if one.part == "embedding")
     quantised = sums.dtype != "bf16" or bool(scheme.rules)
@@ -130,7 +137,11 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         # Published counts of active parameters include both embeddings and head, even if they share
         # a matrix.
         active_params=sums.dense + chosen + sums.outside - looked_up,
-        weight_bytes=sums.dense_bytes + sums.expert_bytes + sums.outside_bytes + tower_bytes,
+        weight_bytes=sums.dense_bytes
+        + sums.expert_bytes
+        + sums.others_bytes
+        + sums.outside_bytes
+        + tower_bytes,
         kv_bytes_per_token=kv_bytes,
         weight_dtype=sums.dtype,
         experts=experts.count if experts else 0,
@@ -149,7 +160,8 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
         integer_activations=sums.integer_activations,
         kv_bits=scheme.kv_bits,
         compressed_attention=kind == compressed.KIND,
-        cache_layers=blueprint.cache_layers(scheme.kv_bits / 8.0, window),
+        cache_layers=() if encodes else blueprint.cache_layers(scheme.kv_bits / 8.0, window),
+        pooling=purposes.pools(kind, classes),
     )
 
 

@@ -51,7 +51,9 @@ _EAGER, _BATCHED, _SEQS, _PREFIXES, _WHOLE = (
     "--enforce-eager", "--max-num-batched-tokens", "--max-num-seqs", "--enable-prefix-caching",
     "--disable-hybrid-kv-cache-manager",
 )  # fmt: skip
-_COUNTED = (_SHARE, _KV, _KV_BYTES, _QUANTIZATION, _DTYPE, _EXPERTS,
+_RUNNER, _TASK, _CONVERT = "--runner", "--task", "--convert"
+_GENERATES = ("auto", "generate", "draft", "none", "transcription")
+_COUNTED = (_RUNNER, _TASK, _CONVERT, _SHARE, _KV, _KV_BYTES, _QUANTIZATION, _DTYPE, _EXPERTS,
             _EAGER, _BATCHED, _SEQS, _PREFIXES, _WHOLE)  # fmt: skip
 _CACHED_STATES = 2
 """Blocks per sequence in a group of recurrent layers with prefix caching: vLLM keeps the state at
@@ -89,7 +91,8 @@ class EngineMemory:
     --quantization. float32: whether weights and KV cache take 32 bits. expert_parallel: whether
     experts stay whole. batched_tokens, max_seqs: most tokens and sequences of an iteration; 0: not
     set. eager: whether there are no CUDA graphs. cached_states: whether states of prefixes are
-    cached. whole_windows: whether layers with a window keep the whole sequence.
+    cached. whole_windows: whether layers with a window keep the whole sequence. pooling: whether
+    the engine answers without generating tokens.
     """
 
     memory_share: float = 0.0
@@ -104,6 +107,7 @@ class EngineMemory:
     eager: bool = False
     cached_states: bool = False
     whole_windows: bool = False
+    pooling: bool = False
 
     def apply_to(self, spec: ModelSpec) -> ModelSpec:
         """`spec` as an engine with these arguments loads it. Raises InvalidValue if the engine
@@ -136,6 +140,7 @@ class EngineMemory:
             max_seqs=self.max_seqs or spec.max_seqs,
             batched_tokens=self.batched_tokens or spec.batched_tokens,
             eager=self.eager or spec.eager,
+            pooling=self.pooling or spec.pooling,
             state_copies=_CACHED_STATES if self.cached_states else spec.state_copies,
         )
 
@@ -185,6 +190,8 @@ def engine_memory(args: Sequence[str]) -> EngineMemory:
             found = replace(found, max_seqs=_count(flag, value))
         elif flag == _EXPERTS:
             found = replace(found, expert_parallel=True)
+        elif flag in (_RUNNER, _TASK, _CONVERT):
+            found = replace(found, pooling=found.pooling or value not in _GENERATES)
         elif flag == _EAGER:
             found = replace(found, eager=True)
         elif flag == _PREFIXES:

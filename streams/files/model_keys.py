@@ -12,8 +12,17 @@ from streams.files.yaml_tree import Section
 
 MODES = tuple(mode.value for mode in Mode)
 
-TTFT = Key("ttft", units.duration_s, "Limit of the time to first token of one request.")
-TPOT = Key("tpot", units.duration_s, "Limit of the mean time per output token of one request.")
+TTFT = Key(
+    "ttft",
+    units.duration_s,
+    "Limit of the time to first token of one request; for a pooling model, to its whole answer.",
+)
+TPOT = Key(
+    "tpot",
+    units.duration_s,
+    "Limit of the mean time per output token of one request.",
+    otherwise="required, except for pooling models",
+)
 SLO = Group("Latency limits of one request.", (TTFT, TPOT))
 
 MIN = Key(
@@ -55,11 +64,14 @@ ZERO_AFTER = Key(
 )
 
 
-def read_slo(model: Section) -> Slo:
-    """The required SLO of a model. ConfigError names line and key."""
+def read_slo(model: Section, pooling: bool = False) -> Slo:
+    """The required SLO of a model. The limit of a pooling model is `ttft`, for its whole answer.
+    ConfigError names line and key."""
     limits = model.section("slo", required=True)
     assert limits is not None  # noqa: S101  required
-    slo = Slo(TTFT.take(limits) * 1000.0, TPOT.take(limits) * 1000.0)
+    ttft_s = TTFT.take(limits)
+    tpot_s = TPOT.take_or(limits, ttft_s) if pooling else limits.take(TPOT.name, TPOT.parser)
+    slo = Slo(ttft_s * 1000.0, tpot_s * 1000.0)
     SLO.finish(limits)
     return slo
 

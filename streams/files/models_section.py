@@ -22,7 +22,7 @@ from streams.files.name_rules import check_name
 from streams.files.quality_section import QUALITY_ROUTE, stands_for_models
 from streams.files.served_names import served_as
 from streams.files.unmanaged_section import UNMANAGED, read_unmanaged
-from streams.files.workload_section import WORKLOAD, read_workload, refuse_longer
+from streams.files.workload_section import WORKLOAD, pooled, read_workload, refuse_longer
 from streams.files.yaml_tree import ConfigError, Section
 
 _WINDOWS = units.list_of(units.text, "[fri 16:00-24:00]")
@@ -164,6 +164,8 @@ def _declared(name: str, model: Section, given: Surroundings) -> Service:
     except InvalidValue as error:
         raise model.error(ENGINE.name, f"{engine.name}: {error}") from None
     workload = read_workload(model.section("workload"))
+    if spec.pooling:
+        workload = pooled(workload)
     lengths, req_per_s, types = workload
     own = over(model, given.defaults)
     if own.max_len > spec.max_position:
@@ -176,7 +178,7 @@ def _declared(name: str, model: Section, given: Surroundings) -> Service:
     return Service(
         model=name,
         architecture=spec,
-        slo=common.read_slo(model),
+        slo=common.read_slo(model, spec.pooling),
         engine=engine.wire_name,
         pipelines=engine.pipelines,
         percentile=own.percentile,
@@ -201,7 +203,7 @@ def _declared(name: str, model: Section, given: Surroundings) -> Service:
         scale_targets=_scale_targets(model.section("scale"), given.pools),
         cautious=own.cautious,
         # The hand-over of KV that an adapter computed is not tested with vLLM.
-        disaggregate=DISAGGREGATE.take_or(model, not adapters),
+        disaggregate=DISAGGREGATE.take_or(model, not adapters) and not spec.pooling,
         floors=_floors(model.section("floors"), own.timezone),
         freezes=model.take(FREEZE.name, partial(_windows, own.timezone), ()),
         zero_after_s=common.ZERO_AFTER.take_or(model, 0.0),

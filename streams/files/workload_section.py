@@ -71,6 +71,17 @@ def read_workload(section: Section | None) -> Workload:
     return lengths, req_per_s, types
 
 
+def pooled(workload: Workload) -> Workload:
+    """`workload` of a pooling model, whose answers have no tokens and count as one."""
+    lengths, req_per_s, types = workload
+    kinds = tuple(replace(kind, lengths=_answerless(kind.lengths)) for kind in types)
+    return _answerless(lengths), req_per_s, kinds
+
+
+def _answerless(lengths: Lengths) -> Lengths:
+    return replace(lengths, output_tokens=1.0, outputs=(), together=0.0)
+
+
 def refuse_longer(model: Section, workload: Workload, max_len: int) -> None:
     """ConfigError if the mean request of `model`, or of one of its types, is longer than `max_len`.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from autoscaler.domain.cache_layers import CacheLayers
 from autoscaler.domain.splits import Split
-from autoscaler.performance.checkpoint.matrices import Divided, FeedForward, Matrix, Mixer
+from autoscaler.performance.checkpoint.matrices import OTHERS, Divided, FeedForward, Matrix, Mixer
 from autoscaler.performance.quantization.scheme import Scheme
 from autoscaler.performance.quantization.storage import Storage
 
@@ -72,7 +72,8 @@ class StoredSizes:
     """Sums over the matrices.
 
     dense: weights of layers without routed experts. experts: weights of routed experts. outside:
-    weights outside of layers. The fields *_bytes hold the bytes of the same weights.
+    weights outside of layers. others: weights of experts that tokens of text never use. The fields
+    *_bytes hold the bytes of the same weights.
     """
 
     dense: float = 0.0
@@ -81,6 +82,8 @@ class StoredSizes:
     expert_bytes: float = 0.0
     outside: float = 0.0
     outside_bytes: float = 0.0
+    others: float = 0.0
+    others_bytes: float = 0.0
     dtype: str = "bf16"
     integer_activations: bool = False
     splits: tuple[Split, ...] = ()
@@ -95,12 +98,15 @@ def stored_sizes(blueprint: Blueprint, scheme: Scheme) -> StoredSizes:
         names = matrix.names
         if scheme.rules:
             names = tuple(f"layers.{index}.{name}" for name in names)
-        storage = scheme.storage_of(names, matrix.part)
+        storage = scheme.storage_of(names, "expert" if matrix.part == OTHERS else matrix.part)
         weights = matrix.weights
         taken = weights * _bytes_each(storage)
         if matrix.part == "expert":
             found.experts += weights
             found.expert_bytes += taken
+        elif matrix.part == OTHERS:
+            found.others += weights
+            found.others_bytes += taken
         else:
             found.dense += weights
             found.dense_bytes += taken
@@ -135,7 +141,7 @@ def _split(matrix: Matrix, storage: Storage | None) -> Split | None:
     if storage is not None and not matrix.merged:
         multiple = storage.outputs if matrix.divided is Divided.OUTPUTS else storage.inputs
     return Split(
-        matrix.key, matrix.width, multiple, matrix.most_parts, matrix.part == "expert",
+        matrix.key, matrix.width, multiple, matrix.most_parts, matrix.part in ("expert", OTHERS),
         storage.why if storage is not None and multiple > 1 else "",
     )  # fmt: skip
 

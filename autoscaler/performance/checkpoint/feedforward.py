@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoscaler.performance.checkpoint.keys import Keys
-from autoscaler.performance.checkpoint.matrices import FeedForward, Matrix, column, row
+from autoscaler.performance.checkpoint.matrices import OTHERS, FeedForward, Matrix, column, row
+from autoscaler.performance.checkpoint.purposes import ENCODERS, GATED_ENCODERS
 
 # Model types whose MLP has two matrices (up, down) instead of three.
 _PLAIN = {
     "gpt2", "opt", "bloom", "falcon", "mpt", "phi", "gpt_neox", "gpt_bigcode", "starcoder2",
-    "nemotron", "gptj", "nemotron_h",
+    "nemotron", "gptj", "nemotron_h", *(ENCODERS - GATED_ENCODERS),
 }  # fmt: skip
 # Model types whose key states the total width of the two merged matrices of a gated MLP.
 _MERGED = {"qwen", "molmo"}
@@ -21,13 +22,15 @@ _MOST_EXPERTS = 100_000
 @dataclass(frozen=True, slots=True)
 class Experts:
     """Routed experts of one layer. width: width of each expert. inputs: input width of each
-    expert."""
+    expert. others: (number, width) of further groups of experts, which only tokens of images use.
+    """
 
     count: int
     chosen: int
     width: int
     inputs: int
     shared: int
+    others: tuple[tuple[int, int], ...] = ()
 
 
 def intermediate_of(keys: Keys, kind: str, hidden: int) -> int:
@@ -48,10 +51,11 @@ def intermediate_of(keys: Keys, kind: str, hidden: int) -> int:
 def experts_of(keys: Keys, kind: str, hidden: int, dense: int) -> Experts | None:
     """The experts to which layers route tokens; None without experts."""
     inner = keys.section("ffn_config") or Keys({}, keys.field, {})
-    count = keys.number(
+    counts = keys.whole_list(
         "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts",
         high=_MOST_EXPERTS,
-    ) or inner.number("moe_num_experts", high=_MOST_EXPERTS)  # fmt: skip
+    )  # fmt: skip
+    count = counts[0] if counts else inner.number("moe_num_experts", high=_MOST_EXPERTS)
     if count <= 1:
         return None
     chosen = keys.number(
@@ -60,13 +64,16 @@ def experts_of(keys: Keys, kind: str, hidden: int, dense: int) -> Experts | None
     ) or inner.number("moe_top_k", otherwise=1)  # fmt: skip
     if chosen > count:
         raise keys.error("num_experts_per_tok", chosen, f"at most the {count} experts")
-    width = keys.number(
+    widths = keys.whole_list(
         "moe_intermediate_size", "expert_intermediate_size", "expert_ffn_hidden_size"
-    ) or inner.number("ffn_hidden_size", otherwise=dense)
-    inputs = keys.number("moe_latent_size", "routed_expert_hidden_size", otherwise=hidden)
-    return Experts(
-        count, max(1, chosen), max(1, width), max(1, inputs), _shared(keys, kind, width, dense)
     )
+    if (len(widths) != len(counts) and len({*widths}) > 1) or len(widths) == 1 < len(counts):
+        raise keys.error("moe_intermediate_size", widths, "one width per number of experts")
+    width = (widths[0] if widths else 0) or inner.number("ffn_hidden_size", otherwise=dense)
+    inputs = keys.number("moe_latent_size", "routed_expert_hidden_size", otherwise=hidden)
+    shared = _shared(keys, kind, width, dense)
+    others = tuple(zip(counts[1:], widths[1:], strict=False)) if len(counts) > 1 else ()
+    return Experts(count, max(1, chosen), max(1, width), max(1, inputs), shared, others)
 
 
 def dense(keys: Keys, kind: str, hidden: int, width: int) -> FeedForward:
@@ -97,6 +104,10 @@ def routed(keys: Keys, kind: str, hidden: int, experts: Experts) -> FeedForward:
     key = "moe_intermediate_size" if "moe_intermediate_size" in keys else "intermediate_size"
     each = (experts.inputs, experts.inputs, experts.width)
     matrices += _mlp(kind, path, *each, "expert", key, experts.count)
+    for number, width in experts.others:
+        wide = (experts.inputs, experts.inputs, max(1, width))
+        matrices.append(Matrix(("mlp.gate", "mlp.router"), number, hidden, "router"))
+        matrices += _mlp(kind, path, *wide, OTHERS, key, number)
     return FeedForward(tuple(matrices), experts.count, experts.chosen)
 
 

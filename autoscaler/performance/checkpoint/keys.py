@@ -60,11 +60,23 @@ class Keys:
         return self._whole(self._named(*names), value, low, high)
 
     def number(self, *names: str, otherwise: int = 0, low: int = 0, high: int = MOST) -> int:
-        """A whole number, or the first number of a list; `otherwise` if no key is set."""
+        """A whole number, or the number that all entries of a list have; `otherwise` if no key is
+        set. Raises InvalidValue for a list of different numbers."""
+        numbers = set(self.whole_list(*names, low=low, high=high))
+        if len(numbers) > 1:
+            allowed = "one number, or a list of equal numbers"
+            raise self.error(self._named(*names), self.value(*names), allowed)
+        return numbers.pop() if numbers else otherwise
+
+    def whole_list(self, *names: str, low: int = 0, high: int = MOST) -> tuple[int, ...]:
+        """A list of whole numbers; one number counts as a list of one, and () if no key is set."""
         value = self.value(*names)
-        if isinstance(value, list | tuple):
-            value = value[0] if value else None
-        return otherwise if value is None else self._whole(self._named(*names), value, low, high)
+        if value is None:
+            return ()
+        listed = value if isinstance(value, list | tuple) else [value]
+        if len(listed) > _LONGEST_LIST:
+            raise self.error(self._named(*names), value, "a shorter list")
+        return tuple(self._whole(self._named(*names), one, low, high) for one in listed)
 
     def real(self, name: str, otherwise: float, low: float, high: float) -> float:
         """A number; `otherwise` if unset."""

@@ -62,6 +62,8 @@ def window_of(keys: Keys, kind: str) -> int:
     if kind == compressed.KIND:
         return compressed.attended_tokens(keys)
     window = keys.number("sliding_window", "sliding_window_size")
+    if kind == "modernbert":
+        return window or keys.number("local_attention")
     return window or (keys.number("attention_chunk_size") if "llama4" in kind else 0)
 
 
@@ -167,7 +169,9 @@ def _by_window(keys: Keys, kind: str, layers: int, window: int) -> list[str]:
         found = [kinds[index % len(kinds)] for index in range(layers)]
         # Transformers makes the last layer full, whatever the pattern says.
         return [*found[:-1], FULL] if kind == "exaone4" else found
-    number = keys.number("sliding_window_pattern", "_sliding_window_pattern") or _EVERY.get(kind)
+    number = keys.number(
+        "sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"
+    ) or _EVERY.get(kind)
     if number:
         return [SLIDING if (index + 1) % number else FULL for index in range(layers)]
     return [SLIDING] * layers

@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from autoscaler.domain.splits import Split
 
+OTHERS = "other experts"
+"""The part of experts that tokens of text never use."""
+
 
 class Divided(StrEnum):
     """The side of a matrix that tensor parallelism divides."""
@@ -22,10 +25,10 @@ class Matrix:
     """One matrix of a layer, or of the model.
 
     names: the publisher's names below the layer. key: configuration key of the divided width.
-    copies: number in a layer (experts). part: "mixer", "mlp", "shared", "expert", "router",
-    "small", "embedding" or "head". most_parts: number of KV heads; if there are more GPUs, parts
-    are copied. merged: whether the matrix is stored together with others as one, so that
-    quantisation blocks may cross its borders.
+    copies: number in a layer (experts). part: "mixer", "mlp", "shared", "expert", `OTHERS`,
+    "router", "small", "embedding" or "head". most_parts: number of KV heads; if there are more
+    GPUs, parts are copied. merged: whether the matrix is stored together with others as one, so
+    that quantisation blocks may cross its borders.
     """
 
     names: tuple[str, ...]

@@ -44,10 +44,10 @@ def test_a_file_that_the_reader_accepts_fits_the_schema(path: Path) -> None:
         ((), {"modes": "act"}),
         (("policy",), {"replan_every": 300}),
         (("policy",), {"sensitivity": "max"}),
-        (("models", "chat"), {"slo": {"ttft": "2s"}}),
+        (("models", "chat"), {"slo": {"tpot": "50ms"}}),
         (("models", "chat"), {"min": -1}),
         (("models", "chat"), {"models": ["a", "b"]}),
-        (("regions", "eu-west", "l40s"), {"per_node": 3}),
+        (("regions", "eu-west", "l40s"), {"per_node": 17}),
         (("engines", "fp8"), {"args": "--quantization=fp8"}),
     ],
 )

@@ -1,0 +1,56 @@
+"""Pooling models in `shoal.yaml`: an SLO for the whole answer, and no output tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autoscaler.domain.cluster import Service
+from streams.files.shoal_yaml import load_config
+from streams.files.yaml_tree import ConfigError
+
+ENCODER = {
+    "architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta", "hidden_size": 1024,
+    "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "vocab_size": 250002, "max_position_embeddings": 8194,
+}  # fmt: skip
+FILE = """
+regions:
+  us-east:
+    l4: {gpu: L4, max: 8, price: 0.85}
+engines:
+  embed: {args: [--runner=pooling]}
+models:
+  m:
+    source: SOURCE
+    ENGINE
+    slo: {ttft: 1s}
+    workload: {req_per_s: 20, input: 500, output: 300}
+    max_len: 8192
+"""
+
+
+def service(folder: Path, source: str, engine: str = "") -> Service:
+    (folder / "config.json").write_text(json.dumps(ENCODER))
+    text = FILE.replace("SOURCE", source).replace("ENGINE", engine or "min: 1")
+    (folder / "shoal.yaml").write_text(text)
+    return load_config(folder / "shoal.yaml").cluster.service("m")
+
+
+@pytest.mark.parametrize(
+    ("source", "engine"),
+    [("./config.json", ""), ("Qwen/Qwen3-0.6B", "engine: embed")],
+)
+def test_a_pooling_model_needs_no_time_per_token(tmp_path: Path, source: str, engine: str) -> None:
+    """The architecture of an encoder, or the engine's arguments, say so."""
+    found = service(tmp_path, source, engine)
+    assert found.architecture.pooling
+    assert found.lengths.output_tokens == 1.0
+    assert not found.disaggregate
+
+
+def test_a_model_that_generates_needs_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="tpot"):
+        service(tmp_path, "Qwen/Qwen3-0.6B")
