@@ -114,7 +114,7 @@ def test_the_default_mode_is_recommend(tmp_path: Path) -> None:
         ("percentile: 95", "percentile: 5", "a percentile from 50 to 100"),
         ("mode: act", "mode: acct", "mode: 'acct' is not allowed"),
         ("engine: fp8", "engine: fp9", "did you mean fp8?"),
-        ("per_node: 8", "per_node: 3", "1, 2, 4 or 8"),
+        ("per_node: 8", "per_node: 17", "1 to 16"),
         ("share: 0.25", "share: yes", "models.chat.share: True"),
         (
             "source: openai/gpt-oss-20b",
