@@ -35,7 +35,7 @@ class ModelSpec:
     `kv_cache_bytes`: limit of the KV cache per GPU, 0 = all remaining memory. `adapter_bytes`,
     `adapter_copied_bytes`: memory for LoRA adapters, the part that tensor parallelism divides and
     the part that each GPU holds. `compressed_attention`: whether attention needs kernels that
-    exist from Hopper on. `cache_layers`: the layers by what they store; empty: as
+    exist from Hopper on. `cache_layers`: layers grouped by their cache; empty: as
     `layers_by_cache` derives them. `max_seqs`: most sequences in a batch. `batched_tokens`: most
     tokens in an iteration, 0 = the engine's default. `eager`: whether the engine captures no CUDA
     graphs. `state_copies`: blocks that hold the state of one sequence. `pooling`: whether the
@@ -106,7 +106,7 @@ class ModelSpec:
 
     @property
     def layers_by_cache(self) -> tuple[CacheLayers, ...]:
-        """The layers by what they store. Without `cache_layers`, all layers store equally much, and
+        """The layers, grouped by their cache. Without `cache_layers`, all layers store equally much, and
         `sliding_share` of them keep a window."""
         if self.cache_layers:
             return self.cache_layers

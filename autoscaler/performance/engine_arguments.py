@@ -57,7 +57,7 @@ _COUNTED = (_RUNNER, _TASK, _CONVERT, _SHARE, _KV, _KV_BYTES, _QUANTIZATION, _DT
             _EAGER, _BATCHED, _SEQS, _PREFIXES, _WHOLE)  # fmt: skip
 _CACHED_STATES = 2
 """Blocks per sequence in a group of recurrent layers with prefix caching: vLLM keeps the state at
-the last full block beside the current one."""
+the last full block and the current one."""
 _MOST_TOKENS = 10**7
 _REFUSED = {
     "--cpu-offload-gb": "weights in the host's memory are not planned",

@@ -35,7 +35,7 @@ class Blueprint:
         return sum(_token_bytes(mixer, kv_bytes) for mixer in self._caching())
 
     def cache_layers(self, kv_bytes: float, window: int) -> tuple[CacheLayers, ...]:
-        """The layers by what they store. window: tokens that a sliding layer keeps."""
+        """The layers, grouped by their cache. window: tokens that a sliding layer keeps."""
         kinds: Counter[tuple[float, int, int, float]] = Counter()
         for mixer in self._caching():
             token = _token_bytes(mixer, kv_bytes)

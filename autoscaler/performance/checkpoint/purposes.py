@@ -1,4 +1,4 @@
-"""What a checkpoint is for: text generation, pooling, or a part of another model.
+"""Purpose of a checkpoint: text generation, pooling, or a part of another model.
 
 Pooling models (embeddings, rerankers, classifiers, reward models) answer after one pass over their
 input. Encoders have no KV cache at all.
