@@ -106,8 +106,8 @@ class ModelSpec:
 
     @property
     def layers_by_cache(self) -> tuple[CacheLayers, ...]:
-        """The layers, grouped by their cache. Without `cache_layers`, all layers store equally much, and
-        `sliding_share` of them keep a window."""
+        """The layers, grouped by their cache. Without `cache_layers`, all layers store equally
+        much, and `sliding_share` of them keep a window."""
         if self.cache_layers:
             return self.cache_layers
         sliding = round(self.sliding_share * self.layers) if self.sliding_window else 0
