@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "keys": ("streams.cli.keys", "make, derive and rotate the keys that sign records"),
     "feed": ("streams.cli.feed", "publish node prices or availability from a file or URL"),
     "replay": ("streams.cli.replay", "run recorded decisions again, also under another policy"),
-    "log": ("streams.cli.decision_log", "check that a decision log is complete and unchanged"),
+    "log": ("streams.cli.log", "check that a decision log is complete and unchanged"),
     "backtest": ("streams.cli.backtest", "compare policies on a recorded trace"),
     "library": ("streams.cli.library", "build or show templates of instances over several nodes"),
     "profile": ("streams.cli.profile", "measure your engines, or judge the performance model"),
