@@ -114,7 +114,8 @@ class Service:
     types: kinds of requests in the declared workload; empty = one kind. graph: set for a model of
     components, whose combos are cells. unmanaged: the combo that corresponds to one server of the
     model that Shoal does not manage ("" = none declared). served_as: declared names under which
-    engines serve the model, as their metrics label it; empty = none declared. adapters: LoRA
+    engines serve the model, as their metrics label it; empty = none declared. metric_labels: values
+    that further labels of their metrics must have. adapters: LoRA
     adapters that each instance loads when it starts.
     """
 
@@ -150,6 +151,7 @@ class Service:
     cautious: bool = False
     unmanaged: str = ""
     served_as: tuple[str, ...] = ()
+    metric_labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     adapters: tuple[Adapter, ...] = ()
 
     def __post_init__(self) -> None:

@@ -35,6 +35,7 @@ from streams.files.served_names import served_names
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError, without_login
 from streams.health.listen_address import parse_listen
+from streams.ports.vllm_queries import MetricSource, metric_sources
 from streams.terminal_console import SafeConsole
 from streams.tools.backtest.backtest_demand import DEFAULT_CONFIG, Workload
 from streams.tools.backtest.backtest_report import Backtest, Row, as_json, table
@@ -43,7 +44,7 @@ from streams.tools.backtest.demand_options import Demand
 from streams.tools.backtest.html_report import page
 from streams.tools.backtest.policy_tuning import chosen
 from streams.tools.backtest.prometheus_source import ask_range
-from streams.tools.backtest.prometheus_trace import rebuild
+from streams.tools.backtest.prometheus_trace import rebuild, together
 from streams.tools.playback.recording_server import ANY_PORT, document, serve
 from streams.tools.replay.traces import COLUMNS_HELP, parse_columns
 
@@ -145,7 +146,9 @@ def _rebuilt(args: argparse.Namespace, folder: Path) -> Path:
     finite("--since", since_s, 120.0, 31 * 86_400.0)
     config = load_config(args.config or DEFAULT_CONFIG)
     served = served_names(config.cluster.services)
-    names = {name: model for model, its in served.items() for name in its}
+    groups: dict[MetricSource, dict[str, str]] = {}
+    for model, source in metric_sources(config.cluster.services).items():
+        groups.setdefault(source, {}).update(dict.fromkeys(served[model], model))
     servers = {server.url: server for server in config.prometheus.values()}
     try:
         url = server_url(args.prometheus)
@@ -155,7 +158,13 @@ def _rebuilt(args: argparse.Namespace, folder: Path) -> Path:
     ask = ask_range(servers.get(url, PrometheusServer(url)))
     shown = without_login(args.prometheus)
     declared = args.config is not None
-    found = rebuild(ask, shown, to_s, since_s, folder, args.seed, names, declared)
+    traces = []
+    for number, (source, names) in enumerate(groups.items()):
+        into = folder / str(number)
+        into.mkdir()
+        given = (names, declared, source)
+        traces.append(rebuild(ask, shown, to_s, since_s, into, args.seed, *given))
+    found = together(traces, folder)
     for note in found.notes:
         print(f"note: {note}")
     return found.path

@@ -17,14 +17,17 @@ from streams.files.served_names import served_names
 from streams.files.shoal_yaml import Config
 from streams.files.user_errors import first_line, without_login
 from streams.plain_text import several
+from streams.ports.engine_metrics import ENGINES
+from streams.ports.metric_servers import summed
 from streams.ports.promql import Ask, rate_of
 from streams.ports.unmanaged_counts import servers_of
 from streams.ports.vllm_queries import (
-    FROM_VLLM,
+    MetricSource,
     arrivals_query,
     model_names_query,
     samples_query,
     servers_query,
+    source_of,
     text_literal,
 )
 
@@ -53,7 +56,7 @@ def of_series(config: Config, asks: Mapping[str, Ask]) -> Iterator[Finding]:
     names = served_names(config.cluster.services)
     for service in config.cluster.services:
         served = names[service.model]
-        if service.demand_query == FROM_VLLM:
+        if service.demand_query in ENGINES:
             yield _finding(config, service, "demand", asks, served)
             yield from _own_engines(config, service, served)
         elif service.demand_query:
@@ -68,11 +71,12 @@ def _finding(
     """Check whether Prometheus returns the `what` ("demand" or "servers") of a model, and list the
     reply for each served name."""
     probe = _demand if what == "demand" else _servers
+    source = source_of(service.demand_query, service.metric_labels)
     title = f"{what} of {service.model}"
     if not names:
         said = "all of its names belong to other models"
         return Finding(False, title, said, f"name it: models.{service.model}.served_as")
-    replies = {(s, name): probe(ask, name) for s, ask in asks.items() for name in names}
+    replies = {(s, name): probe(ask, name, source) for s, ask in asks.items() for name in names}
     values = [reply.value for reply in replies.values() if reply.value is not None]
     words = "; ".join(
         f"Prometheus {server}, model_name {text_literal(name)}: {reply.words}"
@@ -98,7 +102,9 @@ def _missing(
     names: Sequence[str],
 ) -> Finding:
     """Finding about a model without a series in Prometheus, with the names that Prometheus has."""
-    present = sorted({name for ask in asks.values() for name in _present(ask)} - set(names))
+    source = source_of(service.demand_query, service.metric_labels)
+    there = {name for ask in asks.values() for name in _present(ask, source)}
+    present = sorted(there - set(names))
     near = _near({*names, service.model, service.hugging_face_name} - {""}, present)
     key = f"models.{service.model}.served_as"
     if near:
@@ -114,13 +120,13 @@ def _missing(
     return Finding(False, title, f"unknown, not 0 ({words}){more}", hint)
 
 
-def _demand(ask: Ask, name: str) -> _Reply:
+def _demand(ask: Ask, name: str, source: MetricSource) -> _Reply:
     try:
-        answer = ask(arrivals_query(name))
+        answer = summed(ask(arrivals_query(name, source)))
         rate = rate_of(answer)
         if rate is None and answer:
             return _Reply(None, False, "a value that is not a rate")
-        samples = rate_of(ask(samples_query(name)))
+        samples = rate_of(ask(samples_query(name, source)))
     except Exception as error:
         return _error(error)
     if samples is None or samples <= 0.0:
@@ -132,9 +138,9 @@ def _demand(ask: Ask, name: str) -> _Reply:
     return _Reply(rate, False, _rate(rate) + (often if every_s > _OFTEN_S else ""))
 
 
-def _servers(ask: Ask, name: str) -> _Reply:
+def _servers(ask: Ask, name: str, source: MetricSource) -> _Reply:
     try:
-        found = servers_of(ask(servers_query(name)))
+        found = servers_of(ask(servers_query(name, source)))
     except Exception as error:
         return _error(error)
     if not found:
@@ -174,10 +180,11 @@ def _own_engines(config: Config, service: Service, names: Sequence[str]) -> Iter
         yield Finding(False, f"demand of {service.model}", said, mend)
 
 
-def _present(ask: Ask) -> list[str]:
-    """Values of model_name in a Prometheus; empty if it does not answer."""
+def _present(ask: Ask, source: MetricSource) -> list[str]:
+    """Names of models in a Prometheus; empty if it does not answer."""
     try:
-        return [str(sample["metric"]["model_name"]) for sample in ask(model_names_query())]
+        label = source.engine.model
+        return [str(sample["metric"][label]) for sample in ask(model_names_query(source))]
     except Exception:
         return []
 

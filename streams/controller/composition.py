@@ -60,6 +60,7 @@ from streams.ports.record_signing import Seal
 from streams.ports.serving_pods import ServingPods, report_at
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.ports.unmanaged_counts import UnmanagedServers
+from streams.ports.vllm_queries import metric_sources
 from streams.solver.solver_client import Solver, solver_argv
 from streams.tracing import open_spans
 from streams.warm_up import warmed
@@ -186,6 +187,7 @@ async def run_controller(
         lambda: served_names(declared().services),
         clock.now_ms,
         alerted,
+        lambda: metric_sources(declared().services),
     )
 
     control = ControlTopics(
@@ -301,6 +303,7 @@ def _unmanaged(config: Config, declared: DeclaredCluster, latest: ControlState) 
         lambda: unmanaged_names(declared().services),
         lambda: [seen.endpoint for status in latest.statuses.values() for seen in status.instances],
         latest.unmanaged,
+        lambda: metric_sources(declared().services),
     )
 
 

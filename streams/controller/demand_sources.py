@@ -14,8 +14,9 @@ from streams.files.shoal_yaml import Config
 from streams.files.user_errors import UserError
 from streams.ports.demand_source import DemandSource, Sink
 from streams.ports.demand_topic import MERGED
+from streams.ports.engine_metrics import ENGINES
 from streams.ports.promql import PromqlDemand, prometheus
-from streams.ports.vllm_queries import FROM_VLLM, arrivals_query
+from streams.ports.vllm_queries import arrivals_query, source_of
 from topics.telemetry_columns import TelemetryBatch
 from topics.topic_table import TELEMETRY
 
@@ -41,12 +42,15 @@ def demand_sources(
 
 
 def prometheus_queries(config: Config) -> dict[str, tuple[str, ...]]:
-    """PromQL queries by model: the user's query, or one query for each name under which vLLM serves
-    the model. UserError: a model has a query, but no Prometheus address is declared."""
+    """PromQL queries by model: the user's query, or one query for each name under which engines
+    serve the model. UserError: a model has a query, but no Prometheus address is declared."""
     names = served_names(config.cluster.services)
     queries = {
-        s.model: tuple(map(arrivals_query, names[s.model]))
-        if s.demand_query == FROM_VLLM
+        s.model: tuple(
+            arrivals_query(name, source_of(s.demand_query, s.metric_labels))
+            for name in names[s.model]
+        )
+        if s.demand_query in ENGINES
         else (s.demand_query,)
         for s in config.cluster.services
         if s.demand_query

@@ -19,6 +19,7 @@ from streams.files.engines_section import EngineSpec
 from streams.files.keys import Either, Group, Key, Named
 from streams.files.model_source import architecture
 from streams.files.name_rules import check_name
+from streams.files.prometheus_section import LABELS, read_labels
 from streams.files.quality_section import QUALITY_ROUTE, stands_for_models
 from streams.files.served_names import served_as
 from streams.files.unmanaged_section import UNMANAGED, read_unmanaged
@@ -54,7 +55,8 @@ FREEZE = Key(
 DEMAND = Key(
     "demand",
     units.text,
-    "PromQL for requests/s, or `vllm` for vLLM's own counters, instead of gateway telemetry.",
+    "PromQL for requests/s, or `vllm`, `sglang`, `tensorrt-llm`, `dynamo` or `llm-d` for the "
+    "metrics of that engine or router, instead of gateway telemetry.",
     otherwise="gateway telemetry",
 )
 SERVED_AS = Key(
@@ -83,6 +85,7 @@ MODEL = Group(
         ),
         "adapters": ADAPTERS,
         "unmanaged": UNMANAGED,
+        "metric_labels": LABELS,
     },
     required=("slo",),
 )  # fmt: skip
@@ -200,6 +203,7 @@ def _declared(name: str, model: Section, given: Surroundings) -> Service:
         traffic_share=common.SHARE.take(model),
         demand_query=DEMAND.take_or(model, ""),
         served_as=SERVED_AS.take_or(model, ()),
+        metric_labels=read_labels(model.section("metric_labels")),
         scale_targets=_scale_targets(model.section("scale"), given.pools),
         cautious=own.cautious,
         # The hand-over of KV that an adapter computed is not tested with vLLM.

@@ -20,13 +20,15 @@ from streams.files.yaml_tree import Section
 class PrometheusServer:
     """Access to one server. token_file: file with a bearer token, read for every query, so the
     token may rotate. ca_file: PEM file of the certificate authority, "" = the system's authorities.
-    headers: further HTTP headers, such as the tenant of Mimir (`X-Scope-OrgID`).
+    headers: further HTTP headers, such as the tenant of Mimir (`X-Scope-OrgID`). labels: values
+    that the labels of all series must have, such as a namespace.
     """
 
     url: str
     token_file: str = ""
     ca_file: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def _address(value: object) -> str:
@@ -60,6 +62,39 @@ header_value = Parser(
 )
 """The value of an HTTP header."""
 
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
+
+
+def _label_values(value: object) -> tuple[str, ...]:
+    texts = value if isinstance(value, list) else [value]
+    found = tuple(str(one) for one in texts if isinstance(one, str | int) and str(one))
+    if not found or len(found) < len(texts) or any(len(one) > 200 for one in found):
+        raise InvalidValue("", value, "a text of at most 200 characters, or a list of them")
+    return found
+
+
+_TEXT = {"type": ["string", "integer"], "maxLength": 200}
+label_values = Parser(
+    _label_values,
+    "text, or list of text",
+    {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]},
+)
+"""The allowed values of a label of metrics."""
+LABELS = Named(
+    "Allowed values of labels, such as namespace: prod. Other series do not count.", label_values
+)
+
+
+def read_labels(section: Section | None) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Allowed values by label, sorted by label. ConfigError: a name is not a label's."""
+    if section is None:
+        return ()
+    for name in section:
+        if not _LABEL.match(name) or name.startswith("__"):
+            raise section.error(name, "is not allowed; allowed: the name of a label of metrics")
+    return tuple(sorted((name, section.take(name, label_values)) for name in section))
+
+
 URL = Key("url", url, "Address of the server.")
 TOKEN_FILE = Key(
     "token_file",
@@ -74,9 +109,12 @@ CA_FILE = Key(
     otherwise="the system's authorities",
 )
 SERVER = Group(
-    "A server with a token, a certificate or headers.",
+    "A server with a token, a certificate, headers or labels.",
     (URL, TOKEN_FILE, CA_FILE),
-    {"headers": Named("Further HTTP headers by name, such as X-Scope-OrgID.", header_value)},
+    {
+        "headers": Named("Further HTTP headers by name, such as X-Scope-OrgID.", header_value),
+        "labels": LABELS,
+    },
 )
 PROMETHEUS = Named(
     "Prometheus servers by name.", Either("A URL, or a mapping.", {"": url}, otherwise=SERVER)
@@ -101,6 +139,7 @@ def read_prometheus(section: Section | None) -> dict[str, PrometheusServer]:
             str(folder / token) if token else "",
             str(folder / authority) if authority else "",
             _headers(server.section("headers")),
+            read_labels(server.section("labels")),
         )
         SERVER.finish(server)
     return found

@@ -47,9 +47,17 @@ def served_names(services: Iterable[Service]) -> dict[str, tuple[str, ...]]:
 
     A name belongs to one model: to the model that declares it, else to the model with that name,
     else to the only model with that source. So no server counts twice. A model may end up without a
-    name.
+    name. Models with different `metric_labels` have different servers, so they may share names.
     """
     services = tuple(services)
+    found: dict[str, tuple[str, ...]] = {}
+    for labels in dict.fromkeys(service.metric_labels for service in services):
+        found |= _names_of([one for one in services if one.metric_labels == labels])
+    return {service.model: found[service.model] for service in services}
+
+
+def _names_of(services: Sequence[Service]) -> dict[str, tuple[str, ...]]:
+    """`served_names` of models with the same labels."""
     sources = Counter(s.hugging_face_name for s in services if not s.served_as)
     owners: dict[str, str] = {}
     for service in services:
@@ -78,12 +86,13 @@ def unmanaged_names(services: Iterable[Service]) -> dict[str, tuple[str, tuple[s
 
 def refuse_shared(models: Section, services: Sequence[Service]) -> None:
     """ConfigError if two models declare the same name in `served_as`."""
-    owners: dict[str, str] = {}
+    owners: dict[object, str] = {}
     for service in services:
         for name in service.served_as:
-            owner = owners.setdefault(name, service.model)
+            owner = owners.setdefault((name, service.metric_labels), service.model)
             if owner != service.model:
                 section = models.section(service.model, required=True)
                 assert section is not None  # noqa: S101  required
-                problem = f"{name!r} is not allowed; allowed: names that {owner} does not declare"
+                allowed = f"names that {owner} does not declare, or other metric_labels"
+                problem = f"{name!r} is not allowed; allowed: {allowed}"
                 raise section.error("served_as", problem)

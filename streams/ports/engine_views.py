@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from autoscaler.estimate.engine_view import EngineView
-from streams.ports.promql import Ask, rate_of
-from streams.ports.vllm_queries import RUNNING, WAITING, held_query
+from streams.ports.metric_servers import HELD, Answer
+from streams.ports.promql import Ask
+from streams.ports.vllm_queries import VLLM_SOURCE, MetricSource, held_query
 from topics.records import Alert
 
 log = logging.getLogger(__name__)
 
 LIMIT_S = 1.0
-_HELD = (RUNNING, WAITING)
 
 Deliver = Callable[[Alert, Mapping[str, EngineView]], None]
 
@@ -27,7 +27,8 @@ Deliver = Callable[[Alert, Mapping[str, EngineView]], None]
 class EngineViews:
     """Queries the load of engines when an alert arrives. asks: one query function per Prometheus;
     their answers are summed. names: names under which engines serve each declared model. deliver:
-    receives the alert and the engines' metrics by model; called on the event loop."""
+    receives the alert and the engines' metrics by model; called on the event loop. sources: the
+    metrics of each model."""
 
     def __init__(
         self,
@@ -35,11 +36,13 @@ class EngineViews:
         names: Callable[[], Mapping[str, Sequence[str]]],
         now_ms: Callable[[], int],
         deliver: Deliver,
+        sources: Callable[[], Mapping[str, MetricSource]] = dict,
     ) -> None:
         self._asks = tuple(asks)
         self._names = names
         self._now_ms = now_ms
         self._deliver = deliver
+        self._sources = sources
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, alert: Alert) -> None:
@@ -62,15 +65,19 @@ class EngineViews:
         }
         try:
             async with asyncio.timeout(LIMIT_S):
-                found = await asyncio.gather(*(self._view(served) for served in names.values()))
+                found = await asyncio.gather(*(self._view(*one) for one in names.items()))
                 views = dict(zip(names, found, strict=True))
         except TimeoutError:
             log.warning("alert %s: Prometheus did not answer within %g s", alert.name, LIMIT_S)
         self._deliver(alert, views)
 
-    async def _view(self, names: Sequence[str]) -> EngineView:
+    async def _view(self, model: str, names: Sequence[str]) -> EngineView:
+        source = self._sources().get(model, VLLM_SOURCE)
         running, waiting = await asyncio.gather(
-            *(self._sum([held_query(metric, name) for name in names]) for metric in _HELD)
+            *(
+                self._sum([held_query(name, is_waiting, source) for name in names])
+                for is_waiting in (False, True)
+            )
         )
         if running is None or waiting is None:
             return EngineView(at_ms=self._now_ms(), error="Prometheus knows none")
@@ -87,7 +94,10 @@ class EngineViews:
                 log.warning("engines: Prometheus did not answer: %s", answer)
                 continue
             vector: list[dict[str, Any]] = answer
-            value = rate_of(vector)
+            try:
+                value = Answer(vector).total(HELD)
+            except (LookupError, TypeError, ValueError):
+                continue
             if value is not None:
                 known.append(value)
         return sum(known) if known else None

@@ -31,6 +31,8 @@ from streams.clock import Clock
 from streams.files.prometheus_section import PrometheusServer
 from streams.files.user_errors import without_login
 from streams.ports.demand_source import Sink
+from streams.ports.metric_servers import summed
+from streams.ports.vllm_queries import of_source
 from topics.error_text import error_text
 from topics.records import Telemetry
 from topics.telemetry_columns import batch_of
@@ -97,7 +99,8 @@ def prometheus(server: PrometheusServer, timeout_s: float = 5.0) -> Ask:
 
     def ask(query: str) -> list[dict[str, Any]]:
         try:
-            found: Any = client.custom_query(query, params=WHOLE_ANSWERS)
+            asked = of_source(query, server.labels)
+            found: Any = client.custom_query(asked, params=WHOLE_ANSWERS)
         except (KeyError, TypeError):  # JSON, but not an answer of Prometheus
             found = None
         if not isinstance(found, list):
@@ -213,6 +216,7 @@ class PromqlDemand:
         answers = await asyncio.gather(*(self._vector(ask, model, query) for query in queries))
         rates = []
         for answer in answers:
+            answer = None if answer is None else summed(answer)
             rate = None if answer is None else rate_of(answer)
             if rate is None and answer != []:
                 return None

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+from streams.ports.metric_servers import LATELY, RUNNING, Answer
 from streams.ports.promql import Ask
-from streams.ports.vllm_queries import servers_query
+from streams.ports.vllm_queries import VLLM_SOURCE, MetricSource, servers_query
 from topics.error_text import error_text
 
 log = logging.getLogger(__name__)
 
 _EVERY_S = 5.0
-_MOST = 1_000_000
 
 
 class UnmanagedServers:
@@ -26,7 +26,8 @@ class UnmanagedServers:
     that several of them monitor is counted several times, as is its demand. models: by model, the
     combo of such a server and the names under which it may report. own: addresses of Shoal's
     engines. counts: number of servers by model and combo, updated here. If a Prometheus does not
-    answer, or if none knows such a server, the count is unknown and stays unchanged."""
+    answer, or if none knows such a server, the count is unknown and stays unchanged. sources: the
+    metrics of each model."""
 
     def __init__(
         self,
@@ -34,11 +35,13 @@ class UnmanagedServers:
         models: Callable[[], Mapping[str, tuple[str, Sequence[str]]]],
         own: Callable[[], Collection[str]],
         counts: MutableMapping[str, Mapping[str, int]],
+        sources: Callable[[], Mapping[str, MetricSource]] = dict,
     ) -> None:
         self._asks = tuple(asks)
         self._models = models
         self._own = own
         self._counts = counts
+        self._sources = sources
         self._silent: set[str] = set()
 
     async def run(self) -> None:
@@ -51,7 +54,8 @@ class UnmanagedServers:
         """Query once for every model."""
         own = frozenset(self._own())
         for model, (combo_id, names) in self._models().items():
-            queries = [servers_query(name) for name in names]
+            source = self._sources().get(model, VLLM_SOURCE)
+            queries = [servers_query(name, source) for name in names]
             try:
                 answers = await asyncio.gather(
                     *(asyncio.to_thread(ask, query) for ask in self._asks for query in queries)
@@ -74,11 +78,15 @@ class UnmanagedServers:
 
 
 def servers_of(answer: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
-    """Address and number of servers of each sample. ValueError and LookupError: not a count."""
-    found = []
-    for sample in answer:
-        count = float(sample["value"][1])
-        if not math.isfinite(count) or not 0.0 <= count <= _MOST:
-            raise ValueError(f"{count} is not a number of servers")
-        found.append((str(sample["metric"].get("instance", "")), int(count)))
-    return found
+    """Address and number of the servers in the answer to `servers_query`.
+
+    Each engine counts. An address whose servers went away counts 0. ValueError and LookupError: not
+    an answer with numbers.
+    """
+    found = Answer(answer)
+    counts: Counter[str] = Counter()
+    for server, _ in found.each(LATELY):
+        counts[server.address] += 0
+    for server, _ in found.each(RUNNING):
+        counts[server.address] += 1
+    return list(counts.items())

@@ -3,7 +3,8 @@
 The counters are read directly, one series per server, without `increase`. `increase` has no value
 for a step with fewer than two samples, so a sum over servers would silently leave out the requests
 of that step. The difference of two samples is the number of requests between them, at any distance.
-A step without a sample is a gap, not a step without requests.
+A step without a sample is a gap, not a step without requests. A step may also end long after its
+last sample. So the counter is interpolated between the times of its samples.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streams.ports.vllm_queries import COPY_LABELS, finished_query
+from streams.ports.metric_servers import address_of, serving
+from streams.ports.vllm_queries import VLLM_SOURCE, MetricSource, finished_query, sampled_query
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -26,6 +28,8 @@ AskRange = Callable[[str, float, float, float], list[dict[str, Any]]]
 result matrix.
 """
 
+_TIMES_A_STEP = 12  # a step's last sample is timed to a twelfth of the step
+_GAP, _NEAR = 1.2, 0.05  # steps: a longer time between samples is a gap; a smaller part is rounding
 _CHUNK = 2_000  # steps per query, which limits the size of an answer
 
 
@@ -40,9 +44,9 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class ServedRequests:
-    """Requests that the servers of one `model_name` finished, per step. gaps: steps in which a
-    server had no sample, although it had one before and one after. first: first step with a
-    sample."""
+    """Requests that the servers of one `model_name` finished, per step. gaps: steps of which a
+    server has no sample for longer than a step, although it had one before and one after. first:
+    first step with a sample."""
 
     counts: Floats
     gaps: Bools
@@ -50,21 +54,38 @@ class ServedRequests:
 
 
 def read_requests(
-    ask: AskRange, grid: Grid, names: Iterable[str] = ()
-) -> dict[str, ServedRequests]:
-    """Finished requests by `model_name`. names: its values to read; empty = all. A name without
+    ask: AskRange, grid: Grid, names: Iterable[str] = (), source: MetricSource = VLLM_SOURCE
+) -> tuple[dict[str, ServedRequests], frozenset[str]]:
+    """Finished requests by name of the model, and the addresses of servers that only prefill, whose
+    requests are counted where they are decoded. names: names to read; empty = all. A name without
     series is missing in the result. LookupError, TypeError, ValueError: not an answer of
     Prometheus."""
-    servers: dict[tuple[tuple[str, str], ...], list[Floats]] = {}
-    for labels, values in _counters(ask, grid, finished_query(names, grid.step_s)).items():
-        server = tuple(pair for pair in labels if pair[0] not in COPY_LABELS)
-        servers.setdefault(server, []).append(values)
+    names = tuple(names)
+    counters = _counters(ask, grid, finished_query(names, grid.step_s, source))
+    every_s = max(1.0, grid.step_s / _TIMES_A_STEP)
+    times = _counters(ask, grid, sampled_query(names, grid.step_s, every_s, source))
+    by_name: dict[str, list[tuple[dict[str, str], Floats, Floats]]] = {}
+    for labels, values in counters.items():
+        own = dict(labels)
+        edges_s: Floats = grid.from_s + grid.step_s * np.arange(grid.steps + 1, dtype=np.float64)
+        timed = times.get(labels)
+        at_s = edges_s
+        if timed is not None:
+            near = np.clip(timed, edges_s - grid.step_s, edges_s)
+            at_s = np.where(np.isfinite(timed), near, edges_s)
+        steps: Floats = (at_s - grid.from_s) / grid.step_s
+        by_name.setdefault(own.get(source.engine.model, ""), []).append((own, values, steps))
     found: dict[str, ServedRequests] = {}
-    for server, copies in servers.items():
-        name = dict(server).get("model_name", "")
-        one = _of_copies([_requests(values) for values in copies])
-        found[name] = _added(found[name], one) if name in found else one
-    return found
+    prefill: set[str] = set()
+    for name, series in by_name.items():
+        labelled = [labels for labels, _, _ in series]
+        kept = serving(labelled)
+        prefill |= {address_of(labels) for labels in labelled} - {one.address for one in kept}
+        for server in kept:
+            copies = [_requests(*series[place][1:]) for place in server.places]
+            one = _of_copies(copies)
+            found[name] = _added(found[name], one) if name in found else one
+    return found, frozenset(prefill - {""})
 
 
 def _counters(ask: AskRange, grid: Grid, query: str) -> dict[tuple[tuple[str, str], ...], Floats]:
@@ -84,17 +105,22 @@ def _counters(ask: AskRange, grid: Grid, query: str) -> dict[tuple[tuple[str, st
     return found
 
 
-def _requests(counter: Floats) -> ServedRequests:
-    """Requests per step of one counter. Requests between two samples are spread evenly over the
-    steps between them. A lower value means a restart at zero."""
-    counts = np.zeros(len(counter) - 1)
-    gaps = np.zeros(len(counts), bool)
+def _requests(counter: Floats, at: Floats) -> ServedRequests:
+    """Requests per step of one counter. at: time of each value, in steps. Requests between two
+    samples are spread evenly over the time between them. A lower value means a restart at zero."""
+    steps = len(counter) - 1
+    gaps = np.zeros(steps, bool)
     known = np.flatnonzero(np.isfinite(counter))
-    for left, right in itertools.pairwise(known):
-        grown = counter[right] - counter[left]
-        counts[left:right] = (grown if grown >= 0.0 else counter[right]) / (right - left)
-        gaps[left:right] = right > left + 1
-    return ServedRequests(counts, gaps, int(known[0]) if len(known) else len(counts))
+    if not len(known):
+        return ServedRequests(np.zeros(steps), gaps, steps)
+    grown = np.diff(counter[known], prepend=counter[known[0]])
+    grown = np.where(grown >= 0.0, grown, counter[known])
+    times = at[known]
+    total = np.interp(np.arange(steps + 1), times, np.cumsum(grown))
+    for left, right in itertools.pairwise(times):
+        if right - left > _GAP:
+            gaps[max(0, math.floor(left + _NEAR)) : math.ceil(right - _NEAR)] = True
+    return ServedRequests(np.diff(total), gaps, max(0, math.floor(times[0] + _NEAR)))
 
 
 def _of_copies(copies: list[ServedRequests]) -> ServedRequests:

@@ -18,7 +18,13 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 from streams.files.prometheus_section import PrometheusServer
 from streams.files.user_errors import UserError
 from streams.ports.promql import WHOLE_ANSWERS, client_of
-from streams.ports.vllm_queries import lengths_query, model_names_query
+from streams.ports.vllm_queries import (
+    VLLM_SOURCE,
+    MetricSource,
+    lengths_query,
+    model_names_query,
+    of_source,
+)
 from streams.tools.backtest.prometheus_counters import (
     AskRange,
     Floats,
@@ -28,8 +34,6 @@ from streams.tools.backtest.prometheus_counters import (
 )
 from topics.error_text import error_text
 
-PROMPT, ANSWER = "request_prompt_tokens", "request_generation_tokens"
-_MODEL = "model_name"
 _LENGTHS_S = 3600.0
 _TIMEOUT_S = 60
 _SYSTEM_SAID = re.compile(r"\[Errno -?\d+\] ([\w ,]+)")
@@ -54,7 +58,7 @@ def ask_range(server: PrometheusServer) -> AskRange:
     def ask(query: str, from_s: float, to_s: float, step_s: float) -> list[dict[str, Any]]:
         begin, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (from_s, to_s))
         found: list[dict[str, Any]] = client.custom_query_range(
-            query, begin, end, f"{step_s:.0f}s", params=WHOLE_ANSWERS
+            of_source(query, server.labels), begin, end, f"{step_s:.0f}s", params=WHOLE_ANSWERS
         )
         return found
 
@@ -62,27 +66,38 @@ def ask_range(server: PrometheusServer) -> AskRange:
 
 
 class PrometheusSource:
-    """Range queries to the Prometheus at `url`. names: values of `model_name`; empty = all."""
+    """Range queries to the Prometheus at `url`. names: values of `model_name`; empty = all. source:
+    the engine's metrics."""
 
-    def __init__(self, ask: AskRange, url: str, names: Collection[str]) -> None:
+    def __init__(
+        self,
+        ask: AskRange,
+        url: str,
+        names: Collection[str],
+        source: MetricSource = VLLM_SOURCE,
+    ) -> None:
         self._ask = ask
         self._url = url
         self._names = names
+        self._source = source
+        self._label = source.engine.model
+        self._prefill: frozenset[str] = frozenset()
 
     def requests(self, grid: Grid) -> dict[str, ServedRequests]:
         """Finished requests by `model_name`."""
         try:
-            return read_requests(self._answer, grid, self._names)
+            found, self._prefill = read_requests(self._answer, grid, self._names, self._source)
+            return found
         except _NO_RESULT:
             raise self._no_result() from None
 
     def lengths(self, metric: str, grid: Grid) -> LengthHistogram:
-        """The histogram of `metric`, PROMPT or ANSWER."""
+        """The histogram of `metric`, the engine's `prompt` or `answer`."""
         since_s = grid.steps * grid.step_s
         hours = math.ceil(since_s / _LENGTHS_S)
         try:
-            cumulative = self._series(f"{metric}_bucket", f"{_MODEL}, le", grid, hours)
-            sums = self._series(f"{metric}_sum", _MODEL, grid, hours)
+            cumulative = self._series(f"{metric}_bucket", f"{self._label}, le", grid, hours)
+            sums = self._series(f"{metric}_sum", self._label, grid, hours)
             buckets: dict[tuple[str, float], Floats] = {}
             for (name, edge), values in cumulative.items():
                 key = name, float(edge)  # Versions of vLLM write an edge as "1" or "1.0".
@@ -95,15 +110,15 @@ class PrometheusSource:
     def names_at(self, at_s: float) -> list[str]:
         """All values of `model_name` that vLLM servers report at `at_s`."""
         try:
-            answer = self._answer(model_names_query(), at_s, at_s, 60.0)
-            return sorted({str(one["metric"].get(_MODEL, "")) for one in answer} - {""})
+            answer = self._answer(model_names_query(self._source), at_s, at_s, 60.0)
+            return sorted({str(one["metric"].get(self._label, "")) for one in answer} - {""})
         except _NO_RESULT:
             raise self._no_result() from None
 
     def _series(self, metric: str, by: str, grid: Grid, hours: int) -> _Series:
         hour_s = grid.steps * grid.step_s / hours
         begin_s, end_s = grid.from_s + hour_s, grid.from_s + hours * hour_s
-        query = lengths_query(metric, self._names, hour_s, by)
+        query = lengths_query(metric, self._names, hour_s, by, self._prefill, self._source)
         return {
             tuple(str(one["metric"].get(label, "")) for label in by.split(", ")): _values(
                 one, begin_s, hour_s, hours

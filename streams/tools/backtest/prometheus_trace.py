@@ -9,7 +9,7 @@ queries. The trace does not depend on the policy.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streams.files.user_errors import UserError
-from streams.ports.vllm_queries import text_literal
+from streams.ports.vllm_queries import VLLM_SOURCE, MetricSource, text_literal
 from streams.tools.backtest.prometheus_counters import (
     AskRange,
     Floats,
@@ -25,12 +25,7 @@ from streams.tools.backtest.prometheus_counters import (
     ServedRequests,
     trace_begin,
 )
-from streams.tools.backtest.prometheus_source import (
-    ANSWER,
-    PROMPT,
-    LengthHistogram,
-    PrometheusSource,
-)
+from streams.tools.backtest.prometheus_source import LengthHistogram, PrometheusSource
 
 REQUESTS = "vllm:request_success_total"
 STEP_S = 60.0
@@ -42,11 +37,12 @@ _SHOWN = 5
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     """A rebuilt trace. path: a plain CSV trace with models. notes: texts about the accuracy of the
-    trace.
+    trace. begin_s: second of the range at which the trace begins.
     """
 
     path: Path
     notes: tuple[str, ...]
+    begin_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +64,7 @@ def rebuild(
     seed: int,
     names: Mapping[str, str] | None = None,
     declared_only: bool = False,
+    metrics: MetricSource = VLLM_SOURCE,
 ) -> Rebuilt:
     """The last `since_s` seconds (at least 120) before `to_s`, as a trace in `folder`.
 
@@ -80,10 +77,16 @@ def rebuild(
     step_s = max(STEP_S, float(math.ceil(since_s / _MOST_POINTS)))
     steps = math.floor(since_s / step_s)
     grid = Grid(to_s - steps * step_s, step_s, steps)
-    source = PrometheusSource(ask, url, wanted)
+    source = PrometheusSource(ask, url, wanted, metrics)
+    histograms = {"prompt": metrics.engine.prompt, "answer": metrics.engine.answer}
+    if not all(histograms.values()):
+        raise UserError(
+            f"--prometheus {url}: this engine exports no lengths of requests; allowed: --trace "
+            "with a log of requests"
+        )
     found, present = source.requests(grid), source.names_at(to_s)
     _refuse_unusable(url, found, wanted, present, grid)
-    lengths = {metric: source.lengths(metric, grid) for metric in (PROMPT, ANSWER)}
+    lengths = {what: source.lengths(metric, grid) for what, metric in histograms.items()}
     random = np.random.default_rng(seed)
     begin_s = trace_begin(found) * step_s
     rows: list[tuple[float, str, int, int]] = []
@@ -93,12 +96,12 @@ def rebuild(
     for name in sorted(name for name, one in found.items() if one.counts.any()):
         at_s = _times(found[name].counts, step_s, random)
         drawn = {}
-        for metric, histogram in lengths.items():
+        for what, histogram in lengths.items():
             tokens = _lengths(_laws(histogram, name), at_s, histogram.hour_s, random)
             if tokens is None:
-                raise UserError(f"--prometheus {url}: no vllm:{metric}_bucket of {name}")
-            drawn[metric] = tokens
-        tokens_of = (drawn[metric].tolist() for metric in (PROMPT, ANSWER))
+                raise UserError(f"--prometheus {url}: no {histograms[what]}_bucket of {name}")
+            drawn[what] = tokens
+        tokens_of = (drawn[what].tolist() for what in histograms)
         rows += [
             (at, names.get(name, name), prompt, answer)
             for at, prompt, answer in zip((at_s - begin_s).tolist(), *tokens_of, strict=True)
@@ -109,7 +112,25 @@ def rebuild(
     with path.open("w", encoding="utf-8") as out:
         out.write("time,model,input_tokens,output_tokens\n")
         out.writelines(f"{at:.3f},{model},{read},{written}\n" for at, model, read, written in rows)
-    return Rebuilt(path, tuple(notes))
+    return Rebuilt(path, tuple(notes), begin_s)
+
+
+def together(traces: Sequence[Rebuilt], folder: Path) -> Rebuilt:
+    """One trace of `traces`, which were rebuilt from the same range."""
+    if len(traces) == 1:
+        return traces[0]
+    begin_s = min(one.begin_s for one in traces)
+    rows: list[tuple[float, str]] = []
+    header = ""
+    for one in traces:
+        header, *lines = one.path.read_text(encoding="utf-8").splitlines()
+        for line in lines:
+            at, _, rest = line.partition(",")
+            rows.append((float(at) + one.begin_s - begin_s, rest))
+    path = folder / "prometheus.csv"
+    text = "".join(f"{at:.3f},{rest}\n" for at, rest in sorted(rows))
+    path.write_text(f"{header}\n{text}", encoding="utf-8")
+    return Rebuilt(path, tuple(note for one in traces for note in one.notes), begin_s)
 
 
 def _refuse_unusable(
@@ -180,10 +201,10 @@ def _note(
 ) -> str:
     """A comparison of the rebuilt requests with the counters, as text."""
     parts = []
-    for what, metric in (("prompt", PROMPT), ("answer", ANSWER)):
-        told = float(lengths[metric].tokens.get(name, np.zeros(1)).sum())
+    for what, histogram in lengths.items():
+        told = float(histogram.tokens.get(name, np.zeros(1)).sum())
         if told > 0.0:
-            parts.append(f"{what} tokens {100.0 * (drawn[metric].sum() / told - 1.0):+.1f}%")
+            parts.append(f"{what} tokens {100.0 * (drawn[what].sum() / told - 1.0):+.1f}%")
     text = (
         f"{name}: rebuilt {len(at_s)} requests (counters: {served.counts.sum():.0f}; "
         f"{', '.join(parts) or 'no token sums'}); times are known to {grid.step_s:.0f} s, so "

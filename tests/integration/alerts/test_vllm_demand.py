@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streams.ports.metric_servers import summed
 from streams.ports.promql import rate_of
 from streams.ports.vllm_queries import arrivals_query
 from tests.integration.alerts.prometheus_server import running_prometheus
@@ -87,7 +88,7 @@ def server(
 def query_rate(url: str, query: str, at: float) -> float:
     given = urllib.parse.urlencode({"query": query, "time": START_S + at})
     with urllib.request.urlopen(f"{url}/api/v1/query?{given}", timeout=10) as reply:  # noqa: S310
-        rate = rate_of(json.load(reply)["data"]["result"])
+        rate = rate_of(summed(json.load(reply)["data"]["result"]))
     assert rate is not None
     return rate
 

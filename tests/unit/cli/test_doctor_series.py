@@ -11,6 +11,7 @@ import pytest
 from streams.cli.doctor_series import of_series
 from streams.cli.finding import Finding
 from streams.files.shoal_yaml import load_config
+from streams.ports.metric_servers import LATELY, MARK, RUNNING
 from streams.ports.promql import Ask
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
@@ -31,8 +32,9 @@ def prometheus(present: dict[str, float | None], samples: int = 20, servers: int
             return [one(9.5)] if query == "mine" else []
         if match[1] not in present:
             return []
-        if query.startswith("count by (instance)"):
-            return [one(1, instance=f"10.0.0.{n}:8000") for n in range(servers)]
+        if LATELY in query:
+            seen = {MARK: RUNNING}
+            return [one(1, instance=f"10.0.0.{n}:8000", **seen) for n in range(servers)]
         if query.startswith("max("):
             return [one(samples)]
         rate = present[match[1]]

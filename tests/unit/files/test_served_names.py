@@ -57,3 +57,27 @@ def test_only_models_that_declare_such_servers_are_counted(tmp_path: Path) -> No
     names(tmp_path, a=", unmanaged: {pool: us/l4/on-demand}, served_as: x", b="")
     services = load_config(tmp_path / "shoal.yaml").cluster.services
     assert unmanaged_names(services) == {"a": ("a:a1@us/l4/on-demand", ("x",))}
+
+
+def test_models_with_other_labels_may_share_a_name(tmp_path: Path) -> None:
+    """Staging and production serve the same name in one Prometheus."""
+    path = tmp_path / "shoal.yaml"
+    one = "source: meta-llama/Llama-3.1-8B, slo: {ttft: 2s, tpot: 100ms}, served_as: x"
+    text = (
+        "prometheus: {main: {url: 'http://p:9090', labels: {cluster: [eu, us]}}}\n"
+        "regions: {us: {l4: {gpu: L4, max: 4, price: 1.0}}}\n"
+        f"models:\n  a: {{{one}, metric_labels: {{namespace: prod}}}}\n"
+        f"  b: {{{one}, metric_labels: {{namespace: staging}}}}\n"
+    )
+    path.write_text(text)
+    config = load_config(path)
+    assert served_names(config.cluster.services) == {"a": ("x",), "b": ("x",)}
+    assert config.cluster.service("a").metric_labels == (("namespace", ("prod",)),)
+    assert config.prometheus["main"].labels == (("cluster", ("eu", "us")),)
+    path.write_text(text.replace("staging", "prod"))
+    with pytest.raises(UserError, match="names that a does not declare, or other metric_labels"):
+        load_config(path)
+    for bad in ("{namespace: []}", "{a-b: x}", "{__name__: x}", "{namespace: {}}"):
+        path.write_text(text.replace("{namespace: prod}", bad))
+        with pytest.raises(UserError, match="metric_labels"):
+            load_config(path)

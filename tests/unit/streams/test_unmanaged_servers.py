@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from streams.ports.metric_servers import LATELY, MARK, RUNNING
 from streams.ports.unmanaged_counts import UnmanagedServers
 
 ONE_L4 = "chat:a1@us/l4/owned"
 
 
 def samples(*instances: str) -> list[dict[str, Any]]:
-    return [{"metric": {"instance": name}, "value": [0, "1"]} for name in instances]
+    return [{"metric": {"instance": name, MARK: RUNNING}, "value": [0, "4"]} for name in instances]
 
 
 async def test_servers_of_every_prometheus_count_except_shoals_engines() -> None:
@@ -48,7 +49,7 @@ async def test_a_missing_answer_is_not_a_count_of_zero() -> None:
         raise ConnectionError("refused")
 
     here = samples("10.0.0.1:8000")
-    gone = [{"metric": {"instance": "10.0.0.1:8000"}, "value": [0, "0"]}]
+    gone = [{"metric": {"instance": "10.0.0.1:8000", MARK: LATELY}, "value": [0, "9"]}]
     for asks, count in (
         ([lambda _q: here, away], 3),
         ([lambda _q: []], 3),
@@ -66,7 +67,8 @@ async def test_servers_count_under_each_name_and_engines_of_one_server_count_eac
 
     def ask(query: str) -> list[dict[str, Any]]:
         if 'model_name="acme/chat"' in query:
-            return [{"metric": {"instance": "10.0.0.1:8000"}, "value": [0, "4"]}]
+            one = {"instance": "10.0.0.1:8000", MARK: RUNNING}
+            return [{"metric": {**one, "engine": str(n)}, "value": [0, "0"]} for n in range(4)]
         return samples("10.0.0.2:8000") if 'model_name="chat"' in query else []
 
     counts: dict[str, Mapping[str, int]] = {}

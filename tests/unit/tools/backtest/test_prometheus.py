@@ -17,14 +17,18 @@ import pytest
 from streams.cli.main import main
 from streams.files.prometheus_section import PrometheusServer
 from streams.files.user_errors import UserError
-from streams.tools.backtest.prometheus_source import ANSWER, PROMPT, ask_range
+from streams.ports.engine_metrics import VLLM
+from streams.tools.backtest.prometheus_source import ask_range
 from streams.tools.backtest.prometheus_trace import rebuild
 from streams.tools.replay.traces import load_trace
 
 END_S = 1_800_000_000
 SPAN_S = 3 * 3600
 EDGES = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, float("inf")]
-SELECTOR = re.compile(r"vllm\[:_\](\w+)\",model_name(=~|!=|=)\"(.*?)\"\}\[(\d+)s\]")
+SELECTOR = re.compile(
+    r"vllm\[:_\](\w+)\",model_name(=~|!=|=)\"(.*?)\"(?:,__source__=\"\")?\}\[(\d+)s\]"
+)
+PROMPT, ANSWER = VLLM.prompt, VLLM.answer
 
 
 class Truth:
@@ -49,6 +53,8 @@ class Truth:
     def answer(self, query: str, from_s: float, to_s: float, step_s: float) -> list[dict[str, Any]]:
         if query.startswith("count by (model_name)"):
             return [{"metric": {"model_name": m}, "values": [[to_s, "1"]]} for m in self.at_s]
+        if "timestamp(" in query:
+            return []  # The values are those at the end of each step.
         match = SELECTOR.search(query)
         assert match is not None, query
         metric, width_s = match[1], int(match[4])

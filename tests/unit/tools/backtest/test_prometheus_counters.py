@@ -25,6 +25,8 @@ def read(*series: tuple[Mapping[str, str], Sequence[float | None]]) -> dict[str,
     steps = len(series[0][1]) - 1
 
     def ask(query: str, from_s: float, to_s: float, step_s: float) -> list[dict[str, Any]]:
+        if "timestamp(" in query:
+            return []
         assert "last_over_time" in query and "[60s]" in query and step_s == STEP_S
         matrix = []
         for labels, values in series:
@@ -34,7 +36,7 @@ def read(*series: tuple[Mapping[str, str], Sequence[float | None]]) -> dict[str,
                 matrix.append({"metric": {"model_name": "m", **labels}, "values": inside})
         return matrix
 
-    return read_requests(ask, Grid(FROM_S, STEP_S, steps))
+    return read_requests(ask, Grid(FROM_S, STEP_S, steps))[0]
 
 
 def test_a_gap_holds_the_requests_between_its_ends() -> None:
