@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 
 from topics.records import Endpoint
 
 MOST_BLOCKS = 65_536
-"""Blocks of one model that a gateway remembers, about 25 MB. The least recently used are
+"""Blocks of one model that a gateway remembers, about 15 MB. The least recently used are
 forgotten first."""
 MOST_ABOVE = 1.25
 """An instance gets requests by prefix up to this multiple of the mean load."""
 _DECISIVE = 0.5
+_MASK = 2**64 - 1
 _LEARNING_RATE = 0.02
 
 
@@ -44,18 +46,19 @@ class PrefixIndex:
     ) -> Endpoint:
         """The instance of `usable`, which is not empty, for a prompt with the chained hashes
         `blocks`, which is not empty either."""
-        loads = {endpoint: load(endpoint) for endpoint in usable}
-        most = 1.0 + MOST_ABOVE * sum(loads.values()) / len(loads)
-        allowed = [endpoint for endpoint in usable if loads[endpoint] <= most]
-        depths = self._depths(blocks, usable)
-        deepest = max(depths.values())
-        found = max(depths[endpoint] for endpoint in allowed)
-        if found > min(depths.values()) and found >= _DECISIVE * len(blocks):
+        loads = [load(endpoint) for endpoint in usable]
+        most = 1.0 + MOST_ABOVE * sum(loads) / len(loads)
+        known = self._depths(blocks)
+        depths = [known.get(endpoint, 0) for endpoint in usable] if known else [0] * len(usable)
+        allowed = [at for at, held in enumerate(loads) if held <= most]
+        deepest = max(depths)
+        found = max(depths[at] for at in allowed)
+        if found > min(depths) and found >= _DECISIVE * len(blocks):
             # A request in flight still needs half of its blocks, on average.
             waiting = 0.5 * self._new_blocks
-            return max(allowed, key=lambda end: depths[end] - waiting * loads[end])
+            return usable[max(allowed, key=lambda at: depths[at] - waiting * loads[at])]
         key = blocks[min(deepest, len(blocks) - 1)]
-        return max(allowed, key=lambda end: blake2b(f"{key}/{end.instance}".encode()).digest())
+        return usable[max(allowed, key=lambda at: _rank(key, usable[at].instance))]
 
     def note_sent(self, blocks: Sequence[int], endpoint: Endpoint) -> None:
         """`endpoint` gets a prompt with `blocks`, and caches them."""
@@ -87,16 +90,28 @@ class PrefixIndex:
             elif len(kept) < len(holders):
                 self._holders[value] = kept
 
-    def _depths(self, blocks: Sequence[int], usable: Sequence[Endpoint]) -> dict[Endpoint, int]:
-        """For each of `usable`, the number of first blocks that it has."""
-        depths = dict.fromkeys(usable, len(blocks))
-        left = list(usable)
-        for at, value in enumerate(blocks):
-            holders = self._holders.get(value, ())
-            for endpoint in left:
-                if endpoint not in holders:
-                    depths[endpoint] = at
-            left = [endpoint for endpoint in left if endpoint in holders]
+    def _depths(self, blocks: Sequence[int]) -> dict[Endpoint, int]:
+        """For each instance with the first block, the number of first blocks that it has."""
+        depths: dict[Endpoint, int] = {}
+        left: list[Endpoint] | None = None
+        for at, value in enumerate(blocks, 1):
+            holders = self._holders.get(value, [])
+            left = holders if left is None else [one for one in left if one in holders]
             if not left:
                 break
+            for endpoint in left:
+                depths[endpoint] = at
         return depths
+
+
+def _rank(key: int, instance: str) -> int:
+    """A hash of both, equal in all processes (finaliser of SplitMix64)."""
+    mixed = (key ^ _number_of(instance)) * 0x9E3779B97F4A7C15 & _MASK
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK
+    return mixed ^ mixed >> 31
+
+
+@lru_cache(maxsize=65_536)
+def _number_of(instance: str) -> int:
+    return int.from_bytes(blake2b(instance.encode(), digest_size=8).digest())

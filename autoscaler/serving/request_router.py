@@ -69,6 +69,7 @@ class Router:
     _paths: ComponentPaths = field(default_factory=ComponentPaths)
     _adapters: AdapterAffinity = field(default_factory=AdapterAffinity)
     _prefixes: PrefixIndex = field(default_factory=PrefixIndex)
+    _shares: dict[Endpoint, float] = field(default_factory=dict)
 
     def apply(self, routes: Routes) -> RouteUpdate:
         """Use `routes` from now on, unless they are older than the present routes, i.e. have a
@@ -87,6 +88,7 @@ class Router:
         for lane in lanes:
             lane.current = current.get((lane.group, lane.decode is None), 0.0)
         self.routes, self._lanes = routes, lanes
+        self._shares = self._relative_shares()
         self._paths.apply(routes.groups)
         self._ways = self._ways.with_routes(routes)
         live = self.endpoints()
@@ -140,7 +142,7 @@ class Router:
             self._occupancy.add(endpoint)
             return Pick(lane.group, endpoint, False)
         if way is self._lanes:
-            home = self._prefix_home(allowed, out, want)
+            home = self._prefix_home(out, want)
             if home is not None:
                 lane, endpoint = home
                 self._next_lane(allowed, want, lane)
@@ -230,31 +232,35 @@ class Router:
         return best
 
     def _prefix_home(
-        self, lanes: list[Lane], out: frozenset[Endpoint], want: RequestTraits
+        self, out: frozenset[Endpoint], want: RequestTraits
     ) -> tuple[Lane, Endpoint] | None:
-        """The instance for a prompt by its beginning, among the instances of all `lanes`; None for
+        """The instance for a prompt by its beginning, among the instances of all lanes; None for
         another policy, or if a lane separates prefill from decode. Loads are compared in proportion
         to the weights."""
         if self.policy.inside is not WithinCombo.PREFIX or not want.blocks:
             return None
-        if any(lane.decode is not None for lane in lanes):
+        usable = [end for end in self._shares if end not in out] if out else [*self._shares]
+        if not usable:
             return None
+        shares, load = self._shares, self._occupancy.load
+        found = self._prefixes.choose(want.blocks, usable, lambda end: load(end) / shares[end])
+        return next(lane for lane in self._lanes if found in lane.first.endpoints), found
+
+    def _relative_shares(self) -> dict[Endpoint, float]:
+        """Each instance's share of the requests, as a multiple of the mean share. Empty if a lane
+        separates prefill from decode."""
+        lanes = self._lanes
+        if any(lane.decode is not None for lane in lanes):
+            return {}
         equal = self.policy.between is AcrossCombos.EQUAL or not any(one.weight for one in lanes)
-        places = {
-            end: (lane, 1.0 if equal else lane.weight / len(lane.first.endpoints))
+        shares = {
+            end: 1.0 if equal else lane.weight / len(lane.first.endpoints)
             for lane in lanes
             for end in lane.first.endpoints
-            if end not in out and (equal or lane.weight > 0.0)
+            if equal or lane.weight > 0.0
         }
-        if not places:
-            return None
-        mean = sum(weight for _, weight in places.values()) / len(places)
-
-        def load(endpoint: Endpoint) -> float:
-            return self._occupancy.load(endpoint) * mean / places[endpoint][1]
-
-        found = self._prefixes.choose(want.blocks, [*places], load)
-        return places[found][0], found
+        mean = sum(shares.values()) / max(1, len(shares))
+        return {end: share / mean for end, share in shares.items()}
 
     def _choose(
         self, lane: Lane, gone: frozenset[Endpoint], out: frozenset[Endpoint], want: RequestTraits
