@@ -30,6 +30,7 @@ from autoscaler.state.operator_controls import active_controls, control_notices,
 from autoscaler.tick.apply_plans import apply_plans
 from autoscaler.tick.observe import observe
 from autoscaler.tick.publish import FrozenRoutes, publish
+from autoscaler.tick.record_ledger import record_ledger
 from autoscaler.tick.request_plans import request_plans
 from autoscaler.tick.restore import restore
 from autoscaler.tick.size import size
@@ -71,7 +72,11 @@ def decide(
         ),
         numbers=replace(state.numbers, group=applied.next_serial, request=requested.number),
         term=replace(
-            state.term, announce=None, ticked_ms=now_ms, listens_since_ms=observed.listens_since_ms
+            state.term,
+            announce=None,
+            ticked_ms=now_ms,
+            listens_since_ms=observed.listens_since_ms,
+            begun=True,
         ),
         groups=fleet.groups,
         models={model: view.state for model, view in fleet.views.items()},
@@ -92,7 +97,11 @@ def decide(
     new_state, published = publish(
         state, after, fleet.sight, fleet.cluster, decisions, now_ms, frozen_routes
     )
-    return new_state, (*published, *(SolveRequested(one.request) for one in requested.requests))
+    return new_state, (
+        *published,
+        *record_ledger(state, new_state, cluster, now_ms),
+        *(SolveRequested(one.request) for one in requested.requests),
+    )
 
 
 def _drains_too_short(cluster: Cluster, models: Mapping[str, ModelState]) -> dict[str, Reason]:

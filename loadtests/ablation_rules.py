@@ -36,7 +36,6 @@ from autoscaler.sizing import (
     forecast_increase,
     queue_growth,
     rate_increase,
-    restart_hold,
 )
 
 Function = Callable[..., Any]
@@ -102,7 +101,6 @@ RULES: tuple[Rule, ...] = (
     _raising("queue_growth", queue_growth.propose),
     _raising("engine_counts", engine_counts.propose),
     _raising("forecast_increase", forecast_increase.propose),
-    _raising("restart_hold", restart_hold.propose),
     _rule(
         "evidence of an increase below the plan's proof",
         "sizing",

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from topics.hourly_rates import HOUR_MS, PredictionDrift
 
 from topics import records
 from topics.checks import MAX_COUNT, MAX_MS, InvalidRecord
 from topics.codec import CELLS, decode, encode
 from topics.demand import DemandSecond, GatewayState
-from topics.hourly_rates import HOUR_MS, PredictionDrift
 from topics.instance_ranks import GangRank, GangStage
 from topics.scoring import ScoreSplit
 from topics.sketch import HIGHEST, LOWEST, MOST_COUNT, sketches_to_text

@@ -20,6 +20,7 @@ from topics.topic_table import (
     AVAILABILITY,
     CONTROLS,
     DEMAND,
+    LEDGER,
     PRICES,
     ROUTES,
     SERVICES,
@@ -66,6 +67,7 @@ SIGNER: Mapping[str, Principal] = {
     PRICES.name: Principal.OPERATOR,
     ALERTS.name: Principal.CONTROLLER,
     DEMAND.name: Principal.CONTROLLER,
+    LEDGER.name: Principal.CONTROLLER,
 }
 """The principal that signs the records of a topic, by short name; other topics are unsigned."""
 

@@ -56,7 +56,6 @@ class ReasonCode(StrEnum):
 
     # Reasons for the planned demand.
     DECLARED = "declared", "The declared rate is used until traffic arrives."
-    INHERITED = "inherited", "Capacity that ran at the controller's start counts as needed."
     WAKE = "wake", "The first requests arrived at a model that runs no instance."
     SURGE = "surge", "More requests arrive than planned."
     BURST = "burst", "Requests arrive in bursts above their mean rate."

@@ -13,8 +13,8 @@ from topics.fleet import (
     ObservedInstance,
     Status,
 )
-from topics.hourly_rates import RateHour
 from topics.leadership import Leadership
+from topics.ledger import LedgerEntry
 from topics.routing import Endpoint, RequestKind, RouteGroup, Routes, TypeRoute
 from topics.scoring import PromptRule, ScoreSource, ScoreSplit
 from topics.services import DeclaredService
@@ -36,12 +36,12 @@ __all__ = [
     "Endpoint",
     "InstanceState",
     "Leadership",
+    "LedgerEntry",
     "ObservedInstance",
     "PlanRecord",
     "PlannedCombo",
     "Price",
     "PromptRule",
-    "RateHour",
     "RequestKind",
     "RouteGroup",
     "Routes",

@@ -22,9 +22,9 @@ from topics.records import (
     DeclaredService,
     Demand,
     Leadership,
+    LedgerEntry,
     PlanRecord,
     Price,
-    RateHour,
     Routes,
     Status,
     Telemetry,
@@ -102,7 +102,7 @@ ALERTS = Topic("alerts", 1, Cleanup.DELETE, 7 * DAY_MS, Alert, lambda r: str(r.f
 LEADERSHIP = _compacted("leadership", 1, Leadership, _leadership_key)
 DECISIONS = Topic("decisions", 1, Cleanup.DELETE, 90 * DAY_MS, Decision, lambda r: str(r.model))
 PLANS = _compacted("plans", 1, PlanRecord, lambda _: "cluster")
-RATES = _compacted("rates", 1, RateHour, lambda r: str(r.key))
+LEDGER = _compacted("ledger", 1, LedgerEntry, lambda r: str(r.key))
 ASSIGNMENTS = _compacted("assignments", 4, Assignment, lambda r: str(r.node))
 ROUTES = _compacted("routes", 4, Routes, lambda r: str(r.model))
 DEAD_LETTERS = Topic("dead-letters", 1, Cleanup.DELETE, 30 * DAY_MS, DeadLetter, lambda _: "")
@@ -121,7 +121,7 @@ TABLE: tuple[Topic, ...] = (
     LEADERSHIP,
     DECISIONS,
     PLANS,
-    RATES,
+    LEDGER,
     ASSIGNMENTS,
     STATUS,
     ROUTES,

@@ -32,7 +32,6 @@ def _with_derating(own: Sentence) -> Sentence:
 
 _SENTENCES: Mapping[Code, Sentence] = {
     Code.DECLARED: "declared workload of {0:rate} req/s",
-    Code.INHERITED: "capacity taken over at the start",
     Code.WAKE: "its first requests arrived",
     Code.SURGE: _surge,
     Code.BURST: "bursts of {0:rate} req/s around a mean of {1:rate}",

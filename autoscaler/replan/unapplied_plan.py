@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from autoscaler.domain.combo import Combo
@@ -45,9 +46,10 @@ def already_tried(
         return False
     if not memory.asked_ms or now_ms - memory.asked_ms[-1] >= _AGAIN_MS:
         return False
-    return memory.last.group_positions == group_positions(groups)
+    return memory.last.positions_digest == group_positions(groups)
 
 
-def group_positions(groups: Iterable[ServingGroup]) -> frozenset[tuple[str, str]]:
-    """(name, life-cycle state) of every group."""
-    return frozenset((group.name, group.life) for group in groups)
+def group_positions(groups: Iterable[ServingGroup]) -> str:
+    """Digest of the names and life-cycle states of all groups."""
+    told = "\n".join(sorted(f"{group.name} {group.life}" for group in groups))
+    return hashlib.sha256(told.encode()).hexdigest()[:16]

@@ -18,10 +18,9 @@ from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.rollout.serving_group import FleetView, ServingGroup
 from autoscaler.sizing.capacity_derating import LOADED
 from autoscaler.state.decision_record import notice
-from autoscaler.state.model_state import ModelState
+from autoscaler.state.model_state import ModelState, PredictionDrift
 from topics.decisions import Decision
 from topics.fleet import InstanceState
-from topics.hourly_rates import PredictionDrift
 from topics.reason_codes import ReasonCode
 
 _OFF = 0.2

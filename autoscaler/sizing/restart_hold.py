@@ -1,23 +1,25 @@
-"""Rule: capacity that was running when the controller started counts as needed until an excess
-could be proven. A new controller has no target, so without this rule it would plan for the present
-mean, and remove capacity that its predecessor kept for a reason.
+"""Instances of a model that a new controller takes over without memory, e.g. after its topics were
+lost, are held: its predecessor kept them for a reason, and the declared lengths of requests say
+little about the capacity of these instances.
 """
 
 from __future__ import annotations
 
-from autoscaler.domain.reason import Reason
-from autoscaler.sizing.scale_in import excess_duration_s
-from autoscaler.state.model_view import ModelView, TargetProposal
-from topics.reason_codes import ReasonCode
+from autoscaler.sizing.excess_duration import excess_duration_s
+from autoscaler.state.model_view import ModelView
 
 
-def propose(view: ModelView) -> TargetProposal | None:
-    """The rate that the inherited capacity can serve; None once the controller has run for as long
-    as an excess must last."""
-    if not view.state.target.restart_hold:
-        return None
+def is_unmeasured(view: ModelView) -> bool:
+    """Whether a held model has not been observed for a local window yet. Until then no capacity is
+    added or exchanged."""
+    return _is_held(view, view.policy.local_window_s)
+
+
+def keeps_all(view: ModelView) -> bool:
+    """Whether no instance of a held model may be removed, because no excess could be proven yet."""
     turns = view.state.hysteresis.reversals
-    waits_s = excess_duration_s(view.service, view.policy, turns, view.now_ms)
-    if view.now_ms - view.started_ms >= 1000 * waits_s:
-        return None
-    return TargetProposal(view.planned_req_per_s, Reason(ReasonCode.INHERITED, view.service.model))
+    return _is_held(view, excess_duration_s(view.service, view.policy, turns, view.now_ms))
+
+
+def _is_held(view: ModelView, for_s: int) -> bool:
+    return view.state.target.restart_hold and view.now_ms - view.started_ms < 1000 * for_s

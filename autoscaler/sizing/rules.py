@@ -34,7 +34,6 @@ Rule = Callable[[ModelView], TargetProposal | None]
 
 RAISING: tuple[Rule, ...] = (
     declared_workload.propose,
-    restart_hold.propose,
     scale_from_zero.propose,
     rate_increase.propose,
     engine_counts.propose,
@@ -59,6 +58,12 @@ def update_target(view: ModelView) -> ModelState:
     planned = view.planned_req_per_s
     proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
     raised = max(proposals, key=lambda p: _effective_req_per_s(p, planned), default=None)
+    if restart_hold.is_unmeasured(view):
+        # New lengths change the evaluation of held instances, so the target never exceeds it.
+        rate = min(planned, raised.req_per_s) if raised is not None else 0.0
+        why = raised.why if raised is not None else None
+        held = replace(state.target, req_per_s=rate, why=why, overload_since_ms=0)
+        return replace(state, target=held)
     if any(_is_proven_surge(proposal) for proposal in proposals):
         rose_ms = state.target.increase_started_ms if view.is_surging else view.now_ms
         state = replace(
@@ -66,11 +71,6 @@ def update_target(view: ModelView) -> ModelState:
             target=replace(
                 state.target, increase_confirmed_ms=view.now_ms, increase_started_ms=rose_ms
             ),
-        )
-    if raised is not None and _is_restart_hold(raised, state) and not state.capacity.lost_ms:
-        # If new lengths change the evaluation of inherited capacity, that is no change of demand.
-        return replace(
-            state, target=replace(state.target, req_per_s=raised.req_per_s, overload_since_ms=0)
         )
     if raised is not None and _effective_req_per_s(raised, planned) > state.target.req_per_s:
         return _raised(replace(view, state=state), raised)
@@ -112,11 +112,6 @@ def _raised(view: ModelView, proposal: TargetProposal) -> ModelState:
 def _is_proven_surge(proposal: TargetProposal) -> bool:
     proven = proposal.is_proven and not proposal.continues_proof
     return proven and proposal.why.code is ReasonCode.SURGE
-
-
-def _is_restart_hold(proposal: TargetProposal, state: ModelState) -> bool:
-    """Whether the present target comes from the rule `restart_hold`."""
-    return proposal.why.code is ReasonCode.INHERITED and proposal.why == state.target.why
 
 
 def _effective_req_per_s(proposal: TargetProposal, planned_req_per_s: float) -> float:

@@ -6,15 +6,14 @@ rising latency veto removals when a planner answer is applied (`scale_in_conditi
 
 from __future__ import annotations
 
-from autoscaler.domain.cluster import Policy, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, since_first_arrival
 from autoscaler.estimate.change_point import current_rate
 from autoscaler.estimate.memoize import memoize
 from autoscaler.estimate.poisson_tests import mean_bounds
 from autoscaler.estimate.windows import Stats
-from autoscaler.rollout.reversal_limit import Reversals, reversed_lately
 from autoscaler.sizing.burst_headroom import mean_and_burst
+from autoscaler.sizing.excess_duration import excess_duration_s
 from autoscaler.sizing.forecast_increase import expected_req_per_s
 from autoscaler.sizing.scale_in_conditions import LOWER_TARGET, failed_condition
 from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
@@ -77,17 +76,6 @@ def _propose_zero(view: ModelView, must_s: float) -> TargetProposal | None:
 
 def _no_requests(view: ModelView, for_s: float) -> Reason:
     return Reason(ReasonCode.IDLE, view.service.model, quantities=(for_s,))
-
-
-def excess_duration_s(service: Service, policy: Policy, turns: Reversals, now_ms: int) -> int:
-    """Seconds for which an excess must last, in blocks of 10 s: `scale_in_after`, but at least the
-    local window. At most, and if a scale-in now would be another reversal, the long window without
-    its first, partly covered block."""
-    most = max(1, policy.global_window_s // BLOCK_S - 1)
-    least_s = max(service.scale_in_after_s, policy.local_window_s)
-    if reversed_lately(turns, now_ms):
-        return BLOCK_S * most
-    return BLOCK_S * min(round(least_s / BLOCK_S), most)
 
 
 @memoize(4096)  # cached, because blocks change only every 10 s

@@ -12,6 +12,7 @@ from autoscaler.estimate.scale_in_evidence import is_stale, missing_evidence, sl
 from autoscaler.estimate.windows import Stats
 from autoscaler.rollout.reversal_limit import scale_in_within_limit
 from autoscaler.sizing.prediction_drift import drift_veto
+from autoscaler.sizing.restart_hold import keeps_all
 from autoscaler.state.model_view import ModelView
 from topics.reason_codes import ReasonCode
 
@@ -30,7 +31,8 @@ def _too_many_reversals(view: ModelView) -> Iterator[Reason]:
 
 
 def _no_full_window(view: ModelView) -> Iterator[Reason]:
-    if view.now_ms - view.started_ms < view.policy.local_window_s * 1000:
+    observed_ms = view.now_ms - view.started_ms
+    if observed_ms < view.policy.local_window_s * 1000 or keeps_all(view):
         yield Reason(ReasonCode.NO_FULL_WINDOW)
 
 

@@ -69,8 +69,8 @@ class LastRequest:
     """The last request for a full plan. managed: whether it was for managed models. usd_per_h:
     prices of nodes. lengths: request lengths of each model at the last request that concerned it.
     switchable: combos of models below target, and how many of each could take other roles.
-    already_tried: reasons for a partly applied plan. group_positions: life-cycle state of all
-    groups.
+    already_tried: reasons for a partly applied plan. positions_digest: digest of the life-cycle
+    states of all groups at that time.
     """
 
     managed: bool = False
@@ -78,7 +78,7 @@ class LastRequest:
     lengths: Mapping[str, Lengths] = field(default_factory=dict)
     switchable: Mapping[str, int] = field(default_factory=dict)
     already_tried: tuple[Reason, ...] = ()
-    group_positions: frozenset[tuple[str, str]] = frozenset()
+    positions_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,11 @@ class FullPlans:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """The time of this leader. ticked_ms: last tick. listens_since_ms: time since which there was
-    no long gap between ticks, because a stopped or disconnected leader receives nothing. announce:
-    the reason to report at the first tick that this leader took over.
+    """The time of this leader. started_ms: time since which the state continues without a loss,
+    through the terms of earlier leaders. ticked_ms: last tick, possibly of an earlier leader.
+    listens_since_ms: time since which there was no long gap between ticks, because a stopped or
+    disconnected leader receives nothing. announce: the reason to report at the first tick that this
+    leader took over. begun: whether this leader has ticked.
     """
 
     started_ms: int
@@ -112,6 +114,7 @@ class Term:
     ticked_ms: int = 0
     listens_since_ms: int = 0
     announce: Reason | None = None
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from autoscaler.planning.planner_messages import PlanRequest
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
-from topics.hourly_rates import RateHour
+from topics.ledger import LedgerEntry
 from topics.routing import Routes
 
 
@@ -40,10 +40,10 @@ class PublishPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishRates:
-    """Write `record` to `rates`."""
+class PublishLedger:
+    """Write `record` to `ledger`."""
 
-    record: RateHour
+    record: LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,6 @@ Effect = (
     | PublishRoutes
     | PublishDecision
     | PublishPlan
-    | PublishRates
+    | PublishLedger
     | SolveRequested
 )

@@ -17,7 +17,7 @@ from autoscaler.modes.budget.traffic_split import TrafficSplit
 from autoscaler.modes.workload_mix import Mix
 from autoscaler.planning.planner_messages import FleetChange
 from autoscaler.rollout.reversal_limit import Reversals
-from topics.hourly_rates import PredictionDrift
+from topics import checks
 from topics.reason_codes import ReasonCode
 
 
@@ -65,10 +65,10 @@ class DemandEstimate:
 @dataclass(frozen=True, slots=True)
 class Target:
     """The planned demand in requests/s, raised at once by evidence and lowered by lasting evidence.
-    why: that evidence. restart_hold: whether the model already had instances when the controller
-    started. overload_since_ms: time since which demand exceeds planned capacity.
-    increase_confirmed_ms, increase_started_ms: last and first proof of the present increase.
-    traffic_split: planned routes of the workload types, empty without types.
+    why: that evidence. restart_hold: whether the controller took over running instances of the
+    model without memory (see `sizing.restart_hold`). overload_since_ms: time since which demand
+    exceeds planned capacity. increase_confirmed_ms, increase_started_ms: last and first proof of
+    the present increase. traffic_split: planned routes of the workload types, empty without types.
     """
 
     req_per_s: float = 0.0
@@ -78,6 +78,33 @@ class Target:
     increase_confirmed_ms: int = 0
     increase_started_ms: int = 0
     traffic_split: TrafficSplit = field(default_factory=TrafficSplit)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionDrift:
+    """How far a model's start times and capacity differ from their predictions.
+
+    start_s: median seconds from launch to ready of the serving instances; equal to the prediction
+    if the median is close to it or if too few starts were measured. predicted_s: the prediction for
+    these instances, which belong to `combos`. off: whether start time or capacity is far from its
+    prediction. worse_since_ms: time since which starts are much slower, or capacity is much lower,
+    than predicted.
+    """
+
+    start_s: float = 0.0
+    predicted_s: float = 0.0
+    combos: tuple[str, ...] = ()
+    off: bool = False
+    worse_since_ms: int = 0
+
+    def __post_init__(self) -> None:
+        checks.number("start_s", self.start_s, 0.0, 1e9)
+        checks.number("predicted_s", self.predicted_s, 0.0, 1e9)
+        if self.start_s and not self.predicted_s:
+            raise checks.InvalidRecord("start_s", self.start_s, "0 where predicted_s is 0")
+        checks.time_ms("worse_since_ms", self.worse_since_ms)
+        for combo in self.combos:
+            checks.combo("combos", combo)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,23 +21,19 @@ from autoscaler.rollout.assignments import (
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import Life, ServingGroup
-from autoscaler.sizing.prediction_drift import basis, start_times_s
+from autoscaler.sizing.prediction_drift import start_times_s
 from autoscaler.state.controller_state import ControllerState, Published
 from autoscaler.state.effects import (
     Effect,
     PublishAssignment,
     PublishDecision,
     PublishPlan,
-    PublishRates,
     PublishRoutes,
 )
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
 from topics.decisions import Decision, PlannedCombo, PlanRecord
-from topics.hourly_rates import HOUR_MS, MINUTES, RateHour
 from topics.routing import Routes
-
-_RATES_EVERY_MIN = 10  # minutes between two publications of rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +132,6 @@ def publish(
     if placed or (groups != before.groups and _targets(groups) != _targets(before.groups)):
         plan_number += 1
         effects.append(PublishPlan(_plan(after, groups, sight, cluster, plan_number, now_ms)))
-    effects += _rates(before, after, cluster, now_ms)
     if not effects and groups == after.groups:
         return after, ()
     return (
@@ -158,42 +153,6 @@ def _became_empty(routes: Routes | None, groups: Iterable[ServingGroup]) -> bool
     again before its groups had to drain."""
     active = any(group.life is Life.ACTIVE for group in groups)
     return routes is not None and not routes.groups and active
-
-
-def _rates(
-    before: ControllerState, after: ControllerState, cluster: Cluster, now_ms: int
-) -> list[PublishRates]:
-    """Recent request rates per model, published every ten minutes and after each measured start. A
-    new controller takes the minutes after the last publication from its windows."""
-    found = []
-    for service in cluster.services:
-        model, state = service.model, after.models[service.model]
-        history = state.estimate.forecast.history
-        known = before.models.get(model)
-        said = known.estimate.forecast.history.end_minute if known else 0
-        due = history.end_minute // _RATES_EVERY_MIN != said // _RATES_EVERY_MIN
-        own = state.capacity
-        if (
-            not due
-            and known
-            and (own.derate, own.drift)
-            == (
-                known.capacity.derate,
-                known.capacity.drift,
-            )
-        ):
-            continue
-        if history.end_minute:
-            last = (history.end_minute - 1) // MINUTES
-            first = max(last - 1, (said - 1) // MINUTES, history.first_hour)
-        else:  # a start was measured, but no requests were counted
-            first = last = now_ms // HOUR_MS
-        for hour in range(first, last + 1):
-            minutes, token = history.hour(hour), before.term.leader_token
-            on = basis(service, cluster)
-            record = RateHour(model, hour, token, minutes, own.derate, own.drift, on)
-            found.append(PublishRates(record))
-    return found
 
 
 def _is_applied(cluster: Cluster, model: str) -> bool:

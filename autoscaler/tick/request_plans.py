@@ -23,6 +23,7 @@ from autoscaler.replan.switchable_roles_changed import remember_switchable
 from autoscaler.replan.trigger_inputs import TriggerFleet, TriggerInputs
 from autoscaler.replan.triggers import collect, declared_only, limited_to, scope_of
 from autoscaler.replan.unapplied_plan import already_tried, group_positions, waits_for_room
+from autoscaler.sizing.restart_hold import is_unmeasured
 from autoscaler.state.controller_state import FullPlans, Pending
 from autoscaler.state.decision_record import NOTICE_INTERVAL_MS, notice
 from autoscaler.tick.apply_plans import AppliedPlans
@@ -80,9 +81,9 @@ def request_plans(observed: ObservedTick, applied: AppliedPlans) -> PlanRequests
         asks.append(full_request(number, fleet, scope, why, routes))
         memory = _remember_request(memory, news, scope, fleet)
         left_out = tuple(trigger.why.kind for trigger in why if trigger.is_partly_applied)
-        stood = group_positions(fleet.groups) if left_out else frozenset()
+        stood = group_positions(fleet.groups) if left_out else ""
         memory = replace(
-            memory, last=replace(memory.last, already_tried=left_out, group_positions=stood)
+            memory, last=replace(memory.last, already_tried=left_out, positions_digest=stood)
         )
         due = (*late, *limited_to(rest, ripe))
     memory = replace(memory, due=due)
@@ -92,11 +93,13 @@ def request_plans(observed: ObservedTick, applied: AppliedPlans) -> PlanRequests
 def _next_scope(concerned: Collection[str], memory: FullPlans, fleet: TickFleet) -> tuple[str, ...]:
     """The models to plan now, among those that a trigger affects. If both managed and recommended
     models are due, the requests alternate between them. A model whose last plan failed waits before
-    its next request. A model with uncounted servers waits until they are counted."""
+    its next request. A model with uncounted servers waits until they are counted, and a held model
+    until it is measured."""
     concerned = [
         model
         for model in concerned
         if not is_uncounted(fleet.views[model].service, fleet.models[model])
+        and not is_unmeasured(fleet.views[model])
         and fleet.now_ms - memory.failed_ms.get(model, -_AFTER_FAILURE_MS) >= _AFTER_FAILURE_MS
     ]
     scope = managed_first(concerned, fleet, advise=memory.last.managed)

@@ -1,48 +1,47 @@
 """Restore the controller's state from the topics: after a start, a crash or a change of leader.
 
-Windows are restored elsewhere, from telemetry.
+The ledger holds the memory of the last leader. A part without a readable entry is rebuilt from
+assignments, routes, statuses and decisions. Windows are restored elsewhere, from telemetry.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
-from autoscaler.domain.validation import InvalidValue
-from autoscaler.domain.workload import Phase
-from autoscaler.estimate.forecast.forecast_state import ForecastState
+from autoscaler.domain.workload import Demand
 from autoscaler.estimate.forecast.history import restore_history
-from autoscaler.modes.quality.thresholds import from_routes
-from autoscaler.planning.combo_names import combo_id, parse_combo_id
+from autoscaler.modes.quality.thresholds import from_routes, restored_splits
 from autoscaler.rollout.reversal_limit import Reversals, after_move
-from autoscaler.rollout.serving_group import (
-    Life,
-    Placed,
-    RouteExit,
-    ServingGroup,
-    Switch,
-    combo_id_of,
-    serial_of,
-)
+from autoscaler.rollout.serving_group import ServingGroup, serial_of
 from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.sizing.prediction_drift import basis
-from autoscaler.state.controller_state import ControllerState, FullPlans, Numbers, Published, Term
+from autoscaler.state.controller_state import (
+    ControllerState,
+    Declared,
+    Evaluated,
+    FullPlans,
+    Numbers,
+    ObservedFleet,
+    Published,
+    Term,
+)
+from autoscaler.state.ledger import FleetMemory, Memory, ModelMemory, read_ledger
 from autoscaler.state.model_state import Capacity, DemandEstimate, Hysteresis, ModelState, Target
-from topics.checks import MAX_RESTORED_COUNT, InvalidRecord
+from autoscaler.tick.rebuild_groups import rebuild_groups, with_memory
+from autoscaler.tick.record_ledger import service_digest
+from topics.checks import MAX_RESTORED_COUNT
 from topics.decisions import Decision
-from topics.fleet import Assignment, DesiredInstance, InstanceState, Status
-from topics.hourly_rates import HOUR_MS, PredictionDrift, RateHour
+from topics.fleet import Assignment, Status
+from topics.ledger import LedgerEntry
 from topics.reason_codes import ReasonCode
 from topics.routing import Routes
 
-_NEVER_SERVED = (InstanceState.STARTING, InstanceState.FAILED, InstanceState.STOPPED)
 Told = TypeVar("Told", Assignment, Routes)
-_Member = tuple[Placed, DesiredInstance]
-"""One instance of a group: its place, and its entry in the assignment."""
 _MOVES = {"scale_out": "out", "replace": "out", "scale_in": "in"}
 
 
@@ -57,22 +56,25 @@ def restore(
     leader_token: int = 0,
     plan_number: int = 0,
     next_serial: int = 1,
-    rates: Iterable[RateHour] = (),
-    full_ms: tuple[int, ...] = (),
+    ledger: Iterable[LedgerEntry] = (),
 ) -> ControllerState:
     """The state for the next tick. assignments and statuses by node, routes by model.
 
-    A removal that has not begun to drain is cancelled, because removals need new evidence. A role
-    switch continues. Reversals, the last addition and decision numbers are restored. The capacity
-    of combos is unknown until the planner's first answer. plan_number, next_serial: numbers of the
-    last plan. rates: requests of past hours, and start times measured under the present
-    predictions. full_ms: time of the last request for a full plan, if this process was the leader
-    before. At a first start, all inputs are empty. If the topics were lost, the fleet follows from
-    the statuses alone.
+    Assignments decide which instances shall run; the ledger remembers everything else. Requests to
+    the planner without an answer are forgotten, and made again if their causes remain. plan_number,
+    next_serial: numbers of the last plan. At a first start, all inputs are empty.
+
+    Of a model without memory, a removal that has not begun to drain is cancelled, and running
+    instances are held until its demand is measured (`Target.restart_hold`). If the topics were
+    lost, the fleet follows from the statuses alone.
     """
     assignments = {node: _within_bounds(record) for node, record in assignments.items()}
     routes = {model: _within_bounds(record) for model, record in routes.items()}
-    groups = _groups(cluster, assignments, routes, statuses, now_ms)
+    memory = read_ledger(ledger, now_ms)
+    groups = with_memory(
+        rebuild_groups(cluster, assignments, routes, statuses, now_ms),
+        [group for part in memory.groups.values() for group in part.groups],
+    )
     running = {group.model for group in groups}
     turns: dict[str, Reversals] = {}
     added_ms: dict[str, int] = {}
@@ -87,52 +89,51 @@ def restore(
             )
         if move == "out":
             added_ms[decision.model] = min(decision.at_ms, now_ms)
-    hours: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
-    last: dict[str, RateHour] = {}
-    bases = {service.model: basis(service, cluster) for service in cluster.services}
-    for record in sorted(rates, key=lambda record: record.hour):
-        hours.setdefault(record.model, []).append((record.hour, record.arrivals))
-        # ignore records of future hours: their clock was wrong
-        past = record.hour <= now_ms // HOUR_MS
-        if past and record.basis == bases.get(record.model):
-            last[record.model] = record
-    models = {
-        service.model: ModelState(
-            estimate=DemandEstimate(
-                lengths=service.lengths,
-                rate_observed=service.model in running,
-                forecast=ForecastState(restore_history(hours.get(service.model, ()), now_ms)),
-            ),
-            target=Target(restart_hold=service.model in running),
-            hysteresis=Hysteresis(
-                reversals=turns.get(service.model, Reversals()),
-                last_out_ms=added_ms.get(service.model, 0),
-            ),
-            capacity=Capacity(
-                derate=max(LEAST, last[service.model].derate) if service.model in last else 1.0,
-                derated_ms=now_ms if service.model in last else 0,
-                drift=last[service.model].learnt if service.model in last else PredictionDrift(),
-            ),
-        )
+    models = {}
+    for service in cluster.services:
+        model, known = service.model, memory.models.get(service.model)
+        hours = ((part.hour, part.arrivals) for part in memory.arrivals.get(model, ()))
+        history = restore_history(hours, now_ms)
+        if known is None:
+            hysteresis = Hysteresis(turns.get(model, Reversals()), added_ms.get(model, 0))
+            models[model] = _forgotten(service, model in running, hysteresis)
+        else:
+            models[model] = _remembered(known, known.basis == basis(service, cluster))
+        estimate = models[model].estimate
+        estimate = replace(estimate, forecast=replace(estimate.forecast, history=history))
+        models[model] = replace(models[model], estimate=estimate)
+    fleet = memory.fleet or FleetMemory(now_ms, numbers=Numbers())
+    forgotten = any(
+        service.model in running and service.model not in memory.models
         for service in cluster.services
-    }
+    )
     serials = [serial_of(group.name) for group in groups]
     serials += [serial_of(route.group) for record in routes.values() for route in record.groups]
     serials += [serial_of(seen.group) for status in statuses.values() for seen in status.instances]
     return ControllerState(
         term=Term(
-            started_ms=now_ms,
+            # Without a model's memory, evidence counts from now on.
+            started_ms=now_ms if forgotten or not fleet.started_ms else fleet.started_ms,
             leader_token=leader_token,
+            ticked_ms=memory.written_ms,
+            listens_since_ms=fleet.listens_since_ms,
             announce=_announcement(cluster, groups) if groups or number else None,
         ),
-        published=Published(assignments=dict(assignments), routes=dict(routes)),
-        numbers=Numbers(
-            group=max(next_serial, max(serials, default=0) + 1), decision=number, plan=plan_number
-        ),
         groups=groups,
+        observed=_observed(fleet, cluster),
+        published=Published(assignments=dict(assignments), routes=dict(routes)),
         models=models,
-        full=FullPlans(asked_ms=full_ms),
-        splits=from_routes(cluster, routes, now_ms),
+        evaluated=_evaluated(memory, cluster),
+        declared=_declared(memory, fleet, cluster),
+        supply=fleet.supply,
+        full=_full_plans(memory, fleet, cluster),
+        splits=restored_splits(cluster, routes, from_routes(cluster, routes, now_ms), fleet.splits),
+        numbers=Numbers(
+            group=max(fleet.numbers.group, next_serial, max(serials, default=0) + 1),
+            request=fleet.numbers.request,
+            decision=max(fleet.numbers.decision, number),
+            plan=max(fleet.numbers.plan, plan_number),
+        ),
     )
 
 
@@ -144,136 +145,72 @@ def _within_bounds(record: Told) -> Told:
     return replace(record, generation=MAX_RESTORED_COUNT)
 
 
-def _groups(
-    cluster: Cluster,
-    assignments: Mapping[str, Assignment],
-    routes: Mapping[str, Routes],
-    statuses: Mapping[str, Status],
-    now_ms: int,
-) -> tuple[ServingGroup, ...]:
-    """The groups that the assignments describe, and those of running instances without an
-    assignment. A group with a missing member serves no requests, so it is drained, and the next
-    plan replaces it. A drain in progress still counts against the disruption budget."""
-    served = {
-        seen.instance
-        for status in statuses.values()
-        for seen in status.instances
-        if seen.state not in _NEVER_SERVED
-    }
-    launched = {
-        seen.instance: seen.launched_ms
-        for status in statuses.values()
-        for seen in status.instances
-        if seen.launched_ms
-    }
-    parts: dict[str, list[_Member]] = {}
-    for node in sorted(assignments):
-        for instance in assignments[node].instances:
-            parts.setdefault(instance.group, []).append(
-                (_placed(instance, node, assignments[node].pool), instance)
-            )
-    since_ms = now_ms - int(cluster.policy.node_silent_s * 1000)
-    for name, found in _unassigned(assignments, statuses, since_ms).items():
-        assigned = parts.setdefault(name, [])
-        draining = any(instance.drain for _, instance in assigned)
-        if not assigned or not (draining or _is_complete(name, assigned)):
-            assigned += found
-    phases = {
-        seen.instance: Phase(seen.phase)
-        for status in statuses.values()
-        for seen in status.instances
-    }
-    groups = []
-    for name, members in parts.items():
-        first = members[0][1]
-        placed = sorted((member for member, _ in members), key=lambda member: member.instance)
-        draining = any(wanted.drain for _, wanted in members) or not _is_complete(name, members)
-        known = routes.get(first.model)
-        generation = max(1, known.generation) if known else 1
-        leaves = draining and any(p.instance in served for p in placed)
-        created = min((launched[p.instance] for p in placed if p.instance in launched), default=0)
-        groups.append(
-            ServingGroup(
-                name=name,
-                model=first.model,
-                combo_id=combo_id_of(name),
-                engine=first.engine,
-                placed=tuple(placed),
-                # A start without a reported launch time counts from now.
-                created_ms=min(created or now_ms, now_ms),
-                life=Life.DRAINING if draining else Life.ACTIVE,
-                since_ms=now_ms,
-                exit=RouteExit(generation=generation if leaves else 0),
-                switch=None if draining else _switch(name, first.model, placed, phases),
-            )
-        )
-    return tuple(sorted(groups, key=lambda group: (group.created_ms, group.name)))
-
-
-def _placed(instance: DesiredInstance, node: str, pool: str) -> Placed:
-    return Placed(
-        instance.instance, Phase(instance.phase), node, pool, instance.gpus, instance.gang
+def _forgotten(service: Service, is_running: bool, hysteresis: Hysteresis) -> ModelState:
+    """The state of a model without memory. is_running: whether it has instances."""
+    return ModelState(
+        estimate=DemandEstimate(lengths=service.lengths, rate_observed=is_running),
+        target=Target(restart_hold=is_running),
+        hysteresis=hysteresis,
     )
 
 
-def _switch(
-    name: str, model: str, placed: list[Placed], phases: Mapping[str, Phase]
-) -> Switch | None:
-    """The role switch of the group called `name`, if a member serves in another phase than its
-    assignment: that member's executor completes the switch or rolls it back. phases: the phase in
-    which each instance serves. None if part of the switch is complete, so that the present roles
-    form no combo to return to.
-    """
-    before = tuple(replace(p, phase=phases.get(p.instance, p.phase)) for p in placed)
-    serving = {p.phase for p in before}
-    apart = serving in ({Phase.PREFILL, Phase.DECODE}, {Phase.AGGREGATED})
-    if list(before) == placed or not apart or any(p.gang or p.deployment for p in placed):
-        return None
-    made_of: Counter[tuple[Phase, int, str]] = Counter()
-    for phase in Phase:
-        made_of.update((phase, len(p.gpus), p.pool) for p in before if p.phase is phase)
-    members = [(*member, count) for member, count in made_of.items()]
-    return Switch(f"{combo_id(model, members)}:{serial_of(name)}", before, asked=True)
+def _remembered(memory: ModelMemory, is_valid: bool) -> ModelState:
+    """The remembered state of a model. is_valid: whether the predictions have the same basis, so
+    that measured capacity can be compared with them."""
+    state = memory.state
+    if not is_valid:
+        lost = state.capacity
+        return replace(state, capacity=Capacity(lost_ms=lost.lost_ms, lost_nodes=lost.lost_nodes))
+    derate = max(LEAST, state.capacity.derate)
+    return replace(state, capacity=replace(state.capacity, derate=derate))
 
 
-def _unassigned(
-    assignments: Mapping[str, Assignment], statuses: Mapping[str, Status], since_ms: int
-) -> dict[str, list[_Member]]:
-    """By group, the instances on nodes without a published assignment. If they are assigned again,
-    they keep running unchanged."""
-    found: dict[str, list[_Member]] = {}
-    for node, status in sorted(statuses.items()):
-        if node in assignments or status.at_ms < since_ms:
+def _observed(fleet: FleetMemory, cluster: Cluster) -> ObservedFleet:
+    pools = {pool.id for pool in cluster.pools}
+    backoff = {node: mark for node, mark in fleet.observed.backoff.items() if mark.pool in pools}
+    return replace(fleet.observed, backoff=backoff)
+
+
+def _evaluated(memory: Memory, cluster: Cluster) -> Evaluated:
+    """The evaluations that are valid for the present predictions and pools."""
+    pools = {pool.id for pool in cluster.pools}
+    combos: dict[str, Combo] = {}
+    demands: dict[str, Demand] = {}
+    for service in cluster.services:
+        known = memory.models.get(service.model)
+        if known is None or known.basis != basis(service, cluster):
             continue
-        busy = set[int]()
-        for seen in status.instances:
-            runs = seen.state in (InstanceState.STARTING, InstanceState.READY)
-            if not runs or busy.intersection(seen.gpus):
-                continue
-            try:
-                wanted = DesiredInstance(
-                    seen.instance, seen.model, seen.phase, seen.group, seen.gpus, seen.engine,
-                    gang=seen.gang,
-                )  # fmt: skip
-            except InvalidRecord:  # no assignment can contain it
-                continue
-            busy.update(seen.gpus)
-            member = _placed(wanted, node, status.pool), wanted
-            found.setdefault(seen.group, []).append(member)
-    return found
+        evaluated = memory.combos.get(service.model)
+        if evaluated is None or known.evaluated is None:
+            continue
+        if any(member.pool not in pools for one in evaluated.combos for member in one.members):
+            continue
+        combos |= {combo.id: combo for combo in evaluated.combos}
+        demands[service.model] = known.evaluated
+    return Evaluated(combos, demands)
 
 
-def _is_complete(name: str, placed: Iterable[_Member]) -> bool:
-    """Whether the group called `name` has all its members. The name lists the members."""
-    try:
-        _, members = parse_combo_id(combo_id_of(name))
-    except InvalidValue:
-        return True  # names of other forms list no members
-    wanted: Counter[tuple[Phase, int, str]] = Counter()
-    for phase, gpus, pool, count in members:
-        wanted[phase, gpus, pool] += count
-    there = Counter((member.phase, len(member.gpus), member.pool) for member, _ in placed)
-    return wanted <= there
+def _declared(memory: Memory, fleet: FleetMemory, cluster: Cluster) -> Declared:
+    """The declarations at the last tick, of services that have not changed since."""
+    services = {}
+    for service in cluster.services:
+        known = memory.models.get(service.model)
+        if known is not None and known.service == service_digest(service):
+            least = min(known.min_instances, service.max_instances or known.min_instances)
+            services[service.model] = replace(service, mode=known.mode, min_instances=least)
+    return Declared(services, fleet.controls)
+
+
+def _full_plans(memory: Memory, fleet: FleetMemory, cluster: Cluster) -> FullPlans:
+    """The memory of full plans, with the lengths at each model's last request."""
+    declared = {service.model for service in cluster.services}
+    lengths = {
+        model: known.planned_lengths
+        for model, known in memory.models.items()
+        if known.planned_lengths is not None and model in declared
+    }
+    due = tuple(trigger for trigger in fleet.full.due if declared.issuperset(trigger.scope))
+    return replace(fleet.full, due=due, last=replace(fleet.full.last, lengths=lengths))
 
 
 def _announcement(cluster: Cluster, groups: tuple[ServingGroup, ...]) -> Reason:

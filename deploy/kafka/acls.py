@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ALL = "*"
-CONTROL = ("leadership", "decisions", "plans", "rates", "assignments", "routes", "alerts",
+CONTROL = ("leadership", "decisions", "plans", "ledger", "assignments", "routes", "alerts",
            "dead-letters")  # fmt: skip
 OPERATED = ("services", "controls", "supply.prices", "supply.availability")
 

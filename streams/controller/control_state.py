@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoscaler.estimate.engine_view import EngineView
+from autoscaler.state.ledger import read_part
 from streams.clock import Clock
 from streams.controller.declared_names import DeclaredNames
 from streams.controller.election import Election
@@ -26,12 +27,13 @@ from topics.records import (
     Decision,
     DeclaredService,
     Leadership,
+    LedgerEntry,
     PlanRecord,
     Price,
-    RateHour,
     Routes,
     Status,
 )
+from topics.topic_table import key_of
 
 _KEPT_DECISIONS = 2000
 _KEPT_ALERTS = 1000
@@ -45,24 +47,30 @@ _ALERT_IS_NEWS_S = 60.0
 """Real seconds. Older alerts are ignored: the first full plan already covers them."""
 
 
+LedRecord = Assignment | Routes | LedgerEntry
+"""A record that only a leader writes, ordered by (leader token, generation)."""
+
+
 class RecordRefused(Exception):
     """A record can be decoded, but the core rejects its values."""
 
 
 @dataclass(slots=True)
 class DesiredRecords:
-    """Assignments by node and routes by model. claimed: the highest leader token in any claim.
+    """Assignments by node, routes by model, and the leader's memory by key. claimed: the highest
+    leader token in any claim.
 
-    beyond: assignments and routes with a token that no leader has claimed, by (type, key) and then
-    by token. They are kept until a claim arrives. If claims are lost, a forged record with a higher
-    token does not hide the true one. Eight forged records with lower tokens evict it, but
-    signatures prevent forged records.
+    beyond: such records with a token that no leader has claimed, by (type, key) and then by token.
+    They are kept until a claim arrives. If claims are lost, a forged record with a higher token
+    does not hide the true one. Eight forged records with lower tokens evict it, but signatures
+    prevent forged records.
     """
 
     assignments: dict[str, Assignment] = field(default_factory=dict)
     routes: dict[str, Routes] = field(default_factory=dict)
+    ledger: dict[str, LedgerEntry] = field(default_factory=dict)
     claimed: int = 0
-    beyond: dict[tuple[str, str], dict[int, Assignment | Routes]] = field(default_factory=dict)
+    beyond: dict[tuple[str, str], dict[int, LedRecord]] = field(default_factory=dict)
 
     def claim(self, token: int) -> None:
         """Apply a leader's claim to `token`, and the records that waited for it."""
@@ -75,17 +83,19 @@ class DesiredRecords:
             if not aside:
                 del self.beyond[key]
 
-    def take(self, record: Assignment | Routes) -> None:
+    def take(self, record: LedRecord) -> None:
         """Keep `record` unless a later one is stored.
 
         Records are ordered by (token, generation). Their order in the topic does not count, because
         the last record of a key may be a late write of a former leader. A forged token can have any
         value.
         """
-        kept: dict[str, Any] = self.routes
+        kept: dict[str, Any] = self.ledger
         if isinstance(record, Assignment):
             kept = self.assignments
-        key = record.node if isinstance(record, Assignment) else record.model
+        elif isinstance(record, Routes):
+            kept = self.routes
+        key = (key_of(record) or b"").decode()
         if record.leader_token > self.claimed:
             aside = self.beyond.setdefault((type(record).__name__, key), {})
             before = aside.get(record.leader_token)
@@ -149,7 +159,7 @@ class DroppedRecords:
 class ControlState:
     """Latest records by key.
 
-    statuses: by node; rates: by model and hour. decisions: the last 2000. controls: the latest
+    statuses: by node. decisions: the last 2000. controls: the latest
     operator command of each key, and at least the last 1000 verdicts. alerts: alerts not yet
     returned by `take_alerts`. unmanaged: by model and combo, number of servers that Shoal did not
     start.
@@ -164,7 +174,6 @@ class ControlState:
     alerts: list[Alert] = field(default_factory=list)
     engines: dict[str, EngineView] = field(default_factory=dict)
     unmanaged: dict[str, Mapping[str, int]] = field(default_factory=dict)
-    rates: dict[str, RateHour] = field(default_factory=dict)
     numbers: LastNumbers = field(default_factory=LastNumbers)
     dropped: DroppedRecords = field(default_factory=DroppedRecords)
 
@@ -172,7 +181,7 @@ class ControlState:
         """Store `record`, which was read at `offset` of its partition."""
         if isinstance(record, Status):
             self.statuses[record.node] = record
-        elif isinstance(record, (Assignment, Routes)):
+        elif isinstance(record, (Assignment, Routes, LedgerEntry)):
             self.desired.take(record)
         elif isinstance(record, Decision):
             self.decisions.append(record)
@@ -184,8 +193,6 @@ class ControlState:
             if max(record.number, record.next_serial) <= MAX_RESTORED_COUNT:
                 self.numbers.plan = max(self.numbers.plan, record.number)
                 self.numbers.serial = max(self.numbers.serial, record.next_serial)
-        elif isinstance(record, RateHour):
-            self.rates[record.key] = record
         elif isinstance(record, Availability):
             self.supply.nodes_obtainable[record.pool] = record
         elif isinstance(record, Price):
@@ -234,7 +241,7 @@ class ControlState:
             "supply.availability": self.supply.nodes_obtainable,
             "supply.prices": self.supply.usd_per_node_h,
             "controls": self.controls,
-            "rates": self.rates,
+            "ledger": self.desired.ledger,
         }
         kept.get(topic, {}).pop(key, None)
 
@@ -273,6 +280,8 @@ def control_record_handler(
         if known is not None and not known.admits(topic, record, len(latest.controls)):
             return
         try:
+            if isinstance(record, LedgerEntry):
+                read_part(record)
             dated = on_our_clock(record, append_ms)
         except (ValueError, ArithmeticError) as error:
             raise RecordRefused(str(error)) from error
@@ -321,5 +330,5 @@ def on_local_clock(status: Status, heard_ms: int) -> Status:
     return replace(status, at_ms=heard_ms, instances=instances, reclaim_ms=reclaim_ms)
 
 
-def _order(record: Assignment | Routes) -> tuple[int, int]:
+def _order(record: LedRecord) -> tuple[int, int]:
     return record.leader_token, record.generation

@@ -36,9 +36,9 @@ from topics.topic_table import (
     DEAD_LETTERS,
     DECISIONS,
     LEADERSHIP,
+    LEDGER,
     PLANS,
     PRICES,
-    RATES,
     ROUTES,
     SERVICES,
     STATUS,
@@ -51,7 +51,7 @@ from topics.topic_table import (
 log = logging.getLogger(__name__)
 
 FOLLOWED: tuple[Topic, ...] = (
-    LEADERSHIP, SERVICES, ASSIGNMENTS, ROUTES, DECISIONS, PLANS, RATES, AVAILABILITY, PRICES,
+    LEADERSHIP, SERVICES, ASSIGNMENTS, ROUTES, DECISIONS, PLANS, LEDGER, AVAILABILITY, PRICES,
     CONTROLS, ALERTS, DEAD_LETTERS, STATUS,
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.node_names import NodeNames
-from topics.records import Assignment, Availability, Control, Price, RateHour, Status
+from topics.records import Assignment, Availability, Control, LedgerEntry, Price, Status
 
 _KEPT_SCOPES = 10_000
 """Maximum number of stored controls for undeclared models, which may be declared later."""
@@ -61,8 +61,8 @@ class DeclaredNames:
         elif isinstance(record, (Availability, Price)):
             self._refresh()
             admitted = record.pool in self._pools
-        elif isinstance(record, RateHour):
-            admitted = record.model in self.models()
+        elif isinstance(record, LedgerEntry):
+            admitted = not record.model or record.model in self.models()
         elif isinstance(record, Control):
             admitted = controls < _KEPT_SCOPES or record.scope in {"*", *self.models()}
         else:

@@ -118,8 +118,7 @@ class Terms:
                 leader_token=token,
                 plan_number=latest.numbers.plan,
                 next_serial=latest.numbers.serial,
-                rates=latest.rates.values(),
-                full_ms=loop.state.full.asked_ms,
+                ledger=latest.desired.ledger.values(),
             )
         )
         both = [asyncio.ensure_future(self._outbox.run()), asyncio.ensure_future(self._tick(token))]

@@ -21,8 +21,8 @@ from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanReques
 from autoscaler.state.effects import (
     PublishAssignment,
     PublishDecision,
+    PublishLedger,
     PublishPlan,
-    PublishRates,
     PublishRoutes,
     SolveRequested,
 )
@@ -271,7 +271,7 @@ class Loop:
     def _carry_out(self, effect: Effect, cluster: Cluster) -> None:
         if isinstance(effect, (PublishAssignment, PublishRoutes)):
             self._say(effect.record)
-        elif isinstance(effect, (PublishDecision, PublishPlan, PublishRates)):
+        elif isinstance(effect, (PublishDecision, PublishPlan, PublishLedger)):
             self.ports.publisher.put(effect.record)
         elif isinstance(effect, SolveRequested):
             self.ports.solver.ask(effect.request, cluster)

@@ -13,8 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks
-from topics.hourly_rates import KEPT_HOURS, MINUTES, UNKNOWN
 
+KEPT_HOURS = 72
+MINUTES = 60
+HOUR_MS = 3_600_000
+UNKNOWN = -1
+"""Arrivals of a minute that was not observed."""
 MINUTE_S = 60
 """Seconds of one entry of the history."""
 _NO_MINUTES = (UNKNOWN,) * MINUTES

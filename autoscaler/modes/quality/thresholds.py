@@ -192,6 +192,32 @@ def from_routes(
     return found
 
 
+def restored_splits(
+    cluster: Cluster,
+    published: Mapping[str, Routes],
+    routed: Mapping[str, SplitState],
+    remembered: Mapping[str, SplitState],
+) -> dict[str, SplitState]:
+    """The thresholds that a leader remembers, or those in the routes (`from_routes`) if its memory
+    has none for the present declaration of the service."""
+    found = dict(routed)
+    for route in cluster.routes:
+        memory, last = remembered.get(route.name), published.get(route.name)
+        if memory is None or (last is not None and last.split and route.name not in routed):
+            continue
+        each = [memory.cuts, *((memory.chosen.cuts,) if memory.chosen is not None else ())]
+        fitting = all(
+            len(cuts) in (0, len(route.models) - 1)
+            and list(cuts) == sorted(cuts)
+            and max(cuts, default=0) <= len(route.shares)
+            for cuts in each
+        )
+        mixed = memory.mix is None or len(memory.mix.shares) == len(route.shares)
+        if fitting and mixed and {model for model, _ in memory.planned} <= set(route.models):
+            found[route.name] = memory
+    return found
+
+
 def is_managed(route: QualityRoute, cluster: Cluster) -> bool:
     """Whether Shoal may change all models of `route`."""
     return all(s.managed for s in cluster.services if s.model in route.models)

@@ -274,7 +274,7 @@ class Controller:
                 leader_token=max(latest.desired.claimed, self._token),
                 plan_number=latest.numbers.plan,
                 next_serial=latest.numbers.serial,
-                rates=latest.rates.values(),
+                ledger=latest.desired.ledger.values(),
             )
         )
 

@@ -20,8 +20,8 @@ from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.state.effects import (
     PublishAssignment,
     PublishDecision,
+    PublishLedger,
     PublishPlan,
-    PublishRates,
     PublishRoutes,
     SolveRequested,
 )
@@ -31,7 +31,7 @@ from topics.alerts import Alert
 from topics.controls import Control
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment, InstanceState, Status
-from topics.hourly_rates import RateHour
+from topics.ledger import LedgerEntry
 from topics.routing import Routes
 from topics.sketch import bucket_of
 from topics.supply import Availability, Price
@@ -101,7 +101,7 @@ class World:
         self.statuses: dict[str, Status] = {}
         self.decisions: list[Decision] = []
         self.plans: list[PlanRecord] = []
-        self.rates: dict[str, RateHour] = {}
+        self.ledger: dict[str, LedgerEntry] = {}
         self.effects: list[Effect] = []
         self.planner = Planner(self.catalogue)
         self.due: list[tuple[int, PlanRequest]] = []
@@ -163,7 +163,7 @@ class World:
             self.now_ms,
             leader_token=self.state.term.leader_token + 1,
             next_serial=1 if lost else max((plan.next_serial for plan in self.plans), default=1),
-            rates=[] if lost else list(self.rates.values()),
+            ledger=[] if lost else list(self.ledger.values()),
         )
         self.due.clear()
 
@@ -305,8 +305,8 @@ class World:
                 self.routes[effect.record.model] = effect.record
             elif isinstance(effect, PublishDecision):
                 self.decisions.append(effect.record)
-            elif isinstance(effect, PublishRates):
-                self.rates[effect.record.key] = effect.record
+            elif isinstance(effect, PublishLedger):
+                self.ledger[effect.record.key] = effect.record
             elif isinstance(effect, PublishPlan):
                 self.plans.append(effect.record)
             elif isinstance(effect, SolveRequested) and self.answers:

@@ -9,7 +9,7 @@ import pytest
 from autoscaler.decide import Observation, decide, restore
 from autoscaler.domain.cluster import Mode
 from autoscaler.planning.planner_messages import Urgency
-from autoscaler.state.effects import PublishAssignment, PublishRates, SolveRequested
+from autoscaler.state.effects import PublishAssignment, PublishLedger, SolveRequested
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import T0, world
 from topics.reason_codes import ReasonCode
@@ -215,7 +215,7 @@ def test_a_tick_without_a_change_publishes_nothing() -> None:
     w = world(7.0).run(200)
     count = len(w.effects)
     w.run(800)
-    assert all(isinstance(effect, (SolveRequested, PublishRates)) for effect in w.effects[count:])
+    assert all(isinstance(effect, (SolveRequested, PublishLedger)) for effect in w.effects[count:])
     asked = [r.at_ms - T0 for r in w.requests(Urgency.FULL)]
     assert asked == [300_000, 600_000, 900_000]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from topics.hourly_rates import RateHour
 
 from tests.unit.decide.decide_catalogue import service
 from tests.unit.decide.decide_world import T0, World, world
-from topics.hourly_rates import RateHour
 from topics.reason_codes import ReasonCode
 
 HOUR_S = 3600

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Mode, Policy
-from autoscaler.state.effects import PublishDecision, PublishRates, SolveRequested
+from autoscaler.state.effects import PublishDecision, PublishLedger, SolveRequested
 from tests.unit.decide.decide_catalogue import (
     AGGREGATED,
     DECODE,
@@ -57,7 +57,7 @@ def test_modes_that_do_not_act_have_no_effects(mode: Mode) -> None:
     ).run(1700)
     w.restart_controller()
     w.run(700)
-    assert {type(e) for e in w.effects} <= {PublishDecision, PublishRates, SolveRequested}
+    assert {type(e) for e in w.effects} <= {PublishDecision, PublishLedger, SolveRequested}
     assert w.applied == {} and w.routes == {} and w.plans == []
     assert not any(d.applied for d in w.decisions if d.model != "*")
 

@@ -79,7 +79,7 @@ def test_a_day_in_mode_recommend_has_no_effects() -> None:
                 recommended += bool(effect.record.change)
             elif isinstance(effect, SolveRequested):
                 w.due.append((w.t_s + 1, effect.request))
-    assert set(ports.heard) <= {"PublishDecision", "PublishRates", "SolveRequested"}
+    assert set(ports.heard) <= {"PublishDecision", "PublishLedger", "SolveRequested"}
     assert recommended >= 5 and not any(applied)
     assert (
         w.state.groups == ()

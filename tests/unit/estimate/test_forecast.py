@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import orjson
 import pytest
+from topics.hourly_rates import KEPT_HOURS, UNKNOWN
 
 from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.forecast.forecast_state import ForecastState, update_forecast
@@ -21,7 +22,6 @@ from autoscaler.estimate.forecast.selection import AUTO, best_score, score_forec
 from autoscaler.estimate.forecast.smoothing import DoubleSmoothing
 from autoscaler.estimate.forecast.trend import TREND_BLOCKS, detect_rise
 from topics.codec import read_value, write_value
-from topics.hourly_rates import KEPT_HOURS, UNKNOWN
 
 MINUTE_MS = 60_000
 T0 = 1_700_000_040_000  # a whole minute

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from topics.hourly_rates import PredictionDrift
 
 from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.state.controller_state import Observation
@@ -13,7 +14,6 @@ from autoscaler.tick.status import fleet_status
 from streams.controller.tick_loop import TickResult
 from streams.health.controller_facts import guards_of
 from tests.unit.decide.decide_world import World, world
-from topics.hourly_rates import PredictionDrift
 
 
 @pytest.mark.parametrize(("turned", "minutes"), [(False, 10), (True, 30)])

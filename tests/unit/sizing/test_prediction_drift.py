@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from topics.hourly_rates import PredictionDrift, RateHour
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.measurement import Measurement
@@ -26,7 +27,6 @@ from autoscaler.state.model_state import ModelState
 from autoscaler.tick.status import fleet_status
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import World, world
-from topics.hourly_rates import PredictionDrift, RateHour
 from topics.reason_codes import ReasonCode
 
 ONE = pool("one", nodes=12, per_node=1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
+from topics.hourly_rates import PredictionDrift
 
 from topics import records
 from topics.checks import MAX_MS
 from topics.demand import DemandSecond, GatewayState
-from topics.hourly_rates import PredictionDrift
 from topics.sketch import HIGHEST, LOWEST, sketches_to_text
 from topics.telemetry import LONGEST_SPAN_MS, MOST_IN_FLIGHT, MOST_PER_S
 

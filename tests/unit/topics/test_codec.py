@@ -12,6 +12,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from topics.hourly_rates import PredictionDrift
 
 from streams.ports.telemetry_wire import read_reported
 from tests.unit.topics.any_records import ANY, JUNK, RECORDS
@@ -19,7 +20,6 @@ from topics import records
 from topics.checks import InvalidRecord
 from topics.codec import MAX_BYTES, decode, encode, read_value
 from topics.demand import DemandSecond
-from topics.hourly_rates import PredictionDrift
 from topics.routing import Hop, RoutePath, Stage
 from topics.telemetry import COUNTS, LONGEST_SPAN_MS, MOST_PER_S, MOST_REQUESTS_PER_S
 from topics.topic_table import TABLE, topic_of

@@ -1,0 +1,63 @@
+"""Entries of the ledger: the leader's memory, which its successor continues from.
+
+An entry holds one part of the controller's state as JSON text. `autoscaler.state.ledger` defines
+the parts, because this layer does not know the state. The topic is compacted, so it holds the
+latest entry of each part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topics import checks
+
+KINDS = ("fleet", "model", "groups", "combos", "arrivals")
+"""Parts: of the whole fleet, or of one model (its estimates and targets, its groups, its evaluated
+combos, one hour of its arrivals)."""
+MOST_CHARACTERS = 3_000_000
+MOST_SLOTS = 72
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One part of the leader's memory at `at_ms`.
+
+    kind: Kind of the part. model: Model of the part, "" for the fleet. slot: Hour of the arrivals
+    modulo 72, 0 for other kinds. value: The part as JSON text.
+    """
+
+    kind: str
+    model: str
+    leader_token: int
+    at_ms: int
+    value: str
+    slot: int = 0
+
+    def __post_init__(self) -> None:
+        checks.one_of("kind", self.kind, KINDS)
+        if self.kind == "fleet":
+            checks.one_of("model", self.model, ("",))
+        else:
+            checks.name("model", self.model)
+        checks.count("leader_token", self.leader_token)
+        checks.time_ms("at_ms", self.at_ms)
+        checks.text("value", self.value, MOST_CHARACTERS)
+        checks.count("slot", self.slot, MOST_SLOTS - 1 if self.kind == "arrivals" else 0)
+
+    @property
+    def key(self) -> str:
+        """The record's key. Keys of arrivals repeat after three days."""
+        if self.kind == "arrivals":
+            return f"{self.kind}/{self.model}/{self.slot}"
+        return f"{self.kind}/{self.model}"
+
+    @property
+    def generation(self) -> int:
+        """Order of the entries of one leader."""
+        return self.at_ms
+
+
+def keys_of(model: str) -> tuple[str, ...]:
+    """The keys of all entries of `model`."""
+    parts = (f"{kind}/{model}" for kind in KINDS if kind not in ("fleet", "arrivals"))
+    return (*parts, *(f"arrivals/{model}/{slot}" for slot in range(MOST_SLOTS)))
