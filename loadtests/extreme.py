@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from topics.hourly_rates import HOUR_MS, PredictionDrift
 
+from autoscaler.domain.workload import Lengths
+from autoscaler.estimate.forecast.history import HOUR_MS
+from autoscaler.state.ledger import ArrivalsHour, ModelMemory, write_part
+from autoscaler.state.model_state import DemandEstimate, ModelState, Target
 from topics import records
 from topics.checks import MAX_COUNT, MAX_MS, InvalidRecord
 from topics.codec import CELLS, decode, encode
@@ -22,7 +25,7 @@ from topics.instance_ranks import GangRank, GangStage
 from topics.scoring import ScoreSplit
 from topics.sketch import HIGHEST, LOWEST, MOST_COUNT, sketches_to_text
 from topics.telemetry import COUNTS, LONGEST_SPAN_MS, MOST_IN_FLIGHT, MOST_PER_S
-from topics.topic_table import TABLE, key_of, topic_of
+from topics.topic_table import LEDGER, TABLE, key_of, topic_of
 
 Pick = Callable[[Sequence[Any]], Any]
 """A function that draws one of several values with equal probability."""
@@ -52,6 +55,7 @@ class Names:
     gateways: tuple[str, ...] = ("g1",)
     declared: Mapping[str, str] = field(default_factory=dict)
     token: int = 1
+    ledger: tuple[records.LedgerEntry, ...] = ()
 
     def strange(self) -> tuple[str, ...]:
         """Names of every kind. Each may replace any other name in a record."""
@@ -68,8 +72,11 @@ def extreme(pick: Pick, names: Names, topic: str = "") -> tuple[str, bytes | Non
     topic = topic or pick([one.name for one in TABLE])
     record = plain(pick, names, topic)
     value = orjson.loads(encode(record))
+    part = orjson.loads(record.value) if topic == LEDGER.name else None
     for _ in range(pick((0, 1, 1, 2, 3, 5))):
-        _change(pick, names, value)
+        _change(pick, names, part or value)
+    if part:
+        value["value"] = orjson.dumps(part).decode()
     made = orjson.dumps(value)
     try:
         return topic, key_of(decode(topic, made)), made
@@ -220,13 +227,16 @@ def _plan(pick: Pick, names: Names) -> records.PlanRecord:
     return records.PlanRecord(3, names.token, names.now_ms, "full", 3.0, 0.1, (target,), short, 9)
 
 
-def _rates(pick: Pick, names: Names) -> records.RateHour:
-    learnt = PredictionDrift(
-        90.0, 60.0, (pick(names.groups).rpartition(":")[0],), True, names.now_ms
-    )
+def _ledger(pick: Pick, names: Names) -> records.LedgerEntry:
     minutes = pick(((3,) * 60, (-1,) * 60, (10**9,) * 60, (0, 10**9) * 30))
     hour = names.now_ms // HOUR_MS - pick((0, 1, 2, 71))
-    return records.RateHour(pick(names.models), hour, names.token, minutes, 0.9, learnt, "x")
+    state = ModelState(DemandEstimate(Lengths(500.0, 100.0)), Target(req_per_s=3.0))
+    part = pick((ArrivalsHour(hour, minutes), ModelMemory(state, "x")))
+    made = write_part(pick(names.models), part, names.token, names.now_ms)
+    if not names.ledger:
+        return made
+    written = pick(names.ledger)
+    return pick((made, dataclasses.replace(written, leader_token=names.token)))
 
 
 def _leadership(pick: Pick, names: Names) -> records.Leadership:
@@ -267,7 +277,7 @@ _PLAIN: dict[str, Callable[[Pick, Names], Any]] = {
     "leadership": _leadership,
     "decisions": _decision,
     "plans": _plan,
-    "rates": _rates,
+    "ledger": _ledger,
     "assignments": _assignment,
     "routes": _routes,
     "dead-letters": lambda _pick, _names: records.DeadLetter("status", 0, 7, "why", "AA==", "r"),
@@ -316,8 +326,8 @@ def unbelievable(names: Names) -> list[tuple[str, bytes | None, bytes]]:
         records.PlanRecord(MAX_COUNT, MAX_COUNT, MAX_MS, "extreme", 1e9, 1e9,
                            (records.PlannedCombo("nobody", "extreme", 10**6, 1e9, 1e9),) * 100,
                            {"nobody": 1e9}, MAX_COUNT),
-        records.RateHour(names.models[0], 10_000_000, MAX_COUNT, (10**9,) * 60, 0.01,
-                         PredictionDrift(1e9, 1e9, ("extreme",), True, MAX_MS), "x" * 64),
+        records.LedgerEntry("groups", "nobody", MAX_COUNT, MAX_MS, "{}"),
+        write_part(names.models[0], ArrivalsHour(10_000_000, (10**9,) * 60), MAX_COUNT, MAX_MS),
         records.Assignment("nowhere", "no/such/pool", MAX_COUNT, MAX_COUNT, MAX_MS, (), MAX_MS,
                            MAX_COUNT, 86_400_000),
         records.Routes("nobody", MAX_COUNT, MAX_COUNT, MAX_MS, 1e9, 1e9, (), MAX_MS, MAX_COUNT),

@@ -1,7 +1,7 @@
 """The production controller (`autoscaler.decide`) as a decider of a simulation.
 
 Builds the observation of a tick and sorts the controller's effects. To simulate a restarted
-controller, set `state` to a restored one.
+controller, set `state` to one that was restored from `ledger` and the other records.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from autoscaler.state.controller_state import Term
 from autoscaler.state.effects import (
     PublishAssignment,
     PublishDecision,
+    PublishLedger,
     PublishPlan,
     PublishRoutes,
     SolveRequested,
 )
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
+from topics.ledger import LedgerEntry
 from topics.routing import Routes
 
 DemandFilter = Callable[[Mapping[str, ModelDemand]], Mapping[str, ModelDemand]]
@@ -36,6 +38,7 @@ class ControllerUnderTest:
 
     def __init__(self, demand_filter: DemandFilter | None = None) -> None:
         self.state: ControllerState | None = None
+        self.ledger: dict[str, LedgerEntry] = {}
         self._demand_filter = demand_filter
 
     def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
@@ -68,6 +71,8 @@ class ControllerUnderTest:
                 routes.append(effect.record)
             elif isinstance(effect, PublishDecision):
                 decisions.append(effect.record)
+            elif isinstance(effect, PublishLedger):
+                self.ledger[effect.record.key] = effect.record
             elif isinstance(effect, PublishPlan):
                 plans.append(effect.record)
             elif isinstance(effect, SolveRequested):

@@ -158,6 +158,11 @@ class Fleet:
             tuple(dict.fromkeys(instances)) or ("m-1-a0",),
             ("g1", "g2"),
             declared,
+            ledger=tuple(
+                decode("ledger", entry.value)
+                for entry in self.entries
+                if entry.topic == "ledger" and entry.value is not None
+            ),
         )
 
 

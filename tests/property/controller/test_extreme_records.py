@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from loadtests.extreme import Pick, extreme, plain
 from streams.cli.apply import declared_texts
 from tests.property.controller.extreme_world import Controller, Fleet, drawn, fleet_of
+from topics.checks import MAX_MS
 from topics.codec import decode, encode
 from topics.topic_table import TABLE
 
@@ -123,7 +124,7 @@ def test_no_content_of_the_topics_ends_a_controller(data: st.DataObject) -> None
         ("leadership", {"kind": "renewal", "token": 10**12}),
         ("telemetry", {"arrivals": 10**7, "in_flight": 10**9}),
         ("status", {"at_ms": 0}),
-        ("rates", {"hour": 10_000_000}),
+        ("ledger", {"at_ms": MAX_MS}),
     ],
 )
 def test_a_leader_continues_a_count_at_its_maximum(topic: str, changes: dict[str, Any]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from topics.hourly_rates import RateHour
 
+from autoscaler.state.effects import PublishLedger
+from autoscaler.state.ledger import ArrivalsHour, read_part, write_part
 from tests.unit.decide.decide_catalogue import service
 from tests.unit.decide.decide_world import T0, World, world
 from topics.reason_codes import ReasonCode
@@ -32,8 +33,8 @@ def remembering(forecast: str) -> World:
         minutes = range(hour * 60, hour * 60 + 60)
         arrivals = tuple(round(60 * rate("", (m - minute0) * 60)) if m < minute0 else -1
                          for m in minutes)  # fmt: skip
-        record = RateHour("chat", hour, 1, arrivals)
-        w.rates[record.key] = record
+        entry = write_part("chat", ArrivalsHour(hour, arrivals), 1, T0)
+        w.ledger[entry.key] = entry
     w.restart_controller()
     return w
 
@@ -58,9 +59,12 @@ def test_the_rate_history_is_known_again_after_a_restart() -> None:
 def test_rates_are_published_once_in_ten_minutes() -> None:
     w = world(rate)
     w.run(1250)
-    written = [e for e in w.effects if type(e).__name__ == "PublishRates"]
+    entries = [e.record for e in w.effects if isinstance(e, PublishLedger)]
+    written = [entry for entry in entries if entry.kind == "arrivals"]
     assert 2 <= len(written) <= 4
-    known = [count for count in written[-1].record.arrivals if count >= 0]
+    part = read_part(written[-1])
+    assert isinstance(part, ArrivalsHour)
+    known = [count for count in part.arrivals if count >= 0]
     assert known and all(count > 0 for count in known)
 
 

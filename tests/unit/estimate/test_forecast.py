@@ -9,13 +9,18 @@ from itertools import pairwise
 import numpy as np
 import orjson
 import pytest
-from topics.hourly_rates import KEPT_HOURS, UNKNOWN
 
 from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.forecast.forecast_state import ForecastState, update_forecast
 from autoscaler.estimate.forecast.forecaster import NoForecast
 from autoscaler.estimate.forecast.forecasters import forecasters
-from autoscaler.estimate.forecast.history import History, extend_history, restore_history
+from autoscaler.estimate.forecast.history import (
+    KEPT_HOURS,
+    UNKNOWN,
+    History,
+    extend_history,
+    restore_history,
+)
 from autoscaler.estimate.forecast.last_value import LastValue
 from autoscaler.estimate.forecast.seasonal_naive import SeasonalNaive
 from autoscaler.estimate.forecast.selection import AUTO, best_score, score_forecasters

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from topics.hourly_rates import PredictionDrift
 
 from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.state.controller_state import Observation
-from autoscaler.state.model_state import ModelState
+from autoscaler.state.model_state import ModelState, PredictionDrift
 from autoscaler.tick.status import fleet_status
 from streams.controller.tick_loop import TickResult
 from streams.health.controller_facts import guards_of

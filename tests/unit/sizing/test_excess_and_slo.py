@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.sizing import capacity_derating, scale_in
-from autoscaler.sizing.restart_hold import propose as inherited
 from autoscaler.sizing.rules import update_target
+from autoscaler.sizing.scale_in_conditions import _no_full_window as no_full_window
+from autoscaler.sizing.scale_in_conditions import failed_condition
+from autoscaler.state.model_view import ModelView
 from tests.unit.sizing.target_views import T0, stats, view
 from topics.reason_codes import ReasonCode
 
@@ -116,32 +117,29 @@ def test_a_controller_that_just_started_lowers_no_target() -> None:
     assert scale_in.propose(view(seen, started_ms=T0 - 599_000)) is None
 
 
-def test_capacity_taken_over_counts_as_needed_for_the_excess_period() -> None:
-    started = view(steady(3.0, 3.0), started_ms=T0 - 599_000)
-    mine = replace(
-        started,
-        state=replace(started.state, target=replace(started.state.target, restart_hold=True)),
-    )
-    found = inherited(mine)
-    assert found is not None and found.req_per_s == mine.planned_req_per_s
-    assert inherited(replace(mine, started_ms=T0 - 601_000)) is None
-    assert inherited(started) is None
+def held(seen: ModelView) -> ModelView:
+    """`seen` in a controller that took over its instances without memory."""
+    target = replace(seen.state.target, restart_hold=True, req_per_s=0.0)
+    return replace(seen, state=replace(seen.state, target=target))
 
 
-@pytest.mark.parametrize(("lost_ms", "target"), [(0, 7.7), (T0 - 5_000, 8.0)])
-def test_a_new_estimate_of_a_taken_over_fleet_adds_no_instance(lost_ms: int, target: float) -> None:
-    """After a takeover request lengths are learnt again, and the same fleet serves 7.7 req/s
-    instead of 8. If capacity was lost, the earlier target still applies.
+def test_instances_taken_over_without_memory_are_held_and_no_more() -> None:
+    """Until a local window is measured, the target follows the evaluation of the running instances,
+    even below it. Until an excess could be proven, none is removed.
     """
-    seen = view(steady(3.0, 3.0), planned=7.7, started_ms=T0 - 30_000)
-    why = Reason(ReasonCode.INHERITED, seen.service.model)
-    state = replace(
-        seen.state,
-        target=replace(seen.state.target, restart_hold=True, req_per_s=8.0, why=why),
-        capacity=replace(seen.state.capacity, lost_ms=lost_ms),
+    seen = held(view(steady(30.0, 30.0), planned=8.0, started_ms=T0 - 100_000))
+    assert update_target(seen).target.req_per_s == pytest.approx(8.0)
+    state = update_target(seen)
+    longer = replace(seen, state=state, raw_req_per_s=seen.raw_req_per_s / 2)
+    assert update_target(longer).target.req_per_s == pytest.approx(4.0)
+    later = replace(seen, started_ms=T0 - 121_000)
+    assert update_target(later).target.req_per_s > 8.0
+    why = failed_condition(later, (no_full_window,))
+    assert why is not None and why.because[0].code is ReasonCode.NO_FULL_WINDOW
+    assert failed_condition(replace(seen, started_ms=T0 - 601_000), (no_full_window,)) is None
+    assert (
+        failed_condition(replace(later, state=view(steady(3.0)).state), (no_full_window,)) is None
     )
-    found = update_target(replace(seen, state=state))
-    assert found.target.req_per_s == pytest.approx(target)
 
 
 def misses(share: float, load: float = 7.0, planned: float = 8.0) -> ModelDemand:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from topics.hourly_rates import PredictionDrift, RateHour
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.measurement import Measurement
@@ -15,7 +14,6 @@ from autoscaler.domain.reason import Reason
 from autoscaler.rollout.serving_group import FleetView, ServingGroup
 from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.sizing.prediction_drift import (
-    basis,
     drift_notices,
     drift_veto,
     expected_s,
@@ -23,6 +21,7 @@ from autoscaler.sizing.prediction_drift import (
     update_drift,
 )
 from autoscaler.state.controller_state import Observation
+from autoscaler.state.ledger import ModelMemory, read_part, write_part
 from autoscaler.state.model_state import ModelState
 from autoscaler.tick.status import fleet_status
 from tests.unit.decide.decide_catalogue import pool, service, simple
@@ -237,14 +236,22 @@ def test_a_new_leader_keeps_the_learnt_estimates() -> None:
     assert uncertainty_codes(w) == told
 
 
+def learn(w: World, **capacity: float) -> None:
+    """Write another measured capacity into the ledger."""
+    entry = w.ledger["model/chat"]
+    part = read_part(entry)
+    assert isinstance(part, ModelMemory)
+    state = replace(part.state, capacity=replace(part.state.capacity, **capacity))
+    w.ledger[entry.key] = write_part("chat", replace(part, state=state), 1, entry.at_ms)
+
+
 @pytest.mark.parametrize("changed", ["measurements", "weights", "engine", "nothing"])
 def test_learnt_capacity_is_dropped_if_the_predictions_have_another_basis(changed: str) -> None:
     """The controller restarts with other measurements, weights or another engine."""
     w = starting_in(60).run(60)
     (chat,) = w.cluster.services
-    spec, on = chat.architecture, basis(chat, w.cluster)
-    record = RateHour("chat", w.now_ms // 3_600_000, 1, (-1,) * 60, 0.6, PredictionDrift(), on)
-    w.rates[record.key] = record
+    spec = chat.architecture
+    learn(w, derate=0.6)
     sizes = (spec.layers, spec.hidden, spec.vocab, spec.experts)
     own = Measurement(sizes, "bf16", "h100", 1, 1.5, 1.5, 0.1, 9, "2026-11-20")
     other = replace(chat, architecture=replace(spec, weight_dtype="fp8"))
@@ -283,21 +290,13 @@ def test_learnt_estimates_are_published_right_after_a_full_hour() -> None:
     assert w.state.models["chat"].capacity.drift == before.capacity.drift
 
 
-def test_a_new_leader_ignores_records_from_the_future_and_impossible_capacity() -> None:
-    """One record comes from a clock that was ahead. Another has a forged value below the least
-    capacity that a leader can learn.
-    """
+def test_a_new_leader_corrects_times_from_the_future_and_impossible_capacity() -> None:
+    """The forged capacity is below the least that a leader can learn."""
     w = starting_in(60).run(400)
-    hour = w.now_ms // 3_600_000
-    unknown = (-1,) * 60
-    on = basis(w.cluster.services[0], w.cluster)
-    late = PredictionDrift(240.0, 60.0, ("chat:a1@one",))
-    ahead = RateHour("chat", hour + 5, 1, unknown, 0.6, late, on)
-    low = RateHour("chat", hour, 1, unknown, 0.01, basis=on)
-    w.rates.update({ahead.key: ahead, low.key: low})
+    learn(w, derate=0.01, derated_ms=w.now_ms + 5 * 3_600_000)
     w.restart_controller()
-    model = w.state.models["chat"]
-    assert (model.capacity.derate, model.capacity.drift) == (LEAST, PredictionDrift())
+    capacity = w.state.models["chat"].capacity
+    assert (capacity.derate, capacity.derated_ms) == (LEAST, w.now_ms)
 
 
 def _suspect_for_a_day(w: World) -> None:

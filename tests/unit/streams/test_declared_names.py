@@ -21,8 +21,8 @@ from topics.records import (
     Availability,
     Control,
     DesiredInstance,
+    LedgerEntry,
     Price,
-    RateHour,
     Status,
     Telemetry,
 )
@@ -53,13 +53,13 @@ def test_records_of_undeclared_names_are_counted_and_not_kept() -> None:
     take = control_record_handler(latest, Election("b"), clock, print, print, known)
     for at in range(3):
         take("status", Status(f"n{at}", POOL.id, "e", 1, NOW_MS), at, NOW_MS)
-        take("rates", RateHour(f"m{at}", 1, 1, (0,) * 60), at, NOW_MS)
+        take("ledger", LedgerEntry("groups", f"m{at}", 0, 1, "{}"), at, NOW_MS)
         take("supply.prices", Price(f"p{at}", 1.0, at), at, NOW_MS)
         take("supply.availability", Availability(f"p{at}", 1, at), at, NOW_MS)
-    assert not latest.statuses and not latest.rates
+    assert not latest.statuses and not latest.desired.ledger
     assert not latest.supply.usd_per_node_h and not latest.supply.nodes_obtainable
     assert dict(known.dropped) == {
-        "status": 3, "rates": 3, "supply.prices": 3, "supply.availability": 3
+        "status": 3, "ledger": 3, "supply.prices": 3, "supply.availability": 3
     }  # fmt: skip
     take("status", Status(node_ids(POOL)[0], POOL.id, "e", 1, NOW_MS), 9, NOW_MS)
     take("supply.prices", Price(POOL.id, 1.0, 1), 9, NOW_MS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
-from topics.hourly_rates import PredictionDrift
 
 from topics import records
 from topics.checks import MAX_MS
@@ -148,19 +147,17 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         ).map(tuple),
         st.dictionaries(NAMES, RATES, max_size=3),
     ),
-    "rates": st.builds(
-        records.RateHour,
-        NAMES,
-        st.integers(0, 10**6),
-        COUNTS,
-        st.lists(st.integers(-1, 10**6), min_size=60, max_size=60).map(tuple),
-        st.floats(0.5, 1.0),
+    "ledger": st.one_of(
+        st.builds(records.LedgerEntry, st.just("fleet"), st.just(""), COUNTS, TIMES, TEXTS),
+        st.builds(records.LedgerEntry, st.just("model"), NAMES, COUNTS, TIMES, TEXTS),
         st.builds(
-            PredictionDrift,
-            RATES,
-            st.floats(0.1, 1e9),
-            st.lists(NAMES, max_size=3).map(tuple),
-            st.booleans(),
+            records.LedgerEntry,
+            st.just("arrivals"),
+            NAMES,
+            COUNTS,
+            TIMES,
+            TEXTS,
+            st.integers(0, 71),
         ),
     ),
     "assignments": assignments(),

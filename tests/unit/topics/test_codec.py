@@ -12,8 +12,8 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from topics.hourly_rates import PredictionDrift
 
+from autoscaler.state.model_state import PredictionDrift
 from streams.ports.telemetry_wire import read_reported
 from tests.unit.topics.any_records import ANY, JUNK, RECORDS
 from topics import records
