@@ -34,6 +34,8 @@ from autoscaler.state.replan_trigger import Trigger
 from topics.codec import write_value
 
 _ESTIMATES_EVERY_MS = 60_000
+_CONFIRMED_WITHIN_MS = 10_000
+"""Resolution of recorded proofs of an increase, which may come with every tick."""
 _ARRIVALS_EVERY_MIN = 10
 
 
@@ -182,6 +184,7 @@ def _lasting(state: ModelState) -> tuple[Any, ...]:
         target.restart_hold,
         target.overload_since_ms,
         target.increase_started_ms,
+        target.increase_confirmed_ms // _CONFIRMED_WITHIN_MS,
         target.traffic_split,
         state.capacity,
         state.hysteresis,

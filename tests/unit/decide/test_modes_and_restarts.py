@@ -135,19 +135,16 @@ def test_a_controller_that_lost_the_topics_drains_a_group_without_a_member() -> 
 @pytest.mark.parametrize("second", [970, 990, 1010, 1060, 1100, 1110])
 def test_a_restart_during_scale_in_removes_no_needed_capacity(second: int) -> None:
     """The restart comes before the plan, during the solve, or during drains. Capacity covers demand
-    all the time. Instances without a drain order stay until excess is observed again.
+    all the time.
     """
     w = world(lambda _m, t: 45.0 if t < 500 else 5.0, pools=(ONE,), full_s=5).run(second)
     w.restart_controller()
-    wanted = w.assigned_count("chat")
 
     def check(w: World) -> None:
         assert w.ready("chat") * 10.0 * 0.8 >= 5.0
         assert w.assigned_count("chat") <= 6
 
     w.run(470, check)
-    assert w.assigned_count("chat") >= min(wanted, 2)
-    w.run(500, check)
     assert w.ready("chat") == 1
 
 
