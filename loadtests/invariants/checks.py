@@ -199,7 +199,7 @@ class Promises:
 
     def _silence(self, controller: Controller, done: TickResult) -> None:
         """Check lines 1 and 17: a telemetry gap is marked, and no reporting node counts as lost."""
-        term_s = (done.now_ms - done.after.term.started_ms) / 1000.0
+        term_s = controller.clock.now_s() - controller.loop.seated_s
         for model, state in done.after.models.items():
             if self._gap_s(model) > _WAY_S + 1.0 and term_s > _WAY_S:
                 self._hold("1", state.estimate.no_data, f"{model} is not marked NoData in a gap")

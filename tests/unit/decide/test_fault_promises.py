@@ -159,12 +159,21 @@ def test_misses_of_an_ended_surge_do_not_restart_the_scale_in_period() -> None:
     assert w.ready("chat") == 1
 
 
+def test_a_restarted_controller_continues_the_observation_of_an_excess() -> None:
+    """The first scale-in comes when it would have come without the restart."""
+    steady, w = over_provisioned().run(1400), over_provisioned().run(600)
+    w.restart_controller()
+    w.run(800)
+    at_ms = [one.of_kind("scale_in")[0].at_ms for one in (steady, w)]
+    assert abs(at_ms[0] - at_ms[1]) <= 10_000
+
+
 def test_a_restarted_controller_observes_the_whole_period_before_it_scales_in() -> None:
-    """The controller restarts during excess. Its first scale-in comes after `scale_in_after` of its
-    own observation.
+    """The controller restarts during excess, and its topics were lost. Its first scale-in comes
+    after `scale_in_after` of its own observation.
     """
     w = over_provisioned().run(600)
-    w.restart_controller()
+    w.restart_controller(lost=True)
     restarted = w.now_ms
     w.run(700)
     first = w.of_kind("scale_in")[0]
@@ -176,8 +185,9 @@ def test_a_restarted_controller_without_windows_does_not_scale_in() -> None:
     w = over_provisioned().run(900)
     w.restart_controller()
     w.windows.__init__(1800)  # type: ignore[misc]
+    restarted = w.now_ms
     w.run(530)
-    assert [d.kind for d in w.decisions if d.at_ms > w.state.term.started_ms] == ["rebuilt"]
+    assert [d.kind for d in w.decisions if d.at_ms > restarted] == ["rebuilt"]
 
 
 def test_surplus_leaves_soon_and_needed_capacity_stays() -> None:

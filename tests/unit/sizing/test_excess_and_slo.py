@@ -117,7 +117,7 @@ def test_a_controller_that_just_started_lowers_no_target() -> None:
     assert scale_in.propose(view(seen, started_ms=T0 - 599_000)) is None
 
 
-def held(seen: ModelView) -> ModelView:
+def taken_over(seen: ModelView) -> ModelView:
     """`seen` in a controller that took over its instances without memory."""
     target = replace(seen.state.target, restart_hold=True, req_per_s=0.0)
     return replace(seen, state=replace(seen.state, target=target))
@@ -127,7 +127,7 @@ def test_instances_taken_over_without_memory_are_held_and_no_more() -> None:
     """Until a local window is measured, the target follows the evaluation of the running instances,
     even below it. Until an excess could be proven, none is removed.
     """
-    seen = held(view(steady(30.0, 30.0), planned=8.0, started_ms=T0 - 100_000))
+    seen = taken_over(view(steady(30.0, 30.0), planned=8.0, started_ms=T0 - 100_000))
     assert update_target(seen).target.req_per_s == pytest.approx(8.0)
     state = update_target(seen)
     longer = replace(seen, state=state, raw_req_per_s=seen.raw_req_per_s / 2)
