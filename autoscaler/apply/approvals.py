@@ -127,9 +127,9 @@ def _without_proposal(state: ModelState) -> ModelState:
 def _resolve(proposal: PendingApproval, service: Service, changes: FleetChanges) -> None:
     """Apply an open proposal if it is approved, or mark it as rejected."""
     fleet, model = changes.fleet, service.model
-    state, before = changes.models[model], fleet.inputs.state
+    state = changes.models[model]
     verdict = fleet.inputs.observation.controls.get(f"verdict/{proposal.number}")
-    if verdict is None or verdict.leader_token != before.term.leader_token or proposal.rejected:
+    if verdict is None or verdict.leader_token != proposal.leader_token or proposal.rejected:
         return
     if not verdict.active:
         changes.models[model] = replace(

@@ -26,7 +26,7 @@ class PendingApproval:
     """A change that waits for a person's approval, in mode approve. number: number of its decision.
     change: combos to add (+) and remove (-), relative to the fleet `base`; named: the same change
     by groups. kind, reasons: kind and reasons of the decision. rejected: a person rejected the
-    change; it is not proposed again before expires_ms.
+    change; it is not proposed again before expires_ms. leader_token: token of that decision.
     """
 
     number: int
@@ -38,6 +38,7 @@ class PendingApproval:
     at_ms: int
     expires_ms: int
     rejected: bool = False
+    leader_token: int = 0
 
 
 @dataclass(frozen=True, slots=True)

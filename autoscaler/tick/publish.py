@@ -162,13 +162,14 @@ def _is_applied(cluster: Cluster, model: str) -> bool:
 def _numbered(
     models: Mapping[str, ModelState], decisions: Iterable[Decision]
 ) -> dict[str, ModelState]:
-    """`models`, in which each new pending approval has the number of its decision, by which
-    operators refer to it."""
+    """`models`, in which each new pending approval has the number and token of its decision, by
+    which operators refer to it."""
     found = dict(models)
     for decision in decisions:
         proposal = found[decision.model].advisory.proposal if decision.model in found else None
         if decision.expires_ms and proposal is not None:
-            numbered = replace(proposal, number=decision.number)
+            token = decision.leader_token
+            numbered = replace(proposal, number=decision.number, leader_token=token)
             state = found[decision.model]
             found[decision.model] = replace(
                 state, advisory=replace(state.advisory, proposal=numbered)
