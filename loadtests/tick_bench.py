@@ -77,8 +77,15 @@ class _Run:
         estate.declare(len(estate.services))
         statuses = estate.statuses(self.now_ms)
         began = time.process_time()
-        self.state = restore(estate.cluster, estate.assignments, {}, statuses, (), self.now_ms)
-        return time.process_time() - began
+        state = restore(estate.cluster, estate.assignments, {}, statuses, (), self.now_ms)
+        took = time.process_time() - began
+        # Without a ledger the models are held at first, and a surge would have no effect.
+        models = {
+            model: replace(known, target=replace(known.target, restart_hold=False))
+            for model, known in state.models.items()
+        }
+        self.state = replace(state, models=models)
+        return took
 
     def tick(self) -> None:
         """Run one second of the controller and the estate."""

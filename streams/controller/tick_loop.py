@@ -212,10 +212,13 @@ class Loop:
 
     def say_again(self, older_ms: int | None = None) -> None:
         """Publish again the desired state of each node and model whose last record is from
-        `older_ms` or earlier (None: of all nodes and models).
+        `older_ms` or earlier (None: of all nodes and models, and the whole ledger with the next
+        tick).
 
         Readers treat the copy as a duplicate.
         """
+        if older_ms is None:
+            self.state = replace(self.state, term=replace(self.state.term, begun=False))
         wanted: list[Assignment | Routes] = [*self.state.published.routes.values()]
         wanted += self.state.published.assignments.values()
         for record in wanted:

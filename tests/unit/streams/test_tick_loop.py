@@ -31,6 +31,7 @@ from topics.records import (
     Availability,
     Control,
     Decision,
+    LedgerEntry,
     PlanRecord,
     Price,
     Routes,
@@ -206,6 +207,17 @@ def test_a_repeated_record_has_the_same_generation_and_token() -> None:
     loop.say_again()
     assert {*records.of(Assignment), *records.of(Routes)} <= before
     assert {a.node: a for a in records.of(Assignment)} == latest
+
+
+def test_a_recreated_ledger_is_written_again_with_the_next_tick() -> None:
+    records = Records()
+    loop, _, _ = make_loop(CLUSTER, records)
+    second = settle(loop)
+    known = {record.key for record in records.of(LedgerEntry)}
+    records.put_.clear()
+    loop.say_again()
+    loop.tick(NOW_MS + (second + 1) * 1000)
+    assert {record.key for record in records.of(LedgerEntry)} >= known
 
 
 def test_a_price_reaches_the_planner_in_the_next_tick() -> None:
