@@ -32,7 +32,7 @@ _ACLS = Path(__file__).parents[2] / "deploy" / "kafka" / "acls.py"
 PREFIX = "acl."
 _READ_S = 8.0
 MAY_WRITE = {
-    "controller": {"leadership", "decisions", "plans", "rates", "assignments", "routes", "alerts",
+    "controller": {"leadership", "decisions", "plans", "ledger", "assignments", "routes", "alerts",
                    "dead-letters"},
     "windows": {"demand"},
     "executor": {"status"},
