@@ -260,7 +260,7 @@ def test_the_same_unapplied_plan_is_tried_again_after_half_a_minute_or_a_change(
     groups = (group(CHAT, 0, node(0)),)
     memory = FullPlans(
         asked_ms=(NOW - 60_000, NOW),
-        last=LastRequest(already_tried=(TRIED.why.kind,), group_positions=group_positions(groups)),
+        last=LastRequest(already_tried=(TRIED.why.kind,), positions_digest=group_positions(groups)),
     )
     assert already_tried(TRIED, memory, groups, NOW + 29_999)
     assert not already_tried(TRIED, memory, groups, NOW + 30_000)
