@@ -12,6 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.estimate.burstiness import BurstinessSums
+from autoscaler.estimate.forecast.forecast_state import ForecastState
 from autoscaler.estimate.forecast.history import MINUTES, History
 from autoscaler.estimate.memoize import memoize
 from autoscaler.planning.planner_messages import Urgency
@@ -37,6 +39,7 @@ _ESTIMATES_EVERY_MS = 60_000
 _CONFIRMED_WITHIN_MS = 10_000
 """Resolution of recorded proofs of an increase, which may come with every tick."""
 _ARRIVALS_EVERY_MIN = 10
+_NO_SUMS, _NO_FORECAST = BurstinessSums(), ForecastState()
 
 
 def record_ledger(
@@ -170,26 +173,14 @@ def _of_fleet(state: ControllerState) -> tuple[Any, ...]:
     )
 
 
-def _lasting(state: ModelState) -> tuple[Any, ...]:
-    """The parts of a model's state except the sums and forecasts that change all the time."""
+def _lasting(state: ModelState) -> ModelState:
+    """`state` without the sums, forecasts and figures that change all the time."""
     estimate, target = state.estimate, state.target
-    return (
-        estimate.lengths,
-        estimate.arrival_cv,
-        estimate.mix,
-        estimate.rate_observed,
-        estimate.no_data,
-        estimate.no_data_noticed,
-        target.req_per_s,
-        target.restart_hold,
-        target.overload_since_ms,
-        target.increase_started_ms,
-        target.increase_confirmed_ms // _CONFIRMED_WITHIN_MS,
-        target.traffic_split,
-        state.capacity,
-        state.hysteresis,
-        state.infeasibility,
-        state.advisory,
+    confirmed_ms = target.increase_confirmed_ms // _CONFIRMED_WITHIN_MS
+    return replace(
+        state,
+        estimate=replace(estimate, burstiness=_NO_SUMS, moments=(), forecast=_NO_FORECAST),
+        target=replace(target, why=None, increase_confirmed_ms=confirmed_ms),
     )
 
 
