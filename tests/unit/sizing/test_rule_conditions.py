@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from topics.hourly_rates import PredictionDrift
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.reason import Reason
@@ -38,7 +39,6 @@ from autoscaler.state.model_state import Capacity, Hysteresis
 from autoscaler.state.model_view import IDLE_RATE, ModelView
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.sizing.target_views import POLICY, T0, stats, view
-from topics.hourly_rates import PredictionDrift
 from topics.reason_codes import ReasonCode
 
 HOUR_MS = 3_600_000
