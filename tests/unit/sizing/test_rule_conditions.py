@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from topics.hourly_rates import PredictionDrift
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.reason import Reason
@@ -24,6 +23,7 @@ from autoscaler.sizing import (
     scale_in,
 )
 from autoscaler.sizing.capacity_derating import share_attained, update_derating
+from autoscaler.sizing.excess_duration import excess_duration_s
 from autoscaler.sizing.prediction_drift import drift_veto, expected_s, start_times_s, uncertainty
 from autoscaler.sizing.rate_increase import least_order, spans
 from autoscaler.sizing.scale_in_conditions import (
@@ -35,7 +35,7 @@ from autoscaler.sizing.scale_in_conditions import (
     failed_condition,
 )
 from autoscaler.sizing.sizing_rate import sizing_rate
-from autoscaler.state.model_state import Capacity, Hysteresis
+from autoscaler.state.model_state import Capacity, Hysteresis, PredictionDrift
 from autoscaler.state.model_view import IDLE_RATE, ModelView
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.sizing.target_views import POLICY, T0, stats, view
@@ -221,13 +221,13 @@ def test_an_excess_lasts_between_the_local_and_the_long_window(
     scale_in_s: float, expected: int
 ) -> None:
     declared = service(scale_in_after_s=scale_in_s)
-    assert scale_in.excess_duration_s(declared, POLICY, Reversals(), T0) == expected
+    assert excess_duration_s(declared, POLICY, Reversals(), T0) == expected
     turned = Reversals("out", (T0 - HOUR_MS,))
-    assert scale_in.excess_duration_s(declared, POLICY, turned, T0) == 1790
+    assert excess_duration_s(declared, POLICY, turned, T0) == 1790
     inward = Reversals("in", (T0 - HOUR_MS,))
-    assert scale_in.excess_duration_s(declared, POLICY, inward, T0) == expected
+    assert excess_duration_s(declared, POLICY, inward, T0) == expected
     old = Reversals("out", (T0 - 2 * HOUR_MS,))
-    assert scale_in.excess_duration_s(declared, POLICY, old, T0) == expected
+    assert excess_duration_s(declared, POLICY, old, T0) == expected
 
 
 def silent(seconds: int, **changes: Any) -> ModelView:
@@ -279,12 +279,16 @@ def test_a_tenth_of_the_seconds_may_be_unreported(gaps: int, lowers: bool) -> No
     assert (scale_in.propose(seen) is not None) is lowers
 
 
-def test_inherited_capacity_is_held_for_the_excess_period_alone() -> None:
+def test_instances_without_memory_are_held_for_one_window_and_the_excess_period() -> None:
     base = view(steady(3.0))
-    held = with_state(base, target=replace(base.state.target, restart_hold=True))
-    for runs_s, holds in ((599.9, True), (600.0, False)):
-        found = restart_hold.propose(replace(held, started_ms=T0 - round(runs_s * 1000)))
-        assert (found is not None) is holds
+    without = with_state(base, target=replace(base.state.target, restart_hold=True))
+    for runs_s, unmeasured, kept in (
+        (119.9, True, True), (120.0, False, True), (599.9, False, True), (600.0, False, False),
+    ):  # fmt: skip
+        seen = replace(without, started_ms=T0 - round(runs_s * 1000))
+        assert restart_hold.is_unmeasured(seen) is unmeasured
+        assert restart_hold.keeps_all(seen) is kept
+    assert not restart_hold.keeps_all(replace(base, started_ms=T0))
 
 
 def test_without_bursts_the_mean_needs_no_headroom() -> None:
