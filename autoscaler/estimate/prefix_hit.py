@@ -1,7 +1,8 @@
 """Estimate the share of prompt tokens that prefix caches hold, to plan with.
 
 Too high a share means too little capacity, so it falls at once and rises slowly. It rises to a
-share that nine tenths of the tokens of the long window reach, if the local window reaches it too.
+share that nine tenths of the tokens of the long window reach, if the local window reaches it too
+and the last half minute does not contradict it.
 It falls as soon as the last half minute is clearly lower. Shares are multiples of STEP, so that
 noise evaluates no combo again.
 """
@@ -36,7 +37,8 @@ def estimate_prefix_hit(current: float, demand: ModelDemand) -> float:
     if recent is not None and recent < current:
         return _on_grid(hits.recent_hit / hits.recent_queried)
     local = hits.local_hit / hits.local_queried
-    proven = min(hits.low_share, local)
+    # A share that fell at once must not rise while older minutes of the windows still have hits.
+    proven = min(hits.low_share, local, 1.0 if recent is None else recent)
     if hits.minutes < MIN_MINUTES:
         # Too little for a higher share, but enough requests may show that the share is lower.
         enough = hits.local_queried >= _MIN_REQUESTS * mean_tokens

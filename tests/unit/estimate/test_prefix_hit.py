@@ -53,6 +53,13 @@ def test_hits_that_vanish_count_within_the_last_half_minute() -> None:
     assert estimate_prefix_hit(0.55, demand(replace(STEADY, recent_hit=48_000))) == 0.55
 
 
+def test_a_share_that_fell_does_not_rise_while_the_windows_still_have_old_hits() -> None:
+    shares = [0.55]
+    for _ in range(4):
+        shares.append(estimate_prefix_hit(shares[-1], demand(replace(STEADY, recent_hit=0))))
+    assert shares == [0.55, 0.0, 0.1, 0.1, 0.1]
+
+
 def test_the_share_keeps_its_step_under_noise() -> None:
     shares = 0.55
     for low in (0.57, 0.56, 0.58, 0.551, 0.599):
