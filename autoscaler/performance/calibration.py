@@ -26,6 +26,7 @@ from autoscaler.performance.profile import (
     Profile,
     Source,
     architecture_key,
+    engine_format,
 )
 from autoscaler.performance.profile_codec import make_profile
 
@@ -51,8 +52,11 @@ _LIKE = {
     "GH200-96GB": "H100-SXM",
     "GB200": "B200-SXM",
     "GB300": "B200-SXM",
+    "H20-3e": "H200-SXM",
+    "RTXPRO6000-Blackwell-Workstation": "RTXPRO6000-Blackwell-Server",
 }
 _MIN_POINTS = 20
+_OWN_KERNELS = ("mxfp4",)
 # A fit uses at most this many points, spread evenly, because more points hardly change the result.
 _SAMPLE = 500
 _KERNEL_PRIOR, _ENGINE_PRIOR = 0.05, 0.5
@@ -150,7 +154,19 @@ def _engines(benchmarks: Points, bare: Profile) -> dict[str, EngineFactors]:
             found[name] = _engine(experts, bare, base, _ENGINE_EXPERTS)
         else:
             found[name] = _engine([*own, *experts], bare, usual, {**_ENGINE, **_ENGINE_EXPERTS})
+        for key, points in _by_format(p for p in benchmarks if p.engine == name):
+            if len(points) >= _MIN_POINTS:
+                found[key] = _engine(points, bare, found[name], {**_ENGINE, **_ENGINE_EXPERTS})
     return found
+
+
+def _by_format(points: Iterable[MeasuredPoint]) -> Iterable[tuple[str, Points]]:
+    """Points of formats with kernels of their own, by `engine_format`."""
+    found: dict[str, list[MeasuredPoint]] = defaultdict(list)
+    for point in points:
+        if point.spec.weight_dtype in _OWN_KERNELS:
+            found[engine_format(point.engine, point.spec.weight_dtype, point.gpu)].append(point)
+    return sorted(found.items())
 
 
 def _engine(

@@ -29,12 +29,12 @@ Figures = list[float]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The interval of one class of models ("dense", "mixture of experts") and one figure ("TTFT",
-    "TPOT").
+    """The interval of one class of models ("dense", "mixture of experts", or a weight format) and
+    one figure ("TTFT", "TPOT").
 
     low, high: 90% of measurements are between low and high times the estimate. covered: share of
     points within intervals that were computed from other (model, system) groups. points: number of
-    points in this check.
+    points in this check. gpus: the GPU types to which the interval of a weight format applies.
     """
 
     kind: str
@@ -43,6 +43,7 @@ class Interval:
     high: float
     covered: float
     points: int
+    gpus: tuple[str, ...] = ()
 
 
 def intervals(pairs: Sequence[EstimatedPoint]) -> list[Interval]:
@@ -72,11 +73,14 @@ def packaged_intervals() -> tuple[Interval, ...]:
     """The intervals of the packaged profile. The points of each model were estimated by a fit to
     the other models."""
     path = resources.files("autoscaler").joinpath("data", "intervals_v1.json")
-    return tuple(Interval(**row) for row in json.loads(path.read_text(encoding="utf-8")))
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    return tuple(Interval(**{**row, "gpus": tuple(row.get("gpus", ()))}) for row in rows)
 
 
-def rate_interval(model: ModelSpec, own: Measurement | None = None) -> tuple[float, float]:
-    """The 90% interval of a rate of `model`, relative to its prediction.
+def rate_interval(
+    model: ModelSpec, own: Measurement | None = None, gpu: str = ""
+) -> tuple[float, float]:
+    """The 90% interval of a rate of `model` on GPUs called `gpu`, relative to its prediction.
 
     It is the interval of the time per output token, which determines rates. own: the user's
     measurement, if any; the interval is then twice its mean error on either side.
@@ -84,18 +88,20 @@ def rate_interval(model: ModelSpec, own: Measurement | None = None) -> tuple[flo
     if own is not None:
         return 1.0 / (1.0 + 2.0 * own.error), 1.0 + 2.0 * own.error
     kind = "mixture of experts" if model.is_moe else "dense"
-    found = next(i for i in packaged_intervals() if (i.kind, i.figure) == (kind, "TPOT"))
+    known = [i for i in packaged_intervals() if i.figure == "TPOT"]
+    by_format = [i for i in known if i.kind == model.weight_dtype and gpu in i.gpus]
+    found = next(i for i in (*by_format, *known) if i in by_format or i.kind == kind)
     return 1.0 / found.high, 1.0 / found.low
 
 
-def planned_share(model: ModelSpec, own: Measurement | None = None) -> float:
+def planned_share(model: ModelSpec, own: Measurement | None = None, gpu: str = "") -> float:
     """The share of a predicted rate to plan for: the lower end of the interval if the interval is
     wide, else 1.
 
     An interval is wide if it begins below `WIDE` of the prediction: the headroom of 85% utilization
     does not cover such an error.
     """
-    low, _ = rate_interval(model, own)
+    low, _ = rate_interval(model, own, gpu)
     return low if low < WIDE else 1.0
 
 

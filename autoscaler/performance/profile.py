@@ -38,8 +38,9 @@ class Profile:
 
     default, default_pcie: factors of unmeasured GPUs with and without direct links between GPUs.
     gpus: factors by GPU name. like: for a GPU whose chip was measured under another name, the other
-    name. engines: factors by engine name; an unknown engine has the factors of `vllm`, and the
-    empty name means bare kernels. measurements: the user's measurements, applied last.
+    name. engines: factors by engine name, and by `engine_format` for weight formats with factors
+    of their own; an unknown engine has the factors of `vllm`, and the empty name means bare
+    kernels. measurements: the user's measurements, applied last.
     content_hash: SHA-256 over all other fields, which identifies the profile in results.
     """
 
@@ -64,9 +65,13 @@ class Profile:
         default = self.default_pcie if gpu.interconnect_gb_s <= PCIE_GB_S else self.default
         return self.gpus.get(name, default)
 
-    def efficiency(self, gpu: GpuSpec, engine: str = DEFAULT_ENGINE) -> Efficiency:
-        """Factors of `gpu` under `engine`."""
-        factors = self.engines.get(engine) or self.engines.get(DEFAULT_ENGINE)
+    def efficiency(
+        self, gpu: GpuSpec, engine: str = DEFAULT_ENGINE, weight_dtype: str = ""
+    ) -> Efficiency:
+        """Factors of `gpu` under `engine` for weights in `weight_dtype` (formats without factors of
+        their own have those of the engine)."""
+        by_format = self.engines.get(engine_format(engine, weight_dtype, gpu))
+        factors = by_format or self.engines.get(engine) or self.engines.get(DEFAULT_ENGINE)
         if not engine or factors is None:
             return self.kernels(gpu)
         return factors.apply_to(self.kernels(gpu))
@@ -103,6 +108,14 @@ class Profile:
             return False
         large_moe = model.is_moe and model.params > _LARGE_MOE_PARAMS
         return large_moe or not self.is_measured(gpu)
+
+
+def engine_format(engine: str, weight_dtype: str, gpu: GpuSpec) -> str:
+    """The name in `Profile.engines` of the factors of `engine` for weights in `weight_dtype`, which
+    `gpu` multiplies natively or widens first."""
+    units = {"fp8": gpu.fp8_tflops, "fp4": gpu.fp4_tflops, "mxfp4": gpu.fp4_tflops}
+    native = units.get(weight_dtype, 0.0) > 0.0
+    return f"{engine} {weight_dtype} {'native' if native else 'widened'}"
 
 
 def architecture_key(model: ModelSpec) -> Architecture:

@@ -182,7 +182,11 @@ def matmul_tflops(model: ModelSpec, gpu: GpuSpec, eff: Efficiency) -> float:
     Weights in FP8 or FP4 are faster only on a GPU with units for them; otherwise they are widened
     to BF16.
     """
-    native = {"fp8": gpu.fp8_tflops, "fp4": gpu.fp4_tflops or gpu.fp8_tflops}
+    native = {
+        "fp8": gpu.fp8_tflops,
+        "fp4": gpu.fp4_tflops or gpu.fp8_tflops,
+        "mxfp4": gpu.fp4_tflops,
+    }
     peak = native.get(model.weight_dtype, 0.0)
     return peak * eff.gemm_low if peak > 0 else gpu.bf16_tflops * eff.gemm
 

@@ -96,7 +96,7 @@ def bind_formulas(
 ) -> tuple[Roofline, Correction]:
     """The roofline for `model` on `tp` GPUs of type `gpu`, and the correction of its times by
     measured tables."""
-    bound = roofline(model, gpu, tp, profile.efficiency(gpu, engine))
+    bound = roofline(model, gpu, tp, profile.efficiency(gpu, engine, model.weight_dtype))
     table = profile.table(model, gpu, tp)
     correction = NO_CORRECTION
     if table is not None:

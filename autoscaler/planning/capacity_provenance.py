@@ -59,9 +59,10 @@ def capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> dict[s
         if not target.count or combo.model not in plan.capacity_req_per_s or combo.paths:
             continue
         spec = problem.cluster.service(combo.model).architecture
+        held = [(problem.cluster.pool(m.pool).gpu, m.gpus) for m in combo.members]
         bounds = [
-            rate_interval(spec, profile.measurement(spec, problem.cluster.pool(m.pool).gpu, m.gpus))
-            for m in combo.members
+            rate_interval(spec, profile.measurement(spec, gpu, gpus), gpu.name)
+            for gpu, gpus in held
         ]
         rate = target.count * without_caution(combo, problem.cluster, profile).req_per_s
         before = found.get(combo.model, Capacity(0.0, 0.0, 0.0, 0.0))

@@ -125,7 +125,7 @@ def cautious_share(service: Service, node: NodeSlice, profile: Profile) -> float
     if not service.cautious:
         return 1.0
     spec = service.architecture
-    return planned_share(spec, profile.measurement(spec, node.gpu, node.gpus))
+    return planned_share(spec, profile.measurement(spec, node.gpu, node.gpus), node.gpu.name)
 
 
 _RateArguments = tuple[

@@ -62,7 +62,7 @@ def test_a_few_points_give_no_interval() -> None:
 def test_a_rate_has_its_interval_and_a_measurement_a_narrower_one() -> None:
     low, high = rate_interval(SPEC)
     assert low < 1.0 < high
-    assert len(packaged_intervals()) == 4
+    assert len(packaged_intervals()) == 6
     assert all(0.9 <= one.covered <= 1.0 for one in packaged_intervals())
 
 
