@@ -172,7 +172,7 @@ def test_a_value_that_cannot_be_written_loses_only_its_tick(
         seen = Observation(demand={"chat": ModelDemand(long_lengths=lengths)})
         log.tick(TickResult(state, state, seen, cluster, T0 + 1000 * second, (), 0.0))
     log.close(30.0)
-    assert log.lost == 1 and caplog.text.count("decision log: ") == 1
+    assert log.lost == 1 and caplog.text.count("decisions continue") == 1
     assert [len(list(span.ticks)) for span in read_spans(segments(tmp_path), [])] == [1, 1]
 
 
