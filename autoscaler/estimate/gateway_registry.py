@@ -19,6 +19,8 @@ from topics.telemetry_columns import IN_FLIGHT, LEAVING, ROUTE_GENERATION, Sourc
 Indices = NDArray[np.int64]
 
 _ARRIVALS, _COMPLETIONS = COUNTS.index("arrivals"), COUNTS.index("completions")
+MOST_BOOTS_PER_MODEL = 2_000
+"""Maximum number of registered boots of one model, which limits memory."""
 _NEVER = -(2**62)
 """Time in ms before every other time."""
 _MODEL, _ROW, _NEWEST_MS = range(3)  # columns of a boot's row
@@ -26,6 +28,16 @@ _BOOT, _REPORTED_MS, _TRAFFIC_MS, _IN_FLIGHT, _GENERATION, _LEFT = range(
     6
 )  # columns of a gateway's row
 _NO_REPORT = (-1, _NEVER, 0, 0, 0, 0)
+
+
+class _Refused(AppliedSequences):
+    """The producer of records that are not counted, because their model has too many boots."""
+
+    def is_new(self, sequence: int) -> bool:
+        return False
+
+
+REFUSED = _Refused(boot_number=-1)
 
 
 class GatewayRegistry:
@@ -37,6 +49,7 @@ class GatewayRegistry:
     def __init__(self) -> None:
         self.models: dict[str, int] = {}
         self._producers: dict[SourceName, AppliedSequences] = {}
+        self._boots_of: Counter[str] = Counter()  # registered boots by model
         self._boots = np.zeros((16, 3), np.int64)
         self._names: list[SourceName] = []
         self._reports = np.zeros((16, 6), np.int64)
@@ -51,14 +64,14 @@ class GatewayRegistry:
         return len(self.models) + len(self._free[2]) + 1
 
     def applied_sequences(self, names: Sequence[SourceName]) -> list[AppliedSequences]:
-        """The applied sequence numbers of each producer in `names`; new producers are
-        registered."""
+        """The applied sequence numbers of each producer in `names`; new producers are registered,
+        or get REFUSED if their model has MOST_BOOTS_PER_MODEL."""
         producers = self._producers
         return [producers.get(name) or self._register(name) for name in names]
 
     def boot_count(self, model: str) -> int:
         """Number of boots that are registered for `model`."""
-        return sum(name[0] == model for name in self._producers)
+        return self._boots_of[model]
 
     def models_of_boots(self, boots: Indices) -> Indices:
         """The model index of each boot."""
@@ -109,6 +122,7 @@ class GatewayRegistry:
         if not dead:
             return
         gone = [self._producers.pop(name).boot_number for name in dead]
+        self._boots_of = Counter(model for model, _, _ in self._producers)
         self._free[0].extend(gone)
         self._reports[np.isin(self._reports[:, _BOOT], gone)] = _NO_REPORT
         alive = Counter((model, gateway) for model, gateway, _ in self._producers)
@@ -128,6 +142,9 @@ class GatewayRegistry:
 
     def _register(self, name: SourceName) -> AppliedSequences:
         model, gateway, _ = name
+        if self._boots_of[model] >= MOST_BOOTS_PER_MODEL:
+            return REFUSED
+        self._boots_of[model] += 1
         number = self.models.get(model)
         if number is None:
             number = self._free[2].pop() if self._free[2] else self.index_limit

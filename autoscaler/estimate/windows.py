@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from autoscaler.domain.validation import whole
 from autoscaler.estimate.arrival_counts import ArrivalCounts, Blocks, Count
-from autoscaler.estimate.gateway_registry import GatewayRegistry
+from autoscaler.estimate.gateway_registry import REFUSED, GatewayRegistry
 from autoscaler.estimate.request_kinds import KindCounts
 from autoscaler.estimate.sketches import SketchSnapshot, SketchStore
 from autoscaler.estimate.span_to_seconds import split_into_seconds
@@ -60,12 +60,14 @@ _SWEEP_S = 60
 
 @dataclass(slots=True)
 class RecordCounters:
-    """Numbers of applied and ignored records since the start of the process, by reason."""
+    """Numbers of applied and ignored records since the start of the process, by reason. refused:
+    records of further gateways of a model that has `gateway_registry.MOST_BOOTS_PER_MODEL`."""
 
     applied: int = 0
     duplicate: int = 0
     late: int = 0
     ahead: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,9 @@ class TelemetryWindows:
         new = [boot.is_new(at) for boot, at in zip(boots, sequences, strict=True)]
         numbers = np.array([boot.boot_number for boot in boots], np.int64)
         if not all(new):
-            self.counters.duplicate += new.count(False)
+            refused = sum(boot is REFUSED for boot in boots)
+            self.counters.refused += refused
+            self.counters.duplicate += new.count(False) - refused
             places = [at for at, one in enumerate(new) if one]
             records, ends_ms, numbers = records.select(places), ends_ms[places], numbers[places]
         if not len(records):
@@ -150,6 +154,11 @@ class TelemetryWindows:
         if not len(records):
             return
         boots = [boot.boot_number for boot in self._gateways.applied_sequences(records.names)]
+        if -1 in boots:
+            self.counters.refused += boots.count(-1)
+            places = [at for at, boot in enumerate(boots) if boot >= 0]
+            records, ends_ms = records.select(places), ends_ms[places]
+            boots = [boot for boot in boots if boot >= 0]
         batch = _Batch(np.array(boots, np.int64), ends_ms, records)
         self._batches_to_note.append(batch)
         self._enqueue(batch)

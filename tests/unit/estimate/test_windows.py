@@ -6,12 +6,15 @@ import pickle
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from autoscaler.estimate.duplicates import AppliedSequences
+from autoscaler.estimate.gateway_registry import MOST_BOOTS_PER_MODEL
 from autoscaler.estimate.windows import NoData, PrefixHits, Stats, TelemetryWindows, TokenSums
 from topics.sketch import bucket_of
 from topics.telemetry import COUNTS, MOST_PER_S, Telemetry
+from topics.telemetry_columns import batch_of
 
 T0 = 1_700_000_000_000
 BLANK = Telemetry("chat", "g", "b", 0, T0, 1000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 7)
@@ -253,6 +256,31 @@ def test_a_producer_takes_little_memory() -> None:
         assert producer.is_new(sequence)
     assert sys.getsizeof(producer.newest) + sys.getsizeof(producer.before) < 10_240
     assert not producer.is_new(1_999_900) and not producer.is_new(100)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_further_gateways_of_a_model_are_refused_above_the_limit(counted: bool) -> None:
+    """The registered gateways go on, and silent ones make room in time."""
+    windows = TelemetryWindows(600)
+    first = replace(BLANK, gateway="first", arrivals=4)
+
+    def add(records: list[Telemetry], second: int) -> None:
+        take = windows.add_all if counted else windows.note_gateways
+        take(batch_of(records), np.array([T0 + second * 1000] * len(records)))
+
+    windows.advance(T0)
+    add([replace(first, sequence=1)], 1)
+    add([replace(BLANK, gateway=f"g{k}", sequence=1) for k in range(3000)], 1)
+    assert windows.producer_count("chat") == MOST_BOOTS_PER_MODEL
+    assert windows.counters.refused == 3001 - MOST_BOOTS_PER_MODEL
+    assert windows.counters.duplicate == 0
+    add([replace(first, sequence=2)], 2)
+    gateways = {seen.gateway for seen in windows.gateways("chat", T0 + 2000)}
+    assert "first" in gateways and len(gateways) == MOST_BOOTS_PER_MODEL
+    windows.stats("chat", T0 + 900_000, 10)
+    windows.stats("chat", T0 + 1_000_000, 10)
+    add([replace(BLANK, gateway="new", sequence=1)], 1000)
+    assert {seen.gateway for seen in windows.gateways("chat", T0 + 1_000_000)} == {"new"}
 
 
 def test_blocks_stay_right_and_small_over_hours() -> None:
