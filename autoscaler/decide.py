@@ -95,7 +95,14 @@ def decide(
     )
     frozen_routes = FrozenRoutes(guarded.advised, inputs.retained_models)
     new_state, published = publish(
-        state, after, fleet.sight, fleet.cluster, decisions, now_ms, frozen_routes
+        state,
+        after,
+        fleet.sight,
+        fleet.cluster,
+        decisions,
+        now_ms,
+        frozen_routes,
+        observation.statuses,
     )
     return new_state, (
         *published,

@@ -25,6 +25,7 @@ from executors.node.executor_metrics import Metrics as ExecutorMetrics  # noqa: 
 from streams.cli.main import COMMANDS  # noqa: E402
 from streams.health.metric_names import METRICS  # noqa: E402
 from topics.keys import SIGNER  # noqa: E402
+from topics.name_life import KEYS  # noqa: E402
 from topics.topic_table import DAY_MS, TABLE, Cleanup  # noqa: E402
 
 _WRITTEN = "This page is written by `python deploy/reference_pages.py` from the code.\n"
@@ -94,6 +95,13 @@ def topic_page() -> str:
             f"| `{topic.name}` | [{topic.record.__name__}](#{topic.record.__name__.lower()}) "
             f"| {topic.partitions} | {kept} | {signer.value if signer else 'none'} |"
         )
+    lines.append("\n## Keys without an owner\n")
+    lines.append(
+        "The leader deletes a key of a compacted topic that no owner has, after a time without a "
+        "record of this key ([names](../explanation/invariants.md#names)).\n"
+    )
+    lines += ["| topic | owner | seconds |", "| --- | --- | --- |"]
+    lines += [f"| `{name}` | {rule.owner} | {rule.silent_s:g} |" for name, rule in KEYS.items()]
     lines.append("")
     for record in dict.fromkeys(topic.record for topic in TABLE):
         lines += _record(record)

@@ -272,6 +272,9 @@ _PLAIN: dict[str, Callable[[Pick, Names], Any]] = {
     ),
     "supply.prices": lambda pick, names: records.Price(pick(names.pools), 1.5, names.now_ms),
     "services": _service,
+    "names": lambda pick, names: records.FinalizedNames(
+        names.now_ms, dict.fromkeys(names.models, pick((0, names.now_ms)))
+    ),
     "controls": _control,
     "alerts": _alert,
     "leadership": _leadership,
@@ -316,6 +319,7 @@ def unbelievable(names: Names) -> list[tuple[str, bytes | None, bytes]]:
         records.Price("no/such/pool", 100_000.0, MAX_MS),
         records.Price(pool, 100_000.0, MAX_MS),
         records.DeclaredService("extreme", laughs, MAX_MS),
+        records.FinalizedNames(0, {"extreme": MAX_MS}),
         records.Control("nobody", "pause", True, "w" * 200, "y" * 2000, MAX_MS, 1),
         records.Control("nobody", "verdict", True, "", "", MAX_MS, 0, MAX_COUNT, MAX_COUNT),
         records.Alert("extreme", "x" * 200, "resolved", MAX_MS, ("nobody",) * 1000),

@@ -1,8 +1,8 @@
 """Invalid records and their dead letters.
 
 A record causes one dead letter, however often it is read, while `ControlState.dead` contains its
-position. The number of dead letters for records without a valid signature is limited. So an
-unauthenticated writer cannot fill `dead-letters`.
+position. The number of dead letters for records without a valid signature is limited, and so is the
+payload of all dead letters. So an unauthenticated writer cannot fill `dead-letters`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,30 @@ from dataclasses import dataclass
 from topics.records import DeadLetter
 
 _MOST_BYTES = 64 * 1024
-_MOST_FORGERIES, _FORGERIES_S = 20, 60.0
+_MOST_FORGERIES = 20
+MOST_PAYLOAD_BYTES = 4 * 1024 * 1024
+"""Maximum payload of the dead letters of one reader in a minute."""
+_MINUTE_S = 60.0
+
+
+class PerMinute:
+    """A quota of `most` units in each minute."""
+
+    def __init__(self, most: int, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._monotonic_s = monotonic_s
+        self._since_s = float("-inf")
+        self._used = 0
+
+    def allows(self, units: int = 1) -> bool:
+        """Use `units` of the quota and return True, or use none and return False."""
+        now_s = self._monotonic_s()
+        if now_s - self._since_s >= _MINUTE_S:
+            self._since_s, self._used = now_s, 0
+        if self._used + units > self._most:
+            return False
+        self._used += units
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +73,9 @@ class Forgeries:
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._on_poison = on_poison
-        self._monotonic_s = monotonic_s
-        self._since_s = float("-inf")
-        self._told = 0
+        self._quota = PerMinute(_MOST_FORGERIES, monotonic_s)
 
     def tell(self, poison: Poison) -> None:
         """Report `poison` unless the limit per minute is reached."""
-        now_s = self._monotonic_s()
-        if now_s - self._since_s >= _FORGERIES_S:
-            self._since_s, self._told = now_s, 0
-        self._told += 1
-        if self._told <= _MOST_FORGERIES:
+        if self._quota.allows():
             self._on_poison(poison)

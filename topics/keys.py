@@ -21,6 +21,7 @@ from topics.topic_table import (
     CONTROLS,
     DEMAND,
     LEDGER,
+    NAMES,
     PRICES,
     ROUTES,
     SERVICES,
@@ -68,6 +69,7 @@ SIGNER: Mapping[str, Principal] = {
     ALERTS.name: Principal.CONTROLLER,
     DEMAND.name: Principal.CONTROLLER,
     LEDGER.name: Principal.CONTROLLER,
+    NAMES.name: Principal.CONTROLLER,
 }
 """The principal that signs the records of a topic, by short name; other topics are unsigned."""
 

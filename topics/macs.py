@@ -55,19 +55,23 @@ class Signer:
         """The signature header of a record of `topic` (a short name); value None is a tombstone.
         Empty if the topic is unsigned or no key is available."""
         principal = SIGNER.get(topic)
-        if principal is None or not self._keys or topic == ASSIGNMENTS.name:
-            return []  # no header: an assignment is signed in its body, and is never deleted
-        named = (key or b"").decode() if principal is Principal.NODE else ""
+        if principal is None or not self._keys or (topic == ASSIGNMENTS.name and value is not None):
+            return []  # no header: an assignment is signed in its body, only its deletion is not
+        named = (key or b"").decode(errors="replace") if principal is Principal.NODE else ""
         signer = self._gateway if principal is Principal.GATEWAY else named
         states = self._states.get((topic, signer))
         if states is None:
-            states = self._states[topic, signer] = _states(self._keys, topic, signer)
+            states = _states(self._keys, topic, signer)
+            if value is not None:  # a deleted name needs no memory
+                self._states[topic, signer] = states
         if not states:
             return []
         at_ms = self._now_ms()
         if principal in _ORDERED:
             place = topic, key or b""
             at_ms = self._last_ms[place] = max(at_ms, self._last_ms.get(place, 0) + 1)
+            if value is None:
+                del self._last_ms[place]
         tail = at_ms.to_bytes(8, "big") + signer.encode()
         return [(HEADER, _mac(states[0], tail, _signed_key(topic, key), value) + tail)]
 
@@ -195,7 +199,7 @@ class Verifier:
         ]
         if not fits:
             return Refusal.WRONG
-        if known is None and len(self._states) < _MOST_REMEMBERED:
+        if known is None and value is not None and len(self._states) < _MOST_REMEMBERED:
             self._states[topic, signer] = states
         if principal is Principal.GATEWAY and len(self._gateways) < _MOST_REMEMBERED:
             self._gateways[signer] = fits[0].copy()
@@ -207,6 +211,10 @@ class Verifier:
             if at_ms <= self._last_ms.get((topic, key), -1):
                 return Refusal.REPLAYED
             self._last_ms[topic, key] = at_ms
+            if value is None and principal is Principal.NODE:
+                del self._last_ms[topic, key]  # only the age limits copies of a deleted node
+            elif len(self._last_ms) > _MOST_REMEMBERED:
+                del self._last_ms[next(iter(self._last_ms))]
         return None
 
 

@@ -17,7 +17,7 @@ from topics.leadership import Leadership
 from topics.ledger import LedgerEntry
 from topics.routing import Endpoint, RequestKind, RouteGroup, Routes, TypeRoute
 from topics.scoring import PromptRule, ScoreSource, ScoreSplit
-from topics.services import DeclaredService
+from topics.services import DeclaredService, FinalizedNames
 from topics.supply import Availability, Price
 from topics.telemetry import Telemetry
 
@@ -34,6 +34,7 @@ __all__ = [
     "Demand",
     "DesiredInstance",
     "Endpoint",
+    "FinalizedNames",
     "InstanceState",
     "Leadership",
     "LedgerEntry",

@@ -164,7 +164,9 @@ class Routes:
     feeds: Load feeds of the model's executors (`executors.load_feed`), "host:port KEY". advised:
     Whether the model is declared in mode recommend. Existing instances keep their routes, even
     after the declaration is withdrawn. adapters: Names of the model's LoRA adapters, which clients
-    may use like models. An instance has those that were declared when it started.
+    may use like models. An instance has those that were declared when it started. withdrawn:
+    Whether the name is no longer declared. Gateways finish its requests in flight and answer 404 to
+    new ones.
     """
 
     model: str
@@ -185,9 +187,11 @@ class Routes:
     kinds: tuple[RequestKind, ...] = ()
     advised: bool = False
     adapters: tuple[str, ...] = ()
+    withdrawn: bool = False
 
     def __post_init__(self) -> None:
         checks.name("model", self.model)
+        checks.flag("withdrawn", self.withdrawn)
         for alias in self.aliases:
             checks.name("aliases", alias)
         for adapter in self.adapters:

@@ -21,6 +21,7 @@ from topics.records import (
     Decision,
     DeclaredService,
     Demand,
+    FinalizedNames,
     Leadership,
     LedgerEntry,
     PlanRecord,
@@ -101,6 +102,7 @@ ALERTS = Topic("alerts", 1, Cleanup.DELETE, 7 * DAY_MS, Alert, lambda r: str(r.f
 # All controllers write LEADERSHIP; only the leader writes the other topics.
 LEADERSHIP = _compacted("leadership", 1, Leadership, _leadership_key)
 DECISIONS = Topic("decisions", 1, Cleanup.DELETE, 90 * DAY_MS, Decision, lambda r: str(r.model))
+NAMES = _compacted("names", 1, FinalizedNames, lambda _: "services")
 PLANS = _compacted("plans", 1, PlanRecord, lambda _: "cluster")
 LEDGER = _compacted("ledger", 1, LedgerEntry, lambda r: str(r.key))
 ASSIGNMENTS = _compacted("assignments", 4, Assignment, lambda r: str(r.node))
@@ -120,6 +122,7 @@ TABLE: tuple[Topic, ...] = (
     ALERTS,
     LEADERSHIP,
     DECISIONS,
+    NAMES,
     PLANS,
     LEDGER,
     ASSIGNMENTS,
@@ -132,6 +135,15 @@ _BY_NAME = {topic.name: topic for topic in TABLE}
 _BY_RECORD = {topic.record: topic for topic in TABLE}
 
 
+@dataclass(frozen=True, slots=True)
+class KeyDeletion:
+    """A tombstone to write: it deletes `key` from the compacted topic with the short name
+    `topic`."""
+
+    topic: str
+    key: bytes
+
+
 def topic(name: str) -> Topic:
     """The topic with the short name `name`. Raises InvalidRecord if there is none."""
     found = _BY_NAME.get(name)
@@ -142,6 +154,8 @@ def topic(name: str) -> Topic:
 
 def topic_of(record: object) -> Topic:
     """The topic of this record's type. Raises InvalidRecord if there is none."""
+    if isinstance(record, KeyDeletion):
+        return topic(record.topic)
     found = _BY_RECORD.get(type(record))
     if found is None:
         raise InvalidRecord("record", type(record).__name__, "a record of `topics.records`")
@@ -157,5 +171,7 @@ def short_name(wire: str, prefix: str = PREFIX) -> str:
 
 def key_of(record: object) -> bytes | None:
     """The Kafka key of `record`, None if its topic has no keys."""
+    if isinstance(record, KeyDeletion):
+        return record.key
     key = topic_of(record).key(record)
     return key.encode() if key else None

@@ -314,7 +314,9 @@ class Cluster:
     """The whole declaration: pools, services and policy. `content_hash` identifies its version.
 
     routes: services that route requests to several of the other services. measurements: the user's
-    own measurements of models on GPUs.
+    own measurements of models on GPUs. withdrawn: models that an operator withdrew and whose
+    names are not finalized. withdrawn_in_file: those that the file declares; their names are never
+    finalized, because a gateway may know them from the file.
     """
 
     pools: tuple[Pool, ...]
@@ -323,6 +325,8 @@ class Cluster:
     content_hash: str = ""
     routes: tuple[QualityRoute, ...] = ()
     measurements: tuple[Measurement, ...] = ()
+    withdrawn: tuple[str, ...] = ()
+    withdrawn_in_file: tuple[str, ...] = ()
     _services: dict[str, Service] = field(init=False, repr=False, compare=False)
     _pools: dict[str, Pool] = field(init=False, repr=False, compare=False)
 
@@ -336,6 +340,13 @@ class Cluster:
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise InvalidValue(what, twice, "each name once")
+
+    @property
+    def may_change(self) -> bool:
+        """Whether Shoal may change instances or routes: some model is managed or withdrawn, or none
+        is declared."""
+        managed = any(service.managed for service in self.services)
+        return managed or bool(self.withdrawn) or not self.services
 
     @property
     def max_total_nodes(self) -> int:

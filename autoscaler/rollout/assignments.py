@@ -227,7 +227,7 @@ def changed_routes(
         published is not None
         and published.groups == groups
         and published.leader_token == leader_token
-        and not published.advised
+        and not (published.advised or published.withdrawn)
         and (published.ttft_limit_ms, published.tpot_limit_ms) == (slo.ttft_ms, slo.tpot_ms)
         and (published.start_s, published.aliases) == (starts, aliases)
         and published.adapters == adapters
@@ -252,15 +252,25 @@ def changed_routes(
 
 
 def without_groups(published: Routes, leader_token: int, now_ms: int) -> Routes:
-    """Empty routes for a name that is no longer declared, so that gateways send no more requests
-    through this name."""
-    return _again(published, leader_token, now_ms, groups=(), types=(), feeds=(), split=None)
+    """Withdrawn routes for a name that is no longer declared: gateways send no more requests
+    through this name, and refuse new ones."""
+    return _again(
+        published,
+        leader_token,
+        now_ms,
+        groups=(),
+        types=(),
+        feeds=(),
+        split=None,
+        adapters=(),
+        withdrawn=True,
+    )
 
 
 def marked(published: Routes, advised: bool, leader_token: int, now_ms: int) -> Routes:
     """The `published` routes with another value of `advised`: whether the model is declared in mode
     recommend."""
-    return _again(published, leader_token, now_ms, advised=advised)
+    return _again(published, leader_token, now_ms, advised=advised, withdrawn=False)
 
 
 def _again(published: Routes, leader_token: int, now_ms: int, **changes: Any) -> Routes:

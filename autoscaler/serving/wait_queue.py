@@ -40,6 +40,7 @@ class Refusal(StrEnum):
     NO_INSTANCE = "no_instance"  # no instance serves the model
     NO_ROOM = "no_room"  # all instances were full for too long
     QUEUE_FULL = "queue_full"  # too many requests wait already
+    WITHDRAWN = "withdrawn"  # the model is no longer declared
 
 
 @dataclass(frozen=True, slots=True, eq=False)

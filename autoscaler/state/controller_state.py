@@ -132,10 +132,12 @@ class ObservedFleet:
 @dataclass(frozen=True, slots=True)
 class Published:
     """The last published records, by node and by model. The caller may write them again at any
-    time."""
+    time. deleted_generation: highest generation of a record whose key this leader deleted; if its
+    name returns, generations continue above it."""
 
     assignments: Mapping[str, Assignment] = field(default_factory=dict)
     routes: Mapping[str, Routes] = field(default_factory=dict)
+    deleted_generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

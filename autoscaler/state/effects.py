@@ -47,6 +47,13 @@ class PublishLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteKey:
+    """Delete the key of a finalized name. place: (short topic name, key)."""
+
+    place: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class SolveRequested:
     """Request a plan (`planning.planner`). The answer comes in one later `Observation.answers`.
 
@@ -63,5 +70,6 @@ Effect = (
     | PublishDecision
     | PublishPlan
     | PublishLedger
+    | DeleteKey
     | SolveRequested
 )

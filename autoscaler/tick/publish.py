@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.modes.budget.traffic_split import type_routes
@@ -19,11 +20,13 @@ from autoscaler.rollout.assignments import (
     without_groups,
 )
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
+from autoscaler.rollout.finalized_names import finalized_models, finalized_nodes
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.sizing.prediction_drift import start_times_s
 from autoscaler.state.controller_state import ControllerState, Published
 from autoscaler.state.effects import (
+    DeleteKey,
     Effect,
     PublishAssignment,
     PublishDecision,
@@ -33,7 +36,15 @@ from autoscaler.state.effects import (
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
 from topics.decisions import Decision, PlannedCombo, PlanRecord
+from topics.fleet import Assignment, Status
 from topics.routing import Routes
+from topics.topic_table import ASSIGNMENTS, ROUTES
+
+_NO_STATUSES: Mapping[str, Status] = {}
+_LOOK_FOR_FINALIZED_MS = 10_000
+
+
+Record = TypeVar("Record", Assignment, Routes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +67,16 @@ def publish(
     decisions: Iterable[Decision],
     now_ms: int,
     frozen: FrozenRoutes = NOTHING_FROZEN,
+    statuses: Mapping[str, Status] = _NO_STATUSES,
 ) -> tuple[ControllerState, tuple[Effect, ...]]:
     """The state `after` with the published records, and the effects: decisions, routes,
-    assignments, plan.
+    assignments, plan, and deleted keys.
 
-    cluster: with the present prices. frozen: models whose routes do not change.
+    cluster: with the present prices. frozen: models whose routes do not change. statuses: the
+    latest of each node.
     """
     token = before.term.leader_token
+    deleted_generation = after.published.deleted_generation
     numbered = [
         replace(
             decision,
@@ -81,7 +95,7 @@ def publish(
         own, last = of.get(service.model, []), routes.get(service.model)
         if not service.managed and not _became_empty(last, own):
             advised = service.model in frozen.advised
-            if last is not None and last.advised is not advised:
+            if last is not None and (last.advised is not advised or last.withdrawn):
                 routes[service.model] = marked(last, advised, token, now_ms)
                 effects.append(PublishRoutes(routes[service.model]))
             continue
@@ -98,18 +112,26 @@ def publish(
         types = type_routes(service, ways, found, last) if cluster.policy.spends_budget else ()
         record = changed_routes(service, found, last, token, now_ms, start_s, feeds, types)
         if record is not None:
-            routes[service.model] = record
-            effects.append(PublishRoutes(record))
+            routes[service.model] = _continued(record, last, deleted_generation)
+            effects.append(PublishRoutes(routes[service.model]))
         published[service.model] = routes[service.model].generation
     known = {*published, *frozen.retained_models, *(s.model for s in cluster.services)}
-    for model in sorted(routes.keys() - known - {route.name for route in cluster.routes}):
-        if routes[model].groups or routes[model].split:
+    undeclared = sorted(routes.keys() - known - {route.name for route in cluster.routes})
+    finalized = finalized_models(undeclared, of, cluster.withdrawn_in_file)
+    for model in finalized:
+        deleted_generation = max(deleted_generation, routes.pop(model).generation)
+        effects.append(DeleteKey((ROUTES.name, model)))
+    for model in undeclared:
+        if model not in routes:
+            continue
+        if not routes[model].withdrawn or routes[model].leader_token != token:
             routes[model] = without_groups(routes[model], token, now_ms)
             effects.append(PublishRoutes(routes[model]))
         published[model] = routes[model].generation
     for record in split_routes(cluster, after.splits, routes, token, now_ms):
-        routes[record.model] = record
-        effects.append(PublishRoutes(record))
+        last = routes.get(record.model)
+        routes[record.model] = _continued(record, last, deleted_generation)
+        effects.append(PublishRoutes(routes[record.model]))
     groups = _with_route_generations(after.groups, published)
     assignments = dict(after.published.assignments)
     nodes = _may_differ(before, groups)
@@ -124,8 +146,15 @@ def publish(
             for service in cluster.services
         }
         for assignment in changed_assignments(groups, assignments, token, now_ms, drains_ms, nodes):
-            assignments[assignment.node] = assignment
-            effects.append(PublishAssignment(assignment))
+            last_of_node = assignments.get(assignment.node)
+            changed = _continued(assignment, last_of_node, deleted_generation)
+            assignments[assignment.node] = changed
+            effects.append(PublishAssignment(changed))
+    before_ms = before.term.ticked_ms or before.term.started_ms
+    if now_ms // _LOOK_FOR_FINALIZED_MS != before_ms // _LOOK_FOR_FINALIZED_MS:
+        for node in finalized_nodes(assignments, statuses, cluster.pools, now_ms):
+            deleted_generation = max(deleted_generation, assignments.pop(node).generation)
+            effects.append(DeleteKey((ASSIGNMENTS.name, node)))
     models = _numbered(after.models, numbered)
     plan_number = before.numbers.plan
     placed = after.numbers.group != before.numbers.group
@@ -137,7 +166,7 @@ def publish(
     return (
         replace(
             after,
-            published=Published(assignments, routes),
+            published=Published(assignments, routes, deleted_generation),
             numbers=replace(
                 after.numbers, decision=before.numbers.decision + len(numbered), plan=plan_number
             ),
@@ -146,6 +175,11 @@ def publish(
         ),
         tuple(effects),
     )
+
+
+def _continued(record: Record, last: Record | None, deleted: int) -> Record:
+    """`record` with a generation above every deleted record, if its name is new or has returned."""
+    return record if last is not None else replace(record, generation=deleted + 1)
 
 
 def _became_empty(routes: Routes | None, groups: Iterable[ServingGroup]) -> bool:

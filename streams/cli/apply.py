@@ -3,12 +3,13 @@
 The records of `services` override the controller's own file. Declarations are compared by meaning,
 not by text. A model is withdrawn if an earlier `shoal apply` declared it and the file no longer has
 it. `shoal apply` ignores the file's pools, engines, defaults and policy: the controller keeps those
-of its own file.
+of its own file. A withdrawal is a record; the controller deletes it once nothing uses the model.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ from streams.files.shoal_yaml import Config, load_config, parse_service
 from streams.files.user_errors import UserError
 from streams.files.yaml_tree import read
 from topics.checks import InvalidRecord
-from topics.codec import decode, encode
+from topics.codec import decode
 from topics.records import DeclaredService
-from topics.topic_table import SERVICES
+from topics.topic_table import NAMES, SERVICES
 
 _MOST = 1_000_000  # records per partition; a topic has fewer
 
@@ -94,29 +95,30 @@ def _means_the_same(config: Config, model: str, text: str, before: str) -> bool:
 
 def _apply(config: Config, wanted: Mapping[str, str], broker: Broker) -> dict[str, str]:
     known: dict[str, str] = {}
+    version = max((record.version for record in broker.last(NAMES)), default=0)
     for key, value in broker.values(SERVICES, _MOST):
         model = (key or b"").decode(errors="replace")
-        if value is None:
+        record = _record(value)
+        version = max(version, record.version if record is not None else 0)
+        if value is None or (record is not None and record.withdrawn):
             known.pop(model, None)
         else:
-            known[model] = _text(value)
+            known[model] = record.declared if record is not None else ""
+    # The time makes versions of operators differ that do not read each other's records.
+    version = max(version + 1, time.time_ns() // 1_000_000)
     changes = changes_of(config, wanted, known)
-    broker.write(
-        (
-            SERVICES,
-            model.encode(),
-            None
-            if what == "withdrawn"
-            else encode(DeclaredService(model, wanted[model], broker.now_ms)),
-        )
+    broker.publish(
+        DeclaredService(model, wanted.get(model, ""), broker.now_ms, version, what == "withdrawn")
         for model, what in changes.items()
         if what != "unchanged"
     )
     return changes
 
 
-def _text(value: bytes) -> str:
+def _record(value: bytes | None) -> DeclaredService | None:
+    """The declaration or withdrawal in `value`; None if it is deleted or unreadable."""
     try:
-        return str(decode(SERVICES.name, value).declared)
+        found: DeclaredService = decode(SERVICES.name, value or b"")
     except InvalidRecord:
-        return ""
+        return None
+    return found

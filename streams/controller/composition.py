@@ -36,6 +36,8 @@ from streams.controller.declared_cluster import DeclaredCluster
 from streams.controller.declared_names import DeclaredNames
 from streams.controller.demand_sources import demand_sources, prometheus_queries
 from streams.controller.election import Election
+from streams.controller.finalizer import Finalizer
+from streams.controller.key_sweep import KeyOwners, KeySweep
 from streams.controller.leader_producer import LeaderProducer
 from streams.controller.leadership import LeadershipClient
 from streams.controller.leadership_term import Terms
@@ -75,6 +77,7 @@ log = logging.getLogger(__name__)
 _FLUSH_S = 0.5
 _STOP_S = 0.7
 _STALL_REAL_S = 5.0
+_SWEEP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +151,13 @@ async def run_controller(
         # used.
         (lambda _append_ms, _sent_ns: None) if found.embedded else broker_clock.add_sample,
     )
-    outbox = Outbox(written, options.prefix, seat.leads, signer)
+    outbox = Outbox(written, options.prefix, seat.leads, signer, verifier.last_signed_ms)
     bury = DeadLetters(outbox, latest, options.controller_id, seat.leads)
     windows = TelemetryWindows(config.cluster.policy.global_window_s)
     declared = DeclaredCluster(config, latest)
-    known = DeclaredNames(declared, latest.desired.assignments, latest.dropped.undeclared)
+    known = DeclaredNames(
+        declared, latest.desired.assignments, latest.dropped.undeclared, latest.desired.size
+    )
     desired = published(declared, outbox, seal)
     solver = Solver(solver_argv())
     loop = Loop(
@@ -167,6 +172,20 @@ async def run_controller(
     )
 
     loop.traced = DecisionSpans(spans).traced
+    loop.watchers = (Finalizer(latest, declared.in_file, outbox),)
+    sweep = KeySweep(KeyOwners(known, latest, lambda: loop.state), outbox)
+
+    def may_delete() -> bool:
+        """Whether the state of this term is known, so that a key without an owner has none."""
+        term = loop.state.term
+        began = bool(term.ticked_ms) and term.leader_token == election.highest
+        return began and seat.leads() and declared().may_change
+
+    def on_gone(topic: str, key: str) -> None:
+        sweep.forget(topic, key.encode())
+        latest.drop(topic, key)
+        loop.restore_deleted(topic, key)
+
     provisioner = None
     if config.provision:
         provisioner = Provisioner(
@@ -174,7 +193,7 @@ async def run_controller(
             declared,
             latest.desired.assignments,
             latest.statuses,
-            lambda: seat.leads() and _acts(declared()),
+            lambda: seat.leads() and declared().may_change,
             clock.now_ms,
         )
 
@@ -195,13 +214,15 @@ async def run_controller(
         options.prefix,
         found.partitions,
         control_record_handler(latest, election, clock, loop.overwrite, alerts.take, known),
-        latest.drop,
+        on_gone,
         bury,
         lambda: [node for node, desired in latest.desired.assignments.items() if desired.instances],
         found.embedded,
         verifier=verifier,
         on_forged=loop.overwrite_forged,
+        on_key=lambda topic, key: sweep.note(topic, key, clock.now_s()),
     )
+    sweep.reread = control.reread
     telemetry = (DemandTopic if options.merged else TelemetryTopic)(
         options.broker,
         options.prefix,
@@ -235,6 +256,7 @@ async def run_controller(
             "terms": terms.run,
             "solver": solver.run,
             "refresh": loop.refresh,
+            "keys": lambda: _sweeping(sweep, clock, may_delete),
         }
         for number, (source, sink) in enumerate(sources):
             loops[f"demand {number}"] = _following(source, sink)
@@ -308,16 +330,20 @@ def _unmanaged(config: Config, declared: DeclaredCluster, latest: ControlState) 
 
 
 def published(declared: Callable[[], Cluster], outbox: Publisher, seal: Seal) -> PublishingActuator:
-    """Actuator that publishes to executors and gateways only while at least one model is in mode
-    act.
+    """Actuator that publishes to executors and gateways only while the declaration lets Shoal
+    change something.
 
     `decide` makes no assignments for models in other modes. This is a second safeguard.
     """
-    return PublishingActuator(outbox, lambda: _acts(declared()), seal)
+    return PublishingActuator(outbox, lambda: declared().may_change, seal)
 
 
-def _acts(cluster: Cluster) -> bool:
-    return any(service.managed for service in cluster.services)
+async def _sweeping(sweep: KeySweep, clock: Clock, may_delete: Callable[[], bool]) -> None:
+    """Sweep once a second while `may_delete`, without end."""
+    while True:
+        await asyncio.sleep(_SWEEP_S)
+        if may_delete():
+            sweep.sweep(clock.now_s())
 
 
 def _following(source: DemandSource, sink: Sink) -> Callable[[], Awaitable[None]]:

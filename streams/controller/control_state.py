@@ -7,7 +7,7 @@ is read twice changes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from streams.controller.declared_names import DeclaredNames
 from streams.controller.election import Election
 from topics.checks import MAX_MS, MAX_RESTORED_COUNT
 from topics.leadership import token_of
+from topics.name_life import is_superseded
 from topics.records import (
     Alert,
     Assignment,
@@ -26,6 +27,7 @@ from topics.records import (
     DeadLetter,
     Decision,
     DeclaredService,
+    FinalizedNames,
     Leadership,
     LedgerEntry,
     PlanRecord,
@@ -33,11 +35,13 @@ from topics.records import (
     Routes,
     Status,
 )
-from topics.topic_table import key_of
+from topics.services import MOST_NAMES
+from topics.topic_table import key_of, topic_of
 
 _KEPT_DECISIONS = 2000
 _KEPT_ALERTS = 1000
 _KEPT_VERDICTS = 1000
+_KEPT_REFUSED = 100
 KEPT_DEAD = 10_000
 # Leaders per node or model. The highest token is evicted first, because it may be forged.
 _KEPT_ASIDE = 8
@@ -60,7 +64,7 @@ class DesiredRecords:
     """Assignments by node, routes by model, and the leader's memory by key. claimed: the highest
     leader token in any claim.
 
-    beyond: such records with a token that no leader has claimed, by (type, key) and then by token.
+    beyond: such records with a token that no leader has claimed, by (topic, key) and then by token.
     They are kept until a claim arrives. If claims are lost, a forged record with a higher token
     does not hide the true one. Eight forged records with lower tokens evict it, but signatures
     prevent forged records.
@@ -71,6 +75,10 @@ class DesiredRecords:
     ledger: dict[str, LedgerEntry] = field(default_factory=dict)
     claimed: int = 0
     beyond: dict[tuple[str, str], dict[int, LedRecord]] = field(default_factory=dict)
+
+    def size(self) -> int:
+        """Number of stored keys."""
+        return len(self.assignments) + len(self.routes) + len(self.beyond)
 
     def claim(self, token: int) -> None:
         """Apply a leader's claim to `token`, and the records that waited for it."""
@@ -97,7 +105,7 @@ class DesiredRecords:
             kept = self.routes
         key = (key_of(record) or b"").decode()
         if record.leader_token > self.claimed:
-            aside = self.beyond.setdefault((type(record).__name__, key), {})
+            aside = self.beyond.setdefault((topic_of(record).name, key), {})
             before = aside.get(record.leader_token)
             if before is None or _order(record) >= _order(before):
                 aside[record.leader_token] = record
@@ -119,13 +127,69 @@ class SupplyRecords:
 
 @dataclass(slots=True)
 class ServiceRecords:
-    """Services as declared on the topic, by model. withdrawn: models whose service was withdrawn.
+    """The latest declaration or withdrawal of each model on the topic (`topics.name_life`).
     refused: by model, the reason why its latest declaration is invalid. The previous declaration
-    then stays in force."""
+    then stays in force. finalized: the finalized versions on the topic. overwritten: models whose
+    last record on the topic is older than the one in force, which must be written again."""
 
     services: dict[str, DeclaredService] = field(default_factory=dict)
-    withdrawn: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
+    finalized: FinalizedNames | None = None
+    overwritten: set[str] = field(default_factory=set)
+
+    @property
+    def withdrawn(self) -> frozenset[str]:
+        """Models whose name is withdrawn and not finalized."""
+        return frozenset(one.model for one in self.services.values() if one.withdrawn)
+
+    def take(self, record: DeclaredService) -> bool:
+        """Keep `record`. False if it is older than the record or the finalization of its name, so
+        that a withdrawn model does not return."""
+        model, known, floor = record.model, self.services.get(record.model), self.finalized
+        if known is not None:
+            if (record.version, record.withdrawn) < (known.version, known.withdrawn):
+                self.overwritten.add(model)
+                return False
+        elif len(self.services) >= MOST_NAMES:
+            return False
+        elif floor is not None and is_superseded(
+            record.version, floor.version, floor.declared.get(model)
+        ):
+            self.refuse(
+                model,
+                f"its version {record.version} is not above {floor.version}, the last version of a "
+                "withdrawn model; run `shoal apply` again",
+            )
+            return False
+        self.services[model] = record
+        self.overwritten.discard(model)
+        return True
+
+    def refuse(self, model: str, why: str) -> None:
+        """Keep the reason why the latest declaration of `model` is invalid, for at most 100
+        models."""
+        if model in self.refused or len(self.refused) < _KEPT_REFUSED:
+            self.refused[model] = why
+
+    def take_finalized(self, record: FinalizedNames) -> None:
+        """Keep the versions of `record` unless later ones are known."""
+        if self.finalized is None or record.version >= self.finalized.version:
+            self.finalized = record
+
+    def without(self, models: Collection[str]) -> FinalizedNames:
+        """The record that keeps old declarations of the withdrawn `models` out."""
+        before = self.finalized.version if self.finalized is not None else 0
+        version = max(before, *(self.services[model].version for model in models))
+        return FinalizedNames(
+            version, {m: one.version for m, one in sorted(self.services.items()) if m not in models}
+        )
+
+    def drop(self, model: str) -> None:
+        """Apply a tombstone: it removes only a withdrawn model, whose name a leader finalized."""
+        if model in self.services and not self.services[model].withdrawn:
+            self.overwritten.add(model)
+        elif self.services.pop(model, None) is None:
+            self.refused.pop(model, None)
 
 
 @dataclass(slots=True)
@@ -140,7 +204,7 @@ class LastNumbers:
 class DroppedRecords:
     """Records that were not applied. dead: (topic, partition, offset) of records with a dead
     letter, at least the last 10,000, in order. buried: total number of these records. undeclared:
-    number of records dropped for undeclared names, by topic."""
+    number of records dropped for undeclared and finalized names, by topic."""
 
     dead: dict[tuple[str, int, int], None] = field(default_factory=dict)
     buried: int = 0
@@ -198,8 +262,9 @@ class ControlState:
         elif isinstance(record, Price):
             self.supply.usd_per_node_h[record.pool] = record
         elif isinstance(record, DeclaredService):
-            self.declared.services[record.model] = record
-            self.declared.withdrawn.discard(record.model)
+            self.dropped.undeclared["services"] += not self.declared.take(record)
+        elif isinstance(record, FinalizedNames):
+            self.declared.take_finalized(record)
         elif isinstance(record, Control):
             self._control(record)
         elif isinstance(record, Alert):
@@ -231,8 +296,7 @@ class ControlState:
     def drop(self, topic: str, key: str) -> None:
         """Apply a tombstone: remove the record with `key` of `topic`."""
         if topic == "services":
-            self.declared.services.pop(key, None)
-            self.declared.withdrawn.add(key)
+            self.declared.drop(key)
             return
         kept: dict[str, dict[str, Any]] = {
             "status": self.statuses,
@@ -244,6 +308,7 @@ class ControlState:
             "ledger": self.desired.ledger,
         }
         kept.get(topic, {}).pop(key, None)
+        self.desired.beyond.pop((topic, key), None)
 
 
 def control_record_handler(

@@ -37,6 +37,7 @@ from topics.topic_table import (
     DECISIONS,
     LEADERSHIP,
     LEDGER,
+    NAMES,
     PLANS,
     PRICES,
     ROUTES,
@@ -51,7 +52,7 @@ from topics.topic_table import (
 log = logging.getLogger(__name__)
 
 FOLLOWED: tuple[Topic, ...] = (
-    LEADERSHIP, SERVICES, ASSIGNMENTS, ROUTES, DECISIONS, PLANS, LEDGER, AVAILABILITY, PRICES,
+    LEADERSHIP, NAMES, SERVICES, ASSIGNMENTS, ROUTES, DECISIONS, PLANS, LEDGER, AVAILABILITY, PRICES,
     CONTROLS, ALERTS, DEAD_LETTERS, STATUS,
 )  # fmt: skip
 
@@ -78,6 +79,8 @@ class ControlTopics:
     on_gone: called with (short topic name, key) of each tombstone. expected: keys of `status` that
     the initial read must find even if their last record is old.
 
+    on_key: called with (short topic name, key) of each record with a value, valid or not.
+
     verifier: checks signatures and counts failures. A record that fails the check is reported as
     invalid, within the limit of `Forgeries`. If it is an assignment or routes, on_forged gets it
     too.
@@ -96,7 +99,9 @@ class ControlTopics:
         topics: Iterable[Topic] = FOLLOWED,
         verifier: Verifier | None = None,
         on_forged: Callable[[Any], None] = lambda _record: None,
+        on_key: Callable[[str, bytes | None], None] = lambda _topic, _key: None,
     ) -> None:
+        self._on_key = on_key
         self._verifier = verifier or Verifier(NO_KEYS)
         self._forgeries = Forgeries(on_poison)
         self._on_forged = on_forged
@@ -112,6 +117,7 @@ class ControlTopics:
         self._next: dict[TopicPartition, int] = {}
         self._consumer: AIOKafkaConsumer | None = None
         self._changed = False
+        self._again: set[str] = set()
         self.behind = ConsumerLag(prefix)
 
     async def start(self, timeout_s: float = 60.0) -> None:
@@ -127,8 +133,7 @@ class ControlTopics:
             try:
                 if self._consumer is None:
                     self._consumer = await self._open()
-                    for part in self._partitions:
-                        self._consumer.seek(part, self._next.get(part, 0))
+                    await self._seek(self._consumer)
                 while not self._changed:
                     await self._read(self._consumer)
             except (KafkaError, OSError) as error:
@@ -164,6 +169,20 @@ class ControlTopics:
         places = self._places(partitions)
         if places != self._partitions:
             self._partitions, self._changed = places, True
+
+    def reread(self, topic: str) -> None:
+        """Read the topic with the short name `topic` again from its beginning. `follow` must be
+        running."""
+        self._again.add(topic)
+        self._changed = True
+
+    async def _seek(self, consumer: AIOKafkaConsumer) -> None:
+        """Continue at the last positions. Topics to be read again begin with their first record."""
+        again = [p for p in self._partitions if short_name(p.topic, self._prefix) in self._again]
+        self._next |= await consumer.beginning_offsets(again) if again else {}
+        self._again.clear()
+        for part in self._partitions:
+            consumer.seek(part, self._next.get(part, 0))
 
     async def close(self) -> None:
         """Close the consumer. If `follow` is running, it opens another consumer."""
@@ -207,6 +226,8 @@ class ControlTopics:
 
     def _fold(self, name: str, message: Any) -> None:
         key = (message.key or b"").decode(errors="replace")
+        if message.value is not None:
+            self._on_key(name, message.key)
         refused = self._verifier.refusal(
             name, message.key, message.value, message.headers, message.timestamp
         )
@@ -219,6 +240,9 @@ class ControlTopics:
         try:
             record = decode(name, message.value)
         except InvalidRecord as error:
+            if refused is not None:
+                self._refuse(name, message, refused)
+                return
             why = str(error)
             self._on_poison(Poison(name, message.partition, message.offset, message.value, why))
             return

@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from streams.controller.control_state import ControlState
-from streams.invalid_records import Poison
+from streams.invalid_records import MOST_PAYLOAD_BYTES, PerMinute, Poison
 from streams.ports.actuator import Publisher
 
 log = logging.getLogger(__name__)
 
 _MOST_POISON = 1000
+_MOST_LOGGED = 100
 
 
 class DeadLetters:
-    """Writes one dead letter for each invalid record. A standby keeps its
-    letters until it leads.
+    """Writes one dead letter for each invalid record. A standby keeps its letters until it leads.
+    Above `MOST_PAYLOAD_BYTES` and 100 log lines in a minute, letters have no payload and no line.
     """
 
     def __init__(
@@ -28,9 +30,13 @@ class DeadLetters:
         self._reader = reader
         self._leads = leads
         self._waiting: deque[Poison] = deque(maxlen=_MOST_POISON)
+        self._payload, self._lines = PerMinute(MOST_PAYLOAD_BYTES), PerMinute(_MOST_LOGGED)
 
     def __call__(self, poison: Poison) -> None:
-        log.warning("%s at %d: %s", poison.topic, poison.offset, poison.why)
+        if self._lines.allows():
+            log.warning("%s at %d: %s", poison.topic, poison.offset, poison.why)
+        if not self._payload.allows(len(poison.value)):
+            poison = replace(poison, value=b"")
         self._waiting.append(poison)
         if self._leads():
             self.flush()

@@ -20,7 +20,6 @@ from streams.files.user_errors import UserError, first_line
 from topics.records import DeclaredService
 
 log = logging.getLogger(__name__)
-_MOST_SAID = 100
 
 
 class DeclaredCluster:
@@ -31,29 +30,41 @@ class DeclaredCluster:
         self._latest = latest
         self._read: dict[str, DeclaredService] = {}
         self._good: dict[str, Service] = {}
-        self._gone: frozenset[str] = frozenset()
         self._absent: set[str] = set()
         self._cluster = config.cluster
 
     def __call__(self) -> Cluster:
         """The current declared cluster."""
-        records, gone = self._latest.declared.services, frozenset(self._latest.declared.withdrawn)
+        records = self._latest.declared.services
         new = [r for model, r in records.items() if self._read.get(model) is not r]
-        if not new and gone == self._gone:
+        if not new and len(self._read) == len(records):
             return self._cluster
+        finalized = self._read.keys() - records.keys()
         for record in new:
             self._take(record)
-        for model in gone - self._gone:
-            self._absent.add(model)
-            self._latest.declared.refused.pop(model, None)
-        self._gone = gone
+        for model in finalized:
+            del self._read[model]
+            self._forget(model)
+            self._absent.discard(model)
         self._cluster = self._joined()
         return self._cluster
+
+    def in_file(self, model: str) -> bool:
+        """Whether the configuration file declares `model`, so that its withdrawal must stay."""
+        cluster = self._config.cluster
+        return any(service.model == model for service in cluster.services)
+
+    def _forget(self, model: str) -> None:
+        self._good.pop(model, None)
+        self._latest.declared.refused.pop(model, None)
 
     def _take(self, record: DeclaredService) -> None:
         model = record.model
         self._read[model] = record
-        refused = self._latest.declared.refused
+        if record.withdrawn:
+            self._forget(model)
+            self._absent.add(model)
+            return
         try:
             service = parse_service(self._config, model, record.declared)
             check_decidable(
@@ -64,17 +75,16 @@ class DeclaredCluster:
             expected = isinstance(error, (UserError, InvalidValue))
             why = str(error) if expected else f"{type(error).__name__}: {first_line(error)}"
             log.error("services: %s", why, exc_info=None if expected else error)
-            if model in refused or len(refused) < _MOST_SAID:
-                refused[model] = why
+            self._latest.declared.refuse(model, why)
         else:
             self._good[model] = service
             self._absent.discard(model)
-            refused.pop(model, None)
+            self._latest.declared.refused.pop(model, None)
 
     def _joined(self) -> Cluster:
         base = {service.model: service for service in self._config.cluster.services}
         services = tuple(s for m, s in {**base, **self._good}.items() if m not in self._absent)
-        said = "".join(f"{m}\n{r.declared}\n" for m, r in sorted(self._read.items()))
+        said = "".join(f"{m}\n{r.version}\n{r.declared}\n" for m, r in sorted(self._read.items()))
         told = f"{self._config.cluster.content_hash} {said} {sorted(self._absent)}"
         known = {service.model for service in services}
         changed = services != self._config.cluster.services
@@ -83,6 +93,8 @@ class DeclaredCluster:
             self._config.cluster,
             services=services,
             routes=tuple(r for r in self._config.cluster.routes if known.issuperset(r.models)),
+            withdrawn=tuple(sorted(self._absent)),
+            withdrawn_in_file=tuple(sorted(self._absent & base.keys())),
             content_hash=content if changed else self._config.cluster.content_hash,
         )
 

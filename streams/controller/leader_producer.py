@@ -64,9 +64,13 @@ class LeaderProducer:
                 await producer.stop()
 
     async def send(
-        self, topic: str, value: bytes, key: bytes | None, headers: Sequence[tuple[str, bytes]]
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Sequence[tuple[str, bytes]],
     ) -> Any:
-        """Queue one record. The returned future ends when the broker has
+        """Queue one record; value None is a tombstone. The returned future ends when the broker has
         acknowledged the record.
         """
         return await self._producer.send(topic, value=value, key=key, headers=headers)

@@ -21,7 +21,7 @@ from topics.codec import encode
 from topics.error_text import error_text
 from topics.keys import Keys
 from topics.macs import Signer
-from topics.topic_table import PREFIX, Cleanup, key_of, topic_of
+from topics.topic_table import PREFIX, Cleanup, KeyDeletion, key_of, topic_of
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,11 @@ class Producer(Protocol):
         """Open the producer again after a failure."""
 
     async def send(
-        self, topic: str, value: bytes, key: bytes | None, headers: Sequence[tuple[str, bytes]]
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Sequence[tuple[str, bytes]],
     ) -> asyncio.Future[Any]:
         """Queue one record. The returned future ends when the broker has
         acknowledged the record.
@@ -55,11 +59,12 @@ class Producer(Protocol):
 class Outbox:
     """Records pending for the broker. `run` sends until it is cancelled or fenced.
 
-    signer: signs records that gateways verify. leads: checked before each batch. While it is false,
-    nothing is sent, because only a leader may write. A leader whose lease lapsed may continue in
-    the same term with its pending records; `clear` ends a term. Counters: sent and dropped records.
-    Records are dropped at the end of a term, above MAX_WAITING, or if they are larger than the
-    broker accepts, because a retry would block all others.
+    signer: signs records that gateways verify. last_signed_ms: returns the last signing time of
+    (short topic name, key) that this process read; new signatures are later. leads: checked before
+    each batch. While it is false, nothing is sent, because only a leader may write. A leader whose
+    lease lapsed may continue in the same term with its pending records; `clear` ends a term.
+    Counters: sent and dropped records. Records are dropped at the end of a term, above MAX_WAITING,
+    or if they are larger than the broker accepts, because a retry would block all others.
     """
 
     def __init__(
@@ -68,7 +73,9 @@ class Outbox:
         prefix: str = PREFIX,
         leads: Callable[[], bool] = lambda: True,
         signer: Signer | None = None,
+        last_signed_ms: Callable[[str, bytes | None], int] = lambda _topic, _key: 0,
     ) -> None:
+        self._last_signed_ms = last_signed_ms
         self._signer = signer or Signer(Keys(), lambda: 0)
         self._producer = producer
         self._prefix = prefix
@@ -82,8 +89,8 @@ class Outbox:
         self.dropped = 0
 
     def put(self, record: Any) -> None:
-        """Queue `record`; a pending older record of a compacted topic with the same key is
-        dropped."""
+        """Queue `record` or a `KeyDeletion`; a pending older record of a compacted topic with the
+        same key is dropped."""
         topic = topic_of(record)
         key: object = next(self._numbers)
         if topic.cleanup is Cleanup.COMPACT:
@@ -174,7 +181,10 @@ class Outbox:
         pending: list[asyncio.Future[Any]] = []
         failed: BaseException | None = None
         for key, record in batch:
-            topic, key_bytes, value = topic_of(record), key_of(record), encode(record)
+            topic, key_bytes = topic_of(record), key_of(record)
+            value = None if isinstance(record, KeyDeletion) else encode(record)
+            if (last_ms := self._last_signed_ms(topic.name, key_bytes)) > 0:
+                self._signer.sign_after(topic.name, key_bytes, last_ms)
             headers = self._signer.headers(topic.name, key_bytes, value)
             try:
                 future = await self._producer.send(

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.node_names import NodeNames
 from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.explain.reason_texts import texts
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, Urgency
 from autoscaler.state.effects import (
+    DeleteKey,
     PublishAssignment,
     PublishDecision,
     PublishLedger,
@@ -29,16 +31,19 @@ from autoscaler.state.effects import (
 from streams.clock import Clock
 from streams.controller.control_state import ControlState
 from streams.controller.tick_schedule import TickPacing
+from streams.invalid_records import PerMinute
 from streams.ports.actuator import Actuator, Publisher
 from streams.solver.solver_client import Solver
 from topics.controls import ALL_MODELS, Control
 from topics.records import Assignment, Routes
+from topics.topic_table import ASSIGNMENTS, ROUTES, KeyDeletion
 
 log = logging.getLogger(__name__)
 
 REFRESH_MS = 300_000
 _LOOK_S = 5.0
 _SLOW_S = 0.5
+_MOST_WARNINGS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,7 @@ class Loop:
     seated_s: float = 0.0
     _said_ms: dict[tuple[str, str], int] = field(default_factory=dict)
     _late: frozenset[str] = frozenset()
+    _warnings: PerMinute = field(default_factory=lambda: PerMinute(_MOST_WARNINGS))
 
     def __post_init__(self) -> None:
         self.pace = TickPacing(self.clock)
@@ -234,38 +240,59 @@ class Loop:
         """
         token = self.state.term.leader_token
         if record.leader_token != token and self.leads():
-            log.warning("%s %s was written with leader token %d, not %d: overwriting it",
-                        *_place(record), record.leader_token, token)  # fmt: skip
+            self._warn("%s of %s was written with leader token %d, not %d: overwriting it",
+                       *_place(record), record.leader_token, token)  # fmt: skip
             self._replace(record)
 
     def overwrite_forged(self, record: Assignment | Routes) -> None:
         """Overwrite `record`, which has no valid signature."""
         if self.leads():
-            log.warning("%s %s was written without a good signature: overwriting it",
-                        *_place(record))  # fmt: skip
+            self._warn("%s of %s was written without a good signature: overwriting it",
+                       *_place(record))  # fmt: skip
             self._replace(record)
 
+    def restore_deleted(self, topic: str, key: str) -> None:
+        """Write a key again that was deleted from `topic` although its name is in use."""
+        if not self.leads():
+            return
+        published = self.state.published
+        if topic == ROUTES.name and key in published.routes:
+            self._say(published.routes[key])
+        elif topic == ASSIGNMENTS.name and key in published.assignments:
+            self._say(published.assignments[key])
+
     def _replace(self, record: Assignment | Routes) -> None:
-        token = self.state.term.leader_token
+        """Publish this leader's record of the same key. A declared name without one gets an empty
+        record, so that an executor stops what `record` started. The sweep of keys (`key_sweep`)
+        deletes the key of any other name."""
+        published, token = self.state.published, self.state.term.leader_token
+        ours: Assignment | Routes | None
         if isinstance(record, Routes):
-            ours: Assignment | Routes | None = self.state.published.routes.get(record.model)
-            # Generation 0, because every later decision for this key has a higher one.
-            nothing: Assignment | Routes = replace(
-                record,
-                generation=0,
-                leader_token=token,
-                groups=(),
-                types=(),
-                feeds=(),
-                split=None,
-            )
+            ours = published.routes.get(record.model)
+            if ours is None and _declares(self.declared(), record.model):
+                # Generation 0, because every later decision for this key has a higher one.
+                ours = replace(
+                    record,
+                    generation=0,
+                    leader_token=token,
+                    groups=(),
+                    types=(),
+                    feeds=(),
+                    split=None,
+                    withdrawn=False,
+                )
         else:
-            ours = self.state.published.assignments.get(record.node)
-            nothing = replace(record, generation=0, leader_token=token, instances=())
+            ours = published.assignments.get(record.node)
+            if ours is None and record.node in NodeNames(self.declared().pools):
+                ours = replace(record, generation=0, leader_token=token, instances=())
         # A term begins by publishing all desired state under its own token, so records with
         # another token belong to an earlier term.
-        if ours is None or ours.leader_token == token:
-            self._say(ours or nothing)
+        if ours is not None and ours.leader_token == token:
+            self._say(ours)
+
+    def _warn(self, text: str, *values: object) -> None:
+        if self._warnings.allows():
+            log.warning(text, *values)
 
     def _say(self, record: Assignment | Routes) -> None:
         self._said_ms[_place(record)] = self.clock.now_ms()
@@ -276,15 +303,26 @@ class Loop:
             self._say(effect.record)
         elif isinstance(effect, (PublishDecision, PublishPlan, PublishLedger)):
             self.ports.publisher.put(effect.record)
+        elif isinstance(effect, DeleteKey):
+            topic, key = effect.place
+            self._said_ms.pop((topic, key), None)
+            self.ports.publisher.put(KeyDeletion(topic, key.encode()))
         elif isinstance(effect, SolveRequested):
             self.ports.solver.ask(effect.request, cluster)
             _say_request(effect.request, self.state)
 
 
+def _declares(cluster: Cluster, name: str) -> bool:
+    """Whether `name` is a model, or a service that routes to several models."""
+    models = (service.model for service in cluster.services)
+    return any(one == name for one in (*models, *(route.name for route in cluster.routes)))
+
+
 def _place(record: Assignment | Routes) -> tuple[str, str]:
+    """(short topic name, key) of `record`."""
     if isinstance(record, Routes):
-        return "routes of", record.model
-    return "assignment of", record.node
+        return ROUTES.name, record.model
+    return ASSIGNMENTS.name, record.node
 
 
 def _say_request(request: PlanRequest, state: ControllerState) -> None:

@@ -18,6 +18,7 @@ from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.state.effects import (
+    DeleteKey,
     PublishAssignment,
     PublishDecision,
     PublishLedger,
@@ -303,6 +304,9 @@ class World:
                 self.applied[effect.record.node] = effect.record
             elif isinstance(effect, PublishRoutes):
                 self.routes[effect.record.model] = effect.record
+            elif isinstance(effect, DeleteKey):
+                topic, key = effect.place
+                del {"routes": self.routes, "assignments": self.applied}[topic][key]  # type: ignore[attr-defined]
             elif isinstance(effect, PublishDecision):
                 self.decisions.append(effect.record)
             elif isinstance(effect, PublishLedger):

@@ -43,6 +43,55 @@ def test_routes_of_a_removed_service_are_withdrawn_once_before_its_instances_dra
     w.run(60)
     assert w.assigned_count("chat") == 0 and route_records(w) == before + 1
     assert w.ready("mini") == 3
+    assert "chat" not in w.routes, "nothing uses the name any more, so its key is deleted"
+
+
+def test_routes_of_a_removed_service_stay_withdrawn_until_its_instances_are_gone() -> None:
+    """A new leader continues. If the service returns, its routes are newer than the deleted ones,
+    so that a gateway that missed the deletion applies them.
+    """
+    w = two()
+    declared = w.cluster
+    w.undeclare("chat")
+    w.run(1)
+    assert w.routes["chat"].withdrawn
+    last = w.routes["chat"].generation
+    w.restart_controller()
+    w.run(2)
+    assert w.routes["chat"].withdrawn and w.routes["chat"].generation > last
+    last = w.routes["chat"].generation
+    w.run(60)
+    assert "chat" not in w.routes
+    w.cluster = declared
+    w.run(2)
+    assert w.routes["chat"].generation > last and not w.routes["chat"].withdrawn
+
+
+def test_a_withdrawn_service_of_the_file_keeps_its_withdrawn_routes() -> None:
+    w = two()
+    w.undeclare("chat")
+    w.cluster = replace(w.cluster, withdrawn=("chat",), withdrawn_in_file=("chat",))
+    w.run(80)
+    assert w.assigned_count("chat") == 0 and w.routes["chat"].withdrawn
+
+
+def test_the_assignment_of_a_removed_node_is_deleted_once_its_executor_confirms() -> None:
+    """The executor must read the empty assignment first, because only an assignment stops its
+    instances. A node that stays silent is given up after a day.
+    """
+    w = two()
+    node, silent = sorted(w.applied)[:2]
+    kept = next(a for a in w.applied.values() if a.node not in (node, silent))
+    w.cluster = replace(w.cluster, pools=(pool("other"),))
+    w.undeclare("chat")
+    w.undeclare("mini")
+    w.cut.add(silent)
+    w.run(200)
+    assert node not in w.applied and kept.node not in w.applied
+    assert not w.applied[silent].instances
+    w.t_s += 86_400
+    w.run(12)
+    assert not w.applied
 
 
 def test_a_service_declared_again_before_its_drain_keeps_serving() -> None:

@@ -44,7 +44,11 @@ def config() -> Config:
 
 
 def record(text: str = MINI, model: str = "mini", at_ms: int = 1) -> DeclaredService:
-    return DeclaredService(model, text, at_ms)
+    return DeclaredService(model, text, at_ms, version=at_ms)
+
+
+def withdrawal(at_ms: int) -> DeclaredService:
+    return DeclaredService("mini", "", at_ms, version=at_ms, withdrawn=True)
 
 
 def test_without_records_the_file_counts(config: Config) -> None:
@@ -119,7 +123,7 @@ def test_a_declaration_that_fails_a_trial_decision_is_refused(
         assert declared().services == good
     assert tried == ["mini", "mini"]
     assert latest.declared.refused == {"mini": "ZeroDivisionError: by a floor of 7"}
-    latest.drop("services", "mini")
+    latest.take(withdrawal(3), 2)
     assert declared() and not latest.declared.refused, (
         "it is withdrawn, so nothing is wrong with it"
     )
@@ -144,14 +148,18 @@ def test_a_bad_name_is_refused_as_in_the_file(
 
 
 def test_a_withdrawn_service_is_not_restored_by_a_bad_record(config: Config) -> None:
-    """A tombstone withdraws the service."""
+    """Neither does an older one, nor a tombstone."""
     latest = ControlState()
     declared = DeclaredCluster(config, latest)
     latest.take(record(), 0)
     assert declared().service("mini").min_instances == 5
     latest.drop("services", "mini")
+    assert declared().service("mini").min_instances == 5, "a tombstone withdraws nothing"
+    latest.take(withdrawal(2), 2)
+    for old in (record(), record("{", at_ms=3)):
+        assert "mini" not in [s.model for s in declared().services]
+        assert declared().withdrawn == declared().withdrawn_in_file == ("mini",)
+        latest.take(old, 3)
     assert "mini" not in [s.model for s in declared().services]
-    latest.take(record("{", at_ms=2), 2)
-    assert "mini" not in [s.model for s in declared().services]
-    latest.take(record(at_ms=3), 3)
+    latest.take(record(at_ms=4), 4)
     assert declared().service("mini").min_instances == 5

@@ -73,7 +73,7 @@ def test_a_node_with_assigned_instances_counts_although_its_pool_is_undeclared()
     wish = DesiredInstance("i", MODEL, "aggregated", "g:1", (0,))
     latest.take(Assignment("old.0", "a/b/c", 1, 1, 0, (wish,)), 0)
     latest.take(Assignment("old.1", "a/b/c", 1, 1, 0), 0)
-    assert known.has_node("old.0") and not known.has_node("old.1")
+    assert known.has_node("old.0") and known.has_node("old.1") and not known.has_node("old.2")
 
 
 def test_telemetry_of_undeclared_models_reaches_no_window() -> None:

@@ -203,7 +203,10 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
             leader_token=COUNTS,
         ),
     ),
-    "services": st.builds(records.DeclaredService, NAMES, TEXTS, TIMES),
+    "services": st.builds(
+        records.DeclaredService, NAMES, TEXTS, TIMES, version=TIMES, withdrawn=st.booleans()
+    ),
+    "names": st.builds(records.FinalizedNames, TIMES, st.dictionaries(NAMES, TIMES, max_size=3)),
     "alerts": st.builds(
         records.Alert,
         NAMES,
