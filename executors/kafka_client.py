@@ -127,13 +127,15 @@ class KafkaClient:
         on_record: OnRecord,
         on_gone: OnTombstone | None = None,
         only: Container[str] | None = None,
+        on_caught_up: Callable[[], None] = lambda: None,
     ) -> None:
         """Call `on_record` with every record of `topics` (short names), beginning with the
         earliest.
 
         Reads all partitions without a consumer group. Records of one key arrive in order; some
         arrive twice after a reconnection. Unreadable records are counted. on_gone: called with
-        tombstones. only: deliver only records of these keys, and decode no others.
+        tombstones. only: deliver only records of these keys, and decode no others. on_caught_up:
+        called once all records that the topics held have been delivered.
         """
 
         def deliver(message: Any) -> None:
@@ -141,7 +143,9 @@ class KafkaClient:
             if only is None or key in only:
                 self._deliver(message, on_record, on_gone)
 
-        self._spawn(self._follow(tuple(topics), deliver, self._new_follower()))
+        self._spawn(
+            self._follow(tuple(topics), deliver, self._new_follower(), lambda _end: on_caught_up())
+        )
 
     def follow_leadership(self, on_change: Callable[[], None]) -> None:
         """Keep `highest_token` up to date; calls `on_change` whenever it has changed.

@@ -139,7 +139,12 @@ async def _serve(
             if isinstance(record, Routes):
                 table.offer(record)
 
-        kafka.follow(("routes",), on_record, lambda _topic, model: table.withdraw(model))
+        kafka.follow(
+            ("routes",),
+            on_record,
+            lambda _topic, model: table.finalize(model),
+            on_caught_up=table.end_settling,
+        )
         kafka.follow_leadership(lambda: table.set_highest_token(kafka.highest_token or 0))
         gateway.metrics.add_gauge("forged", "Records with a wrong signature", lambda: kafka.forged)
         ready = {"ready": True, "url": gateway.url, "boot": gateway.reporter.boot}

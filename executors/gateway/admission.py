@@ -66,8 +66,10 @@ class Admission:
         queue."""
         model = request.call.model
         router = self._table.routers.get(model)
+        if router is None and request.tried_endpoints:
+            router = self._table.leaving.get(model)
         if router is None:  # its routes have just been withdrawn
-            return Refusal.NO_INSTANCE
+            return Refusal.WITHDRAWN
         queue = self._queues.get(model)
         if queue is None:
             queue = self._queues[model] = WaitQueue(router, 0.0, self._settings.queue_s * 1000)
@@ -99,7 +101,7 @@ class Admission:
     def decode_slot(self, model: str, group: str, tried: frozenset[Endpoint]) -> Slot | None:
         """A slot at a decode instance of `group` for a request that another instance of `group` has
         prefilled; None if there is no such instance."""
-        router = self._table.routers.get(model)
+        router = self._table.routers.get(model) or self._table.leaving.get(model)
         if router is None:
             return None
         result = router.pick_decode(group, tried) or router.pick_decode(group)
@@ -109,7 +111,7 @@ class Admission:
         self, model: str, path: ComponentPath, hop: int, tried: frozenset[Endpoint]
     ) -> Slot | None:
         """A slot for hop number `hop` of `path`; None if no instance serves that stage."""
-        router = self._table.routers.get(model)
+        router = self._table.routers.get(model) or self._table.leaving.get(model)
         if router is None:
             return None
         result = router.pick_hop(path, hop, tried) or router.pick_hop(path, hop)
@@ -127,7 +129,7 @@ class Admission:
             for ticket in queue.tickets():
                 answer = self._results[ticket]
                 if not answer.done():
-                    answer.set_result(Refusal.NO_INSTANCE)
+                    answer.set_result(Refusal.WITHDRAWN)
 
     def refuse_expired(self) -> None:
         """Refuse requests that have waited too long."""

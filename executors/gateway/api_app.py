@@ -172,6 +172,9 @@ class ApiApp:
     ) -> None:
         """Wait for routes of the model, then serve the request. A request for a declared model
         counts as an arrival even before its model has routes."""
+        if self._settings.declared_models.get(call.model, call.model) in self._table.withdrawn:
+            self._refuse_unknown(exchange, call)
+            return
         pending = (
             pending_arrival(call, self._settings.declared_models, self._meters)
             if API_PATHS[call.path].is_work
@@ -220,12 +223,16 @@ class ApiApp:
         call.model, call.adapter = self._table.resolve(call.model)
         if routed and call.model in self._table.routers:
             return True
-        self._metrics.unknown_model.inc()
         if routed is None:
+            self._metrics.unknown_model.inc()
             self.refuse(exchange, 503, "the gateway has received no routes yet")
         else:
-            self.refuse(exchange, 404, f"the model {call.model[:200]!r} does not exist", "model")
+            self._refuse_unknown(exchange, call)
         return False
+
+    def _refuse_unknown(self, exchange: Exchange, call: ApiCall) -> None:
+        self._metrics.unknown_model.inc()
+        self.refuse(exchange, 404, f"the model {call.model[:200]!r} does not exist", "model")
 
     async def _select_and_serve(
         self,

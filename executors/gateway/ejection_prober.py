@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from executors.gateway.engine_exchange import EngineClient
 from executors.gateway.gateway_metrics import GatewayMetrics
@@ -57,13 +58,15 @@ class EjectionProber:
                     task = asyncio.create_task(self._probe(model, endpoint))
                     self._probes[model, endpoint] = task
         self._proxy.check_engines()
+        self._table.finalize_unrenewed(time.monotonic())
 
     async def _probe(self, model: str, endpoint: Endpoint) -> None:
         generate = endpoint in self._proxy.ejections.need_token_probe
         if not await self._engines.is_alive(endpoint, model, generate):
             return
         self._proxy.ejections.need_token_probe.discard(endpoint)
-        if self._table.routers[model].readmit(endpoint):
+        router = self._table.routers.get(model)  # None if it was withdrawn during the probe
+        if router is not None and router.readmit(endpoint):
             log.info("%s: readmitted %s at %s", model, endpoint.instance, endpoint.address)
             self._metrics.readmissions.labels(model).inc()
             self._table.notify(model)

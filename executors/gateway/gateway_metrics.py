@@ -21,9 +21,12 @@ class GatewayMetrics:
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
+        self._by_model: list[Counter | Gauge] = []
 
         def counter(name: str, what: str, *labels: str) -> Counter:
-            return Counter(f"shoal:gateway_{name}", what, labels, registry=registry)
+            made = Counter(f"shoal:gateway_{name}", what, labels, registry=registry)
+            self._by_model += [made] if "model" in labels else []
+            return made
 
         self.requests = counter("requests", "Ended requests by ending", "model", "ending")
         self.unknown_model = counter("unknown_model", "Requests for a model without routes")
@@ -110,6 +113,7 @@ class GatewayMetrics:
         )
         self._sketch: dict[int, int] = {}
         self._request_counters: dict[tuple[str, str], Counter] = {}
+        self._by_model += [self.waiting, self.in_flight, self.ejected]
 
     def watch_server(self, server: HttpServer) -> None:
         """Expose the counters of `server` for clients that exceeded its limits."""
@@ -133,6 +137,13 @@ class GatewayMetrics:
         """Add a gauge that reads `value` when it is scraped."""
         gauge = Gauge(f"shoal:gateway_{name}", what, registry=self._registry)
         gauge.set_function(value)
+
+    def forget(self, model: str) -> None:
+        """Remove the series of a model that is no longer declared."""
+        for metric in self._by_model:
+            metric.remove_by_labels({"model": model})
+        for key in [key for key in self._request_counters if key[0] == model]:
+            del self._request_counters[key]
 
     def count_end(self, model: str, ending: str) -> None:
         """Count the end of a request."""

@@ -52,7 +52,13 @@ class Gateway:
     ) -> None:
         self.metrics = GatewayMetrics()
         self.meters: dict[str, ModelMeter] = {}
-        self.table = RouteTable(self.metrics, state_dir, clock.real_s(_SETTLE_S), settings.policy)
+        self.table = RouteTable(
+            self.metrics,
+            state_dir,
+            clock.real_s(_SETTLE_S),
+            settings.policy,
+            frozenset(settings.declared_models.values()),
+        )
         self.engines = EngineClient(settings)
         proxy = self.proxy = Proxy(settings, clock, self.table, self.engines, self.metrics)
         self.reporter = TelemetryReporter(
@@ -63,6 +69,7 @@ class Gateway:
             self.metrics,
             publisher,
             spool=TelemetrySpool(state_dir) if state_dir is not None else None,
+            declared=frozenset(settings.declared_models.values()),
         )
         self._loads = LoadSubscriber(self.table, self.metrics)
         self._prober = EjectionProber(clock, self.table, proxy, self.engines, self.metrics)

@@ -61,6 +61,7 @@ _REFUSALS = {
     Refusal.NO_INSTANCE: (503, "no_instance", "no instance of {model} is ready"),
     Refusal.NO_ROOM: (429, "overloaded", "no instance of {model} had capacity in time"),
     Refusal.QUEUE_FULL: (429, "overloaded", "too many requests are waiting for {model}"),
+    Refusal.WITHDRAWN: (404, "not_found_error", "the model {model!r} does not exist"),
 }
 
 

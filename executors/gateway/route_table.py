@@ -11,12 +11,13 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from autoscaler.serving.request_router import Router, RouteUpdate
 from autoscaler.serving.routing_policies import DEFAULT, RoutingPolicy
 from executors.gateway.gateway_metrics import GatewayMetrics
+from executors.gateway.withdrawn_names import MOST_NAMES, WithdrawnNames, order_of
 from storage.checked_lines import checked_line, read_lines
 from storage.durable_files import replace_file
 from storage.private_files import private_folder
@@ -26,12 +27,13 @@ from topics.records import Routes
 
 log = logging.getLogger(__name__)
 _MAX_UNTRUSTED = 8  # maximum of stored routes per model with an unknown leader token
+_UNRENEWED_REAL_S = 60.0
 
 
 class RouteTable:
-    """Routers by model. settle_real_s: real seconds after the first routes during which routes of
-    other models may still arrive. During this time, requests for unknown models wait instead of
-    being refused."""
+    """Routers by model, at most `MOST_NAMES`. settle_real_s: real seconds after the first routes
+    during which routes of other models may still arrive. During this time, requests for unknown
+    models wait instead of being refused. declared: models that the gateway's options declare."""
 
     def __init__(
         self,
@@ -39,8 +41,11 @@ class RouteTable:
         state_dir: Path | None,
         settle_real_s: float,
         policy: RoutingPolicy = DEFAULT,
+        declared: Collection[str] = (),
     ) -> None:
         self.routers: dict[str, Router] = {}
+        self.withdrawn = WithdrawnNames(declared)
+        self.leaving: dict[str, Router] = {}  # withdrawn models, whose requests in flight finish
         self.aliases: dict[str, str] = {}  # alias -> model
         self.adapters: dict[str, str] = {}  # LoRA adapter -> model
         self.score_routed: frozenset[str] = frozenset()  # services that route to several models
@@ -55,6 +60,7 @@ class RouteTable:
         self._watchers: list[Callable[[str], None]] = []
         self._changed = asyncio.Event()
         self._unsaved = asyncio.Event()
+        self._unrenewed_since_s: dict[str, float] = {}
 
     def offer(self, routes: Routes) -> None:
         """Apply routes from the topic once their leader token is known."""
@@ -63,6 +69,8 @@ class RouteTable:
             return
         if self._highest_token is not None:
             self._metrics.unbacked_routes.inc()
+        if routes.model not in self._untrusted and len(self._untrusted) >= MOST_NAMES:
+            return
         untrusted = self._untrusted.setdefault(routes.model, [])
         untrusted.append(routes)
         del untrusted[:-_MAX_UNTRUSTED]
@@ -74,6 +82,7 @@ class RouteTable:
             if router.routes is not None and router.routes.leader_token > highest:
                 log.warning("routes of %s: unknown leader token above %d", router.model, highest)
                 router.distrust()
+        self.withdrawn.distrust(highest)
         untrusted, self._untrusted = self._untrusted, {}
         for offers in untrusted.values():
             for routes in offers:
@@ -82,20 +91,62 @@ class RouteTable:
                 else:
                     self._untrusted.setdefault(routes.model, []).append(routes)
 
-    def withdraw(self, model: str) -> None:
-        """Remove the routes of `model`."""
+    def _withdraw(self, routes: Routes) -> RouteUpdate:
+        """Apply withdrawn `routes`: new requests are refused, and those in flight finish."""
+        router = self.routers.get(routes.model)
+        if router is not None:
+            if router.routes is not None and order_of(routes) < order_of(router.routes):
+                self._metrics.stale_routes.inc()
+                return RouteUpdate.STALE
+            self.leaving[routes.model] = router
+        self.withdrawn.add(routes)
+        self._remove(routes.model)
+        return RouteUpdate.CHANGED
+
+    def finalize(self, model: str) -> None:
+        """Remove `model`, whose routes were deleted from the topic."""
         self._untrusted.pop(model, None)
-        if self.routers.pop(model, None) is None:
-            return
-        log.info("routes of %s: withdrawn", model)
-        self._update_aliases()
+        self.withdrawn.finalize(model)
+        self._remove(model)
+        self.leaving.pop(model, None)
+
+    def _remove(self, model: str) -> None:
         self._unsaved.set()
+        self._unrenewed_since_s.pop(model, None)
+        if self.routers.pop(model, None) is not None:
+            log.info("routes of %s: withdrawn", model)
+            self._update_aliases()
+            self._announce_change()
         for withdrawn in self._withdrawal_watchers:
             withdrawn(model)
 
+    def finalize_unrenewed(self, now_s: float) -> None:
+        """Remove models whose routes the leader no longer renews. This gateway has then missed
+        their deletion. A leader renews all routes, so if those of another model are newer by more
+        than the validity, for a minute, the leader has deleted these. Without a leader, all routes
+        stay. now_s: monotonic time."""
+        held = [router.routes for router in self.routers.values() if router.routes]
+        newest = max(((r.leader_token, r.said_ms) for r in held), default=(0, 0))
+        for routes in held:
+            expired_ms = routes.said_ms + routes.valid_ms
+            renewed = not routes.valid_ms or (routes.leader_token, expired_ms) >= newest
+            if renewed or expired_ms >= newest[1]:
+                self._unrenewed_since_s.pop(routes.model, None)
+            elif now_s - self._unrenewed_since_s.setdefault(routes.model, now_s) > (
+                _UNRENEWED_REAL_S
+            ):
+                self.finalize(routes.model)
+
     def apply(self, routes: Routes) -> RouteUpdate:
-        """Apply `routes` and notify watchers. Stale routes are refused and counted."""
+        """Apply `routes` and notify watchers. Stale routes are refused and counted, and so are
+        those of further models above `MOST_NAMES`."""
         router = self.routers.get(routes.model)
+        full = router is None and len(self.routers) >= MOST_NAMES
+        if self.withdrawn.supersedes(routes) or (full and not routes.withdrawn):
+            self._metrics.stale_routes.inc()
+            return RouteUpdate.STALE
+        if routes.withdrawn:
+            return self._withdraw(routes)
         if router is None:
             router = self.routers[routes.model] = Router(routes.model, policy=self._policy)
             if self._settled_s is None:
@@ -105,19 +156,31 @@ class RouteTable:
             self._metrics.stale_routes.inc()
         elif applied is RouteUpdate.CHANGED:
             log.info("routes of %s: generation %d", routes.model, routes.generation)
-            self._update_aliases()
+            self.withdrawn.declare_again(routes.model)
+            self.leaving.pop(routes.model, None)
             self._unsaved.set()
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._update_aliases()
+            self._announce_change()
             self.notify(routes.model)
         return applied
+
+    def _announce_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def end_settling(self) -> None:
+        """Note that all routes of the topic have been read: if there are some, every other model is
+        unknown."""
+        if self._settled_s is not None:
+            self._settled_s = time.monotonic()
+            self._announce_change()
 
     def on_change(self, changed: Callable[[str], None]) -> None:
         """Call `changed` with a model's name whenever it may have gained capacity."""
         self._watchers.append(changed)
 
     def on_withdrawal(self, withdrawn: Callable[[str], None]) -> None:
-        """Call `withdrawn` with the name of a model whose routes were withdrawn."""
+        """Call `withdrawn` with the name of a model whose routes were withdrawn or deleted."""
         self._withdrawal_watchers.append(withdrawn)
 
     def _update_aliases(self) -> None:
@@ -166,6 +229,8 @@ class RouteTable:
         """Wait until `model` has routes and return True; False if it has none at `until` (monotonic
         s). None if no model has any routes then."""
         while not (model in self.routers or model in self.aliases or model in self.adapters):
+            if model in self.withdrawn:
+                return False
             limit = until if self._settled_s is None else min(until, self._settled_s)
             if not await self._wait(limit):
                 return None if self._settled_s is None else False
@@ -218,6 +283,7 @@ class RouteTable:
             if self._file is None:
                 continue
             saved = [router.routes for router in self.routers.values() if router.routes]
+            saved += self.withdrawn
             data = b"".join(checked_line(encode(routes)) for routes in saved)
             try:
                 await asyncio.to_thread(_replace, self._file, data)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -54,7 +54,9 @@ class TelemetryReporter:
         metrics: GatewayMetrics,
         publisher: Publisher,
         spool: TelemetrySpool | None = None,
+        declared: Container[str] = (),
     ) -> None:
+        self._declared = declared
         self.boot = uuid.uuid4().hex
         self._gateway = gateway
         self._clock = clock
@@ -96,6 +98,10 @@ class TelemetryReporter:
                     leaving=leaving,
                 )
             )
+            gone = model not in self._routers and model not in self._declared
+            if gone and not meter.in_flight:
+                del self._meters[model], self._last_ms[model]
+                self._metrics.forget(model)
         while len(self._pending) > _MAX_BUFFERED:
             self._pending.popleft()
             self._metrics.telemetry_dropped.inc()

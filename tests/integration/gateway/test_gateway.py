@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from autoscaler.serving.request_router import RouteUpdate
 from tests.hang_limit import HANG_S
 from tests.integration.gateway.gateway_bench import MakeBench, total, until
 from topics.records import Endpoint, RouteGroup, Routes
@@ -177,23 +178,39 @@ async def test_models_are_found_by_any_of_their_names(bench: MakeBench) -> None:
 
 
 async def test_a_withdrawn_model_is_not_served_any_more(bench: MakeBench) -> None:
-    """Running requests finish. Waiting and new ones get an error that the model does not exist."""
-    b = await bench()
+    """Running requests finish. Waiting and new ones get 404 at once, although they would wait for a
+    declared model, and although routes of other models may still arrive. The withdrawal outlasts a
+    restart. Once the name is final, the gateway keeps nothing of it.
+    """
+    b = await bench(declared_models={"other": "other"})
     engine = await b.engine("e")
     engine.mode = "gate"
     one = Endpoint("e", engine.endpoint.address, slots=1)
     b.route(RouteGroup("g", 1.0, (one,)))
     b.route(model="other")
+    table = b.gateway.table
     running = asyncio.create_task(b.post())
     await until(lambda: len(engine.seen) == 1)
     waiting = asyncio.create_task(b.post())
     await until(lambda: b.gateway.proxy.admission.waiting_count("chat") == 1)
-    b.gateway.table.withdraw("chat")
-    assert (await waiting)[0] == 503
+    table._settled_s = float("inf")
+    for model in ("chat", "other"):
+        table.apply(Routes(model, 2, 1, 0, 2000.0, 60.0, withdrawn=True))
+    assert (await waiting)[0] == 404
+    for model in ("chat", "other"):
+        began = asyncio.get_running_loop().time()
+        assert (await b.post(model=model))[0] == 404
+        assert asyncio.get_running_loop().time() - began < 1.0, "it does not wait"
+    async with b.http.get(b.gateway.url + "/v1/models") as answer:
+        assert (await answer.json())["data"] == []
+    assert table.apply(Routes("chat", 1, 1, 0, 2000.0, 60.0)) is RouteUpdate.STALE
     engine.gate.set()
     assert (await running)[0] == 200
-    b.gateway.table._settled_s = 0.0
-    assert (await b.post())[0] == 404
+    for model in ("chat", "other"):
+        table.finalize(model)
+    await until(lambda: "chat" not in b.gateway.meters)
+    assert not table.leaving and not table.routers
+    assert [routes.model for routes in table.withdrawn] == ["other"], "the options declare it"
 
 
 async def test_requests_wait_for_a_cold_start_and_refusals_have_retry_after(
