@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ALL = "*"
-CONTROL = ("leadership", "decisions", "plans", "ledger", "assignments", "routes", "alerts",
+CONTROL = ("leadership", "decisions", "names", "plans", "ledger", "assignments", "routes", "alerts",
            "dead-letters")  # fmt: skip
 OPERATED = ("services", "controls", "supply.prices", "supply.availability")
+# The leader deletes the keys of names that are gone (docs/reference/topics.md).
+SWEPT = (*OPERATED, "status")
 
 WRITES: Mapping[str, tuple[str, ...]] = {
-    "controller": CONTROL,
+    "controller": CONTROL + SWEPT,
     "windows": ("demand",),
     "executor": ("status",),
     "gateway": ("telemetry",),
@@ -36,7 +38,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "operator": (ALL,),
 }
 """Topics by the user that writes them (WRITES) or reads them (READS), without their prefix. No
-other user writes to a topic.
+other user writes to a topic. The controller has the cluster's key, so it may sign for all others.
 """
 LOOKS = ("controller", "windows", "operator")
 """Users that check topics and their settings."""

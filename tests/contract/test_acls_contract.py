@@ -32,8 +32,9 @@ _ACLS = Path(__file__).parents[2] / "deploy" / "kafka" / "acls.py"
 PREFIX = "acl."
 _READ_S = 8.0
 MAY_WRITE = {
-    "controller": {"leadership", "decisions", "plans", "ledger", "assignments", "routes", "alerts",
-                   "dead-letters"},
+    "controller": {"leadership", "decisions", "names", "plans", "ledger", "assignments", "routes",
+                   "alerts", "dead-letters", "services", "controls", "supply.prices",
+                   "supply.availability", "status"},
     "windows": {"demand"},
     "executor": {"status"},
     "gateway": {"telemetry"},
