@@ -9,6 +9,7 @@ from collections.abc import Callable
 from streams.controller.control_state import ControlState
 from streams.controller.tick_loop import TickResult
 from streams.ports.actuator import Publisher
+from topics.ledger import keys_of
 from topics.name_life import NameLife, life_of
 from topics.services import FinalizedNames
 from topics.topic_table import CONTROLS, LEDGER, SERVICES, KeyDeletion
@@ -50,7 +51,7 @@ class Finalizer:
         gone = frozenset(done)
         ledger, controls = self._latest.desired.ledger, self._latest.controls
         keys = [(SERVICES.name, model) for model in done]
-        keys += [(LEDGER.name, key) for key, entry in ledger.items() if entry.model in gone]
+        keys += [(LEDGER.name, key) for one in done for key in keys_of(one) if key in ledger]
         keys += [(CONTROLS.name, key) for key, one in controls.items() if one.scope in gone]
         for topic, key in keys:
             self._latest.drop(topic, key)

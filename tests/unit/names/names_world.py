@@ -93,6 +93,12 @@ class Log:
         return found
 
 
+def without_hours(keys: dict[str, set[bytes | None]]) -> dict[str, set[bytes | None]]:
+    """`keys` without the hours of the declared model, which come with time."""
+    hours = {key for key in keys["ledger"] if (key or b"").startswith(b"arrivals/mini/")}
+    return {**keys, "ledger": keys["ledger"] - hours}
+
+
 class SilentSolver:
     """A planner that never answers."""
 
@@ -175,7 +181,7 @@ class NamesWorld:
                 self.latest.decisions,
                 self.now_ms,
                 leader_token=self.token,
-                rates=self.latest.rates.values(),
+                ledger=desired.ledger.values(),
             )
         )
 

@@ -8,7 +8,7 @@ import pytest
 
 from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.route_table import RouteTable
-from tests.unit.names.names_world import TINY, Log, NamesWorld
+from tests.unit.names.names_world import TINY, Log, NamesWorld, without_hours
 from topics.codec import decode, encode
 from topics.keys import Keys
 from topics.name_life import KEYS, TRANSITIONS, NameLife, life_of
@@ -33,9 +33,7 @@ def test_every_compacted_topic_has_a_rule_for_its_keys() -> None:
 
 def kept(w: NamesWorld) -> dict[str, set[bytes | None]]:
     """The keys on the topics, without the hours of the declared model."""
-    found = w.log.keys()
-    found["rates"] = {key for key in found["rates"] if not (key or b"").startswith(b"mini/")}
-    return found
+    return without_hours(w.log.keys())
 
 
 def memory_of(w: NamesWorld) -> dict[str, int]:
