@@ -88,7 +88,10 @@ class Gateway:
         if self._vouched.highest != before:
             self.table.set_highest_token(self._vouched.highest)
         for _, entry in self._routes.poll(now_s):
-            value = entry.value or b""
+            if entry.value is None:
+                self.table.finalize(entry.key)
+                continue
+            value = entry.value
             if body_refusal("routes", value, KEYS):
                 self.forged += 1
                 continue

@@ -60,7 +60,7 @@ from topics.records import Assignment, Routes
 from topics.signing import Keys
 from topics.telemetry import Telemetry
 from topics.time_base import TimeBase
-from topics.topic_table import DEMAND, TABLE, TELEMETRY, key_of, topic_of
+from topics.topic_table import DEMAND, TABLE, TELEMETRY, KeyDeletion, key_of, topic_of
 
 NOW_MS = 1_800_000_000_000
 _CONTROL = frozenset(topic.name for topic in FOLLOWED)
@@ -97,8 +97,9 @@ class Fleet:
         self.entries.append(Entry(topic, key, value, offset, self.now_ms))
 
     def write(self, record: Any) -> None:
-        """Encode and append a record."""
-        self.put(topic_of(record).name, key_of(record), encode(record))
+        """Encode and append a record or a deletion."""
+        value = None if isinstance(record, KeyDeletion) else encode(record)
+        self.put(topic_of(record).name, key_of(record), value)
 
     def executors(self) -> None:
         """Write the status of every node: all instances of its last assignment are ready."""
