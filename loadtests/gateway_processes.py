@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadtests.gateway_targets import nginx_config
-from storage.checked_lines import checked_line
 from streams.tools.up.host_resources import free_port
 from topics.codec import encode
 from topics.records import Endpoint, RouteGroup, Routes
+from topics.storage.checked_lines import checked_line
 from topics.time_base import TimeBase
 
 _PART = (sys.executable, "-m", "loadtests.gateway_targets")

@@ -44,11 +44,11 @@ from executors.gateway.proxy import Proxy
 from executors.gateway.stage_bodies import final_stage_body, stage_body, stage_outputs_of
 from executors.gateway.wire.engine_pool import EnginePool
 from loadtests.gateway_processes import cpu_s, said_port
-from storage.checked_lines import checked_line
 from streams.tools.up.host_resources import free_port
 from topics.codec import encode
 from topics.records import Endpoint, RequestKind, RouteGroup, Routes
 from topics.routing import Hop, RoutePath, Stage
+from topics.storage.checked_lines import checked_line
 from topics.time_base import TimeBase
 
 WAYS = ("planned", "own counts", "queues asked")

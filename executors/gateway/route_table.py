@@ -18,12 +18,12 @@ from autoscaler.serving.request_router import Router, RouteUpdate
 from autoscaler.serving.routing_policies import DEFAULT, RoutingPolicy
 from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.withdrawn_names import MOST_NAMES, WithdrawnNames, order_of
-from storage.checked_lines import checked_line, read_lines
-from storage.durable_files import replace_file
-from storage.private_files import private_folder
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.records import Routes
+from topics.storage.checked_lines import checked_line, read_lines
+from topics.storage.durable_files import replace_file
+from topics.storage.private_files import private_folder
 
 log = logging.getLogger(__name__)
 _MAX_UNTRUSTED = 8  # maximum of stored routes per model with an unknown leader token

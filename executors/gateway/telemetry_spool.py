@@ -10,12 +10,12 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage.checked_lines import checked_line, read_lines
-from storage.durable_files import AppendFile
-from storage.private_files import private_folder
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.records import Telemetry
+from topics.storage.checked_lines import checked_line, read_lines
+from topics.storage.durable_files import AppendFile
+from topics.storage.private_files import private_folder
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.private_files import private_folder
+from topics.storage.private_files import private_folder
 
 log = logging.getLogger(__name__)
 

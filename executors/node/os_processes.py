@@ -19,7 +19,7 @@ from executors.node import procfs
 from executors.node.containers import CONTAINER_VARIABLE, Container
 from executors.node.engine_environment import LaunchTag, read_tag
 from executors.supervision import supervision_fds
-from storage.private_files import open_private
+from topics.storage.private_files import open_private
 
 _TAIL_BYTES = 2000
 

@@ -23,12 +23,12 @@ from executors.node import procfs
 from executors.node.engine_logs import EngineLogs, file_name
 from executors.node.node_state import InstanceRecord, NodeState
 from executors.node.os_processes import EngineProcess
-from storage.checked_lines import checked_line, text_of
-from storage.durable_files import replace_file
-from storage.private_files import private_folder
 from topics.checks import InvalidRecord
 from topics.codec import decode_as, encode, read_value
 from topics.fleet import Assignment, DesiredInstance, InstanceState
+from topics.storage.checked_lines import checked_line, text_of
+from topics.storage.durable_files import replace_file
+from topics.storage.private_files import private_folder
 
 log = logging.getLogger(__name__)
 

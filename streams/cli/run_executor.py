@@ -17,8 +17,6 @@ from typing import Any
 import orjson
 
 from autoscaler.domain.node_names import node_ids
-from storage.durable_files import replace_file
-from storage.private_files import private_folder
 from streams.cli.run_kubernetes_executor import add_options, run_on_kubernetes
 from streams.cli.run_part import add_common, become, reachable
 from streams.clock import real_time
@@ -26,6 +24,8 @@ from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
 from streams.tools.up import process_list
 from topics.checks import InvalidRecord, name
+from topics.storage.durable_files import replace_file
+from topics.storage.private_files import private_folder
 
 _LOOPBACK = "127.0.0.1"
 

@@ -15,13 +15,13 @@ from typing import Any, NoReturn
 import orjson
 
 from autoscaler.domain.node_names import node_ids
-from storage.durable_files import replace_file
-from storage.private_files import private_folder
 from streams.cli.run_part import become
 from streams.clock import real_time
 from streams.files.shoal_yaml import Config
 from streams.files.user_errors import UserError
 from streams.tools.up import process_list
+from topics.storage.durable_files import replace_file
+from topics.storage.private_files import private_folder
 
 TEMPLATES = "/etc/shoal/templates"
 

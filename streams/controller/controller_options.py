@@ -11,13 +11,13 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.private_files import private_folder
 from streams.files.user_errors import UserError
 from streams.health.listen_address import parse_listen
 from streams.health.tokens import NO_TOKEN, OPERATOR_TOKEN, READ_TOKEN, BearerToken, read_token
 from streams.logs import FORMS
 from topics.checks import InvalidRecord
 from topics.http_origin import parse_host_names
+from topics.storage.private_files import private_folder
 
 MOST_RECORD_MIB = 1024
 HTTP = "127.0.0.1:8702"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from storage.durable_files import AppendFile, cut_file, sync_folder
 from streams.decision_log.log_lines import FORM, Damage, Head, Kind, Line, read_lines, write_line
 from topics.keys import Keys
 from topics.record_chain import NO_RECORD, head_signature
+from topics.storage.durable_files import AppendFile, cut_file, sync_folder
 
 SUFFIX = ".jsonl.gz"
 _PLAIN = ":@+"  # not quoted, because file names may contain them

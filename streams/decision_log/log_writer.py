@@ -20,8 +20,6 @@ from typing import Any
 
 from autoscaler.decide import ControllerState
 from autoscaler.domain.cluster import Cluster
-from storage.durable_files import cut_file
-from storage.private_files import private_folder
 from streams.controller.tick_loop import TickResult
 from streams.decision_log.log_entries import decisions_of, digest
 from streams.decision_log.log_segment import (
@@ -34,6 +32,8 @@ from streams.decision_log.log_segment import (
 from streams.decision_log.observation_diff import ObservationWriter
 from topics.keys import Keys
 from topics.record_chain import NO_RECORD
+from topics.storage.durable_files import cut_file
+from topics.storage.private_files import private_folder
 
 log = logging.getLogger(__name__)
 

@@ -60,10 +60,10 @@ def test_the_description_has_urls_and_absolute_links(built: Built) -> None:
 
 
 def test_only_relative_links_change() -> None:
-    text = "[a](docs/a.md#b) ![p](p.png) [w](https://example.org/x) [h](#here)"
+    text = "[a](a.md#b) ![p](p.png) [w](https://example.org/x) [h](#here)"
     changed = release.absolute_links(text, "https://r/s", "v1")
     assert changed == (
-        "[a](https://r/s/blob/v1/docs/a.md#b) ![p](https://r/s/raw/v1/p.png) "
+        "[a](https://r/s/blob/v1/a.md#b) ![p](https://r/s/raw/v1/p.png) "
         "[w](https://example.org/x) [h](#here)"
     )
 

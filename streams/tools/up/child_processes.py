@@ -23,9 +23,9 @@ from typing import Any
 
 import orjson
 
-from storage.private_files import open_private
 from streams.files.user_errors import UserError
 from streams.machine_load import IdleTime
+from topics.storage.private_files import open_private
 
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_AFTER_S = 4.0

@@ -18,8 +18,6 @@ from autoscaler.domain.workload import Demand
 from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.planning.network import link_gb_s
 from autoscaler.planning.time_limits import LEAST_DRAIN_S, request_limit_s
-from storage.durable_files import replace_file
-from storage.private_files import private_folder
 from streams.files.components_section import stage_engines
 from streams.files.engines_section import EngineSpec
 from streams.files.shoal_yaml import Config
@@ -31,6 +29,8 @@ from streams.tools.up.run_options import Wishes
 from streams.tools.up.scenario_file import demand_changes
 from streams.tools.up.trace_facts import longest_of, weights
 from topics.log_format import DEFAULT_LEVEL
+from topics.storage.durable_files import replace_file
+from topics.storage.private_files import private_folder
 from topics.time_base import TimeBase
 
 HOST = "127.0.0.1"

@@ -12,13 +12,13 @@ import orjson
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from storage.durable_files import replace_file
 from streams.broker.kafka_clients import producer as new_producer
 from streams.tools.up.run_state import Picture
 from streams.tools.up.scenario_script import ScenarioScript
 from topics.codec import encode
 from topics.keys import Keys
 from topics.macs import Signer
+from topics.storage.durable_files import replace_file
 from topics.supply import Availability, Price
 from topics.topic_table import key_of, topic_of
 

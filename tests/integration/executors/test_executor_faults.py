@@ -13,10 +13,10 @@ from dataclasses import replace
 import aiohttp
 
 from executors.node.state_store import StateStore
-from storage.durable_files import DRAFT
 from tests.integration.executors.conftest import Harness, alive, stop, wish
 from topics.keys import Keys
 from topics.signing import sign_record
+from topics.storage.durable_files import DRAFT
 
 
 async def test_an_executor_killed_during_eight_launches_runs_each_engine_once(

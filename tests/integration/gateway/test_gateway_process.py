@@ -21,12 +21,12 @@ import pytest
 
 from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.route_table import RouteTable
-from storage.checked_lines import checked_line, read_lines
-from storage.durable_files import DRAFT
 from tests.hang_limit import HANG_S
 from tests.integration.gateway.gateway_bench import FakeEngine
 from topics.codec import decode, encode
 from topics.records import RouteGroup, Routes
+from topics.storage.checked_lines import checked_line, read_lines
+from topics.storage.durable_files import DRAFT
 from topics.time_base import TimeBase
 
 NO_BROKER = "127.0.0.1:9"

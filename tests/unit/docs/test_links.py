@@ -50,9 +50,7 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 def test_every_page_that_code_names_exists() -> None:
     """Help, errors and comments name pages of the documentation by their path."""
-    folders = (
-        "autoscaler", "deploy", "executors", "loadtests", "storage", "streams", "tests", "topics",
-    )  # fmt: skip
+    folders = ("autoscaler", "deploy", "executors", "loadtests", "streams", "tests", "topics")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     named = {
         (str(path.relative_to(ROOT)), page)

@@ -27,9 +27,9 @@ from executors.node.os_processes import start_engine
 from executors.node.probe_schedule import ProbeSchedule
 from executors.node.reconcile import is_expired as expired_at
 from executors.node.state_store import StateFolderUnusable, StateStore
-from storage.durable_files import DRAFT
 from topics.fleet import Assignment, DesiredInstance, Status
 from topics.keys import Keys
+from topics.storage.durable_files import DRAFT
 
 POOL = "r/p/owned"
 WISH = DesiredInstance("a", "m", "aggregated", "g", (0,))

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 from unittest import mock
 
-from storage import durable_files, private_files
+from topics.storage import durable_files, private_files
 
 STEPS = ("open", "write", "fsync", "replace", "ftruncate", "truncate", "unlink", "close")
 """The counted calls. `open` counts only if it may create a file."""

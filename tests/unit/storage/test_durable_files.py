@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.checked_lines import checked_line, read_lines
-from storage.durable_files import AppendFile, replace_file
 from tests.unit.storage.faulty_disk import Fault, FaultyDisk, Killed, disk
+from topics.storage.checked_lines import checked_line, read_lines
+from topics.storage.durable_files import AppendFile, replace_file
 
 OLD, NEW = b"old " * 2000, b"new " * 3000
 RECORDS = [checked_line(b"%d " % number * 100) for number in range(6)]

@@ -13,10 +13,10 @@ from executors.gateway.route_table import RouteTable, _replace
 from executors.gateway.telemetry_spool import TelemetrySpool
 from executors.node.node_state import NodeState
 from executors.node.state_store import StateStore
-from storage.checked_lines import checked_line
 from tests.unit.storage.faulty_disk import Fault, FaultyDisk, Killed, disk
 from topics.codec import encode
 from topics.records import Assignment, Endpoint, RouteGroup, Routes, Telemetry
+from topics.storage.checked_lines import checked_line
 
 FAULTS = [Fault.FULL, Fault.BROKEN, Fault.SHORT]
 

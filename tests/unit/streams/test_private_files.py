@@ -19,13 +19,13 @@ from executors.node.engine_environment import LaunchTag
 from executors.node.engine_logs import EngineLogs
 from executors.node.node_state import NodeState
 from executors.node.state_store import StateStore
-from storage.durable_files import AppendFile, replace_file
-from storage.private_files import open_private, private_folder
 from streams.tools.up.child_processes import Child, Children
 from tests.unit.decide.decide_catalogue import service
 from tests.unit.decide.decide_world import world
 from tests.unit.decision_log.recorded_worlds import record
 from topics.fleet import DesiredInstance
+from topics.storage.durable_files import AppendFile, replace_file
+from topics.storage.private_files import open_private, private_folder
 
 
 @pytest.fixture(autouse=True)

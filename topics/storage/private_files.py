@@ -28,7 +28,7 @@ def private_folder(path: Path) -> None:
 
 def open_private(path: Path, mode: str) -> BinaryIO:
     """Open a binary file for writing; `mode` as for `open`. Raises OSError. For files that another
-    process appends to; state is written with `storage.durable_files`."""
+    process appends to; state is written with `topics.storage.durable_files`."""
     return cast(BinaryIO, open(path, mode, opener=private_descriptor))
 
 

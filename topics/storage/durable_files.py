@@ -11,7 +11,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from storage.private_files import private_descriptor
+from topics.storage.private_files import private_descriptor
 
 DRAFT = ".new"
 """Suffix of a file that is being written and will replace the file without it."""
