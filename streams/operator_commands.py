@@ -6,15 +6,17 @@ the latest records and writes the new one.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import takewhile
 
 from autoscaler.explain.combo_labels import change_words
 from streams.files import units
 from streams.files.user_errors import UserError
 from streams.plain_text import age_words
-from topics.controls import ALL_MODELS
+from topics.controls import ALL_MODELS, verdict_key
 from topics.records import Control, Decision
 
 
@@ -52,11 +54,32 @@ VERDICTS = ("approve", "reject")
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """The person who gave a command. who, why: free text. at_ms: domain time."""
+    """The person who gave a command. who: name from the person's token, proxy or account, never
+    from the command. why: free text. at_ms: domain time. command_id: random id of the command, the
+    same if it is repeated. is_person: whether one person has this name; of a shared token, only the
+    same command id is a repetition.
+    """
 
     who: str
     why: str
     at_ms: int
+    command_id: str = ""
+    is_person: bool = False
+
+
+class Conflict(UserError):
+    """A command came too late: another one was first, or its subject has changed. first: the
+    command that was first. replaced_by: number of the proposal that replaced the answered one."""
+
+    def __init__(self, text: str, first: Control | None = None, replaced_by: int = 0) -> None:
+        super().__init__(text)
+        self.first = first
+        self.replaced_by = replaced_by
+
+
+def new_command_id() -> str:
+    """A random id for one command."""
+    return secrets.token_hex(8)
 
 
 def needs_why(command: str) -> bool:
@@ -77,12 +100,15 @@ def control_record(
     lasting: str,
     models: Collection[str],
     controls: Iterable[Control],
+    expected: int | None = None,
 ) -> tuple[Control, str]:
-    """The record of a command on a model or on all models, and its result as text.
+    """The record of a command on a model or on all models, and its result as text. If the command
+    is a repetition of the one in force, that record is returned.
 
     lasting: how long a pause or freeze lasts, as "2h", "" without end. models: declared models,
-    empty if they are not known. controls: the latest record of each key. UserError: the model is
-    unknown, the duration is invalid, or there is nothing to end.
+    empty if they are not known. controls: the command in force of each subject. expected: version
+    of the command that this one answers, None for the present one. UserError: the model is unknown
+    or the duration is invalid. Conflict: there is nothing to end, or another version is in force.
     """
     of = COMMANDS[command]
     if of.active and scope != ALL_MODELS and models and scope not in models:
@@ -93,13 +119,23 @@ def control_record(
     if lasting:
         until_ms = by.at_ms + int(units.named_duration_s("--for", lasting) * 1000)
     what = "every model" if scope == ALL_MODELS else scope
-    if not of.active:
-        before = {record.key: record for record in controls}.get(f"{of.kind}/{scope}")
-        if before is None or not before.active:
-            raise UserError(f"{what}: not {of.before} by that name; see shoal status")
-    record = Control(scope, of.kind, of.active, by.who, by.why, by.at_ms, until_ms)
+    before = {record.key: record for record in controls}.get(f"{of.kind}/{scope}")
+    version = before.version if before is not None else 0
     for_ = f", for {age_words((until_ms - by.at_ms) / 1000.0)}" if until_ms else ""
-    return record, f"{what}: {of.said}{for_}"
+    said = f"{what}: {of.said}{for_}"
+    record = Control(
+        scope, of.kind, of.active, by.who, by.why, by.at_ms, until_ms,
+        version=version + 1, command_id=by.command_id,
+    )  # fmt: skip
+    if before is not None and _repeats(record, before, by, expected == version - 1):
+        return before, said
+    if expected is not None and expected > version:
+        raise Conflict(f"{what}: version {expected} is not known here yet; it is {version}")
+    if expected is not None and expected != version:
+        raise taken(record, before, by.at_ms)
+    if not of.active and (before is None or not before.active):
+        raise Conflict(f"{what}: not {of.before} by that name; see shoal status", before)
+    return record, said
 
 
 def verdict_record(
@@ -108,35 +144,90 @@ def verdict_record(
     by: Signed,
     decisions: Sequence[Decision],
     controls: Iterable[Control],
+    leader_token: int | None = None,
 ) -> tuple[Control, str]:
-    """The record that approves or rejects proposal `number`, and its result as text.
+    """The record that approves or rejects proposal `number`, and its result as text. If the same
+    person gave the same answer before, that record is returned.
 
-    decisions: the last decisions, oldest first. controls: the latest record of each key. UserError:
-    the proposal is not open.
+    decisions: the last decisions, oldest first. controls: the command in force of each subject.
+    leader_token: of the proposal, None for the last proposal of this number. Conflict: the proposal
+    is not open.
     """
-    found = next((d for d in reversed(decisions) if d.number == number), None)
+    found = next(
+        (
+            d
+            for d in reversed(decisions)
+            if d.number == number and leader_token in (None, d.leader_token)
+        ),
+        None,
+    )
     name = f"#{number}"
-    told = {
-        (c.leader_token, c.proposal): c for c in controls if c.kind == "verdict"
-    }  # Each leader numbers its proposals from 1.
+    told = {c.key: c for c in controls if c.kind == "verdict"}
     if found is None or not found.expires_ms:
         waiting = (d for d in decisions if d.expires_ms > by.at_ms)
-        open_ = [str(d.number) for d in waiting if (d.leader_token, d.number) not in told][-5:]
-        raise UserError(f"{name}: no such proposal; open: {', '.join(open_) or 'none'}")
-    before = told.get((found.leader_token, found.number))
-    if before is not None:
-        what = "approved" if before.active else "rejected"
-        why = f": {before.why}" if before.why else ""
-        raise UserError(f"{name}: {what} already by {before.who}{why}")
-    if by.at_ms >= found.expires_ms:
-        ago = age_words((by.at_ms - found.expires_ms) / 1000.0)
-        raise UserError(f"{name}: expired {ago} ago; the next one gets a number of its own")
-    newer = [d for d in decisions if d.model == found.model and d.expires_ms > found.expires_ms]
-    if newer:
-        raise UserError(f"{name}: replaced by #{newer[-1].number}")
+        keys = {str(d.number): verdict_key(d.leader_token, d.number) for d in waiting}
+        open_ = [number for number, key in keys.items() if key not in told][-5:]
+        raise Conflict(f"{name}: no such proposal; open: {', '.join(open_) or 'none'}")
     record = Control(
         found.model, "verdict", COMMANDS[command].active, by.who, by.why, by.at_ms,
-        proposal=found.number, leader_token=found.leader_token,
+        proposal=found.number, leader_token=found.leader_token, version=1,
+        command_id=by.command_id,
     )  # fmt: skip
-    said = COMMANDS[command].said
-    return record, f"{name} {found.model}: {change_words(found.change)}: {said}"
+    said = f"{name} {found.model}: {change_words(found.change)}: {COMMANDS[command].said}"
+    before = told.get(record.key)
+    if before is not None:
+        if _repeats(record, before, by, True):
+            return before, said
+        raise taken(record, before, by.at_ms)
+    late = too_late(found, decisions, by.at_ms)
+    if late is not None:
+        raise late
+    return record, said
+
+
+def taken(record: Control, first: Control | None, now_ms: int) -> Conflict:
+    """The refusal of `record`, because `first` was before it. None: no command was."""
+    name = f"#{record.proposal}" if record.kind == "verdict" else record.scope
+    name = "every model" if name == ALL_MODELS else name
+    if first is None:
+        return Conflict(f"{name}: no command is in force; its version is 0")
+    why = f": {first.why}" if first.why else ""
+    ago = age_words(max(0, now_ms - first.at_ms) / 1000.0)
+    version = "" if first.kind == "verdict" else f" (version {first.version})"
+    return Conflict(f"{name}: {done_words(first)} already by {first.who} {ago} ago{why}{version}",
+                    first)  # fmt: skip
+
+
+def too_late(proposal: Decision, decisions: Sequence[Decision], now_ms: int) -> Conflict | None:
+    """The refusal of an answer to `proposal`, if it is replaced, decided or expired. decisions:
+    oldest first."""
+    name, token = f"#{proposal.number}", proposal.leader_token
+    later = list(takewhile(lambda one: one is not proposal, reversed(decisions)))
+    for one in reversed(later):
+        if one.proposal == proposal.number:
+            return Conflict(f"{name}: {one.reason}")
+        newer = one.expires_ms and (one.leader_token, one.number) > (token, proposal.number)
+        if one.model == proposal.model and newer:
+            change = change_words(one.change)
+            return Conflict(f"{name}: replaced by #{one.number}: {change}", None, one.number)
+    if now_ms >= proposal.expires_ms:
+        ago = age_words((now_ms - proposal.expires_ms) / 1000.0)
+        return Conflict(f"{name}: expired {ago} ago; the next one gets a number of its own")
+    return None
+
+
+def done_words(control: Control) -> str:
+    """The state that `control` made: "approved", "paused" or "resumed"."""
+    states = {(of.kind, of.active): of.said for of in COMMANDS.values()}
+    return states[control.kind, control.active].partition(";")[0]
+
+
+def _repeats(record: Control, before: Control, by: Signed, is_late: bool) -> bool:
+    """Whether `record` is a repetition of `before`: the same command id, or, if it came late, the
+    same command by the same person."""
+    if before.command_id and record.command_id == before.command_id:
+        return True
+    same = (record.who, record.active) == (before.who, before.active)
+    lasting = [one.until_ms and one.until_ms - one.at_ms for one in (record, before)]
+    why = record.kind == "verdict" or record.why == before.why
+    return is_late and by.is_person and same and why and lasting[0] == lasting[1]

@@ -30,7 +30,8 @@ class Decision:
     nodes. over_since_ms: First second of demand above the threshold, 0 = none. expires_ms: Time
     until which the proposal can be approved, 0 = no proposal. reason: A sentence for people. codes:
     Its reason codes, see `topics.reason_codes`. A later version may write unknown codes. trace:
-    Traceparent of the decision's span, "" = none.
+    Traceparent of the decision's span, "" = none. proposal: Number of the proposal that this
+    decision ends, 0 = none.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Decision:
     expires_ms: int = 0
     codes: tuple[str, ...] = ()
     trace: str = ""
+    proposal: int = 0
 
     def __post_init__(self) -> None:
         checks.count("number", self.number)
@@ -63,6 +65,7 @@ class Decision:
         checks.number("cost_delta_usd_per_h", self.cost_delta_usd_per_h, -most_usd, most_usd)
         checks.time_ms("over_since_ms", self.over_since_ms)
         checks.time_ms("expires_ms", self.expires_ms)
+        checks.count("proposal", self.proposal)
         for code in self.codes:
             checks.name("codes", code)
         checks.machine_text("trace", self.trace, 64)

@@ -96,7 +96,7 @@ PRICES = _compacted("supply.prices", 1, Price, lambda r: str(r.pool))
 
 # Operators write services and controls. A controller writes the alerts that it receives.
 SERVICES = _compacted("services", 1, DeclaredService, lambda r: str(r.model))
-CONTROLS = _compacted("controls", 1, Control, lambda r: str(r.key))
+CONTROLS = _compacted("controls", 1, Control, lambda r: str(r.topic_key))
 ALERTS = Topic("alerts", 1, Cleanup.DELETE, 7 * DAY_MS, Alert, lambda r: str(r.fingerprint))
 
 # All controllers write LEADERSHIP; only the leader writes the other topics.

@@ -25,7 +25,7 @@ from autoscaler.state.decision_record import notice
 from autoscaler.state.model_state import ModelState, PendingApproval
 from autoscaler.state.model_view import ModelView
 from autoscaler.state.replan_trigger import partly_applied
-from topics.controls import Control
+from topics.controls import Control, verdict_key
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
@@ -102,7 +102,9 @@ def _ended(proposal: PendingApproval, service: Service, changes: FleetChanges) -
     if service.mode is not Mode.APPROVE:
         changes.models[model] = _without_proposal(state)
         return True
-    if fleet.now_ms >= proposal.expires_ms:
+    verdict = _answer(proposal, fleet)
+    in_time = verdict is not None and verdict.at_ms < proposal.expires_ms
+    if fleet.now_ms >= proposal.expires_ms and (proposal.rejected or not in_time):
         changes.models[model] = _without_proposal(state)
         ended = Reason(ReasonCode.PROPOSAL_EXPIRED, model, (), number)
     elif any(count < 0 for _, count in proposal.change) and not fleet.views[model].covers:
@@ -111,8 +113,19 @@ def _ended(proposal: PendingApproval, service: Service, changes: FleetChanges) -
     else:
         return False
     if not proposal.rejected:
-        changes.decisions.append(notice(model, ended, fleet.now_ms))
+        changes.decisions.append(_ending(proposal, notice(model, ended, fleet.now_ms)))
     return True
+
+
+def _answer(proposal: PendingApproval, fleet: TickFleet) -> Control | None:
+    """The first answer of an operator to `proposal`."""
+    key = verdict_key(proposal.leader_token, proposal.number)
+    return fleet.inputs.observation.controls.get(key)
+
+
+def _ending(proposal: PendingApproval, decision: Decision) -> Decision:
+    """`decision`, marked as the end of `proposal`."""
+    return replace(decision, proposal=proposal.number)
 
 
 def _without_proposal(state: ModelState) -> ModelState:
@@ -128,15 +141,15 @@ def _resolve(proposal: PendingApproval, service: Service, changes: FleetChanges)
     """Apply an open proposal if it is approved, or mark it as rejected."""
     fleet, model = changes.fleet, service.model
     state = changes.models[model]
-    verdict = fleet.inputs.observation.controls.get(f"verdict/{proposal.number}")
-    if verdict is None or verdict.leader_token != proposal.leader_token or proposal.rejected:
+    verdict = _answer(proposal, fleet)
+    if verdict is None or proposal.rejected:
         return
     if not verdict.active:
         changes.models[model] = replace(
             state, advisory=replace(state.advisory, proposal=replace(proposal, rejected=True))
         )
         rejected = _decided_controls(ReasonCode.PROPOSAL_REJECTED, proposal, verdict, model)
-        changes.decisions.append(notice(model, rejected, fleet.now_ms))
+        changes.decisions.append(_ending(proposal, notice(model, rejected, fleet.now_ms)))
         return
     counting = changes.counting(model)
     change, why = _still_valid(proposal, counting, fleet.views[model], fleet)
@@ -149,11 +162,12 @@ def _resolve(proposal: PendingApproval, service: Service, changes: FleetChanges)
     if done.change:
         approved = _decided_controls(ReasonCode.PROPOSAL_APPROVED, proposal, verdict, model)
         parts = approved, *proposal.reasons, *missing
-        changes.decisions.append(_apply_approved(proposal, done, parts, service, state, fleet))
+        decided = _apply_approved(proposal, done, parts, service, state, fleet)
+        changes.decisions.append(_ending(proposal, decided))
         return
     missing = missing or (Reason(ReasonCode.NOTHING_LEFT, model),)
     dropped = _decided_controls(ReasonCode.PROPOSAL_DROPPED, proposal, verdict, model, missing)
-    changes.decisions.append(notice(model, dropped, fleet.now_ms))
+    changes.decisions.append(_ending(proposal, notice(model, dropped, fleet.now_ms)))
 
 
 def _still_valid(

@@ -11,6 +11,7 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
 
@@ -18,11 +19,12 @@ import orjson
 
 from streams.controller.controller_options import HTTP
 from streams.files.user_errors import UserError, without_login
-from streams.health.tokens import READ_TOKEN, read_token
+from streams.health.tokens import OPERATOR_TOKEN, READ_TOKEN, read_token
 from topics.printable import printable
 
 VARIABLE = "SHOAL_URL"
 _TIMEOUT_S = 5.0
+_COMMAND_S = 15.0
 
 
 def add_url(parser: argparse.ArgumentParser) -> None:
@@ -37,18 +39,50 @@ def add_url(parser: argparse.ArgumentParser) -> None:
 def ask(url: str, path: str) -> dict[str, Any]:
     """The JSON object at `path`. UserError: no server answers at `url`, or the server is not a
     controller."""
+    _check_url(url)
+    token = (read_token(os.environ) or read_token(os.environ, OPERATOR_TOKEN)).read()
+    code, found = _exchange(url, path, token)
+    if code == 401:
+        raise UserError(
+            f"--url {url}: reads need the controller's token; set {READ_TOKEN} or {READ_TOKEN}_FILE"
+        )
+    return found
+
+
+def send(url: str, command: Mapping[str, Any], token: str) -> str:
+    """Give `command` to the controller with an operator's token, and return its answer as text.
+
+    UserError: no controller answers, or it refuses the command.
+    """
+    _check_url(url)
+    code, found = _exchange(url, "/v1/controls", token, orjson.dumps(command), _COMMAND_S)
+    if code in (200, 202):
+        return str(found.get("said", ""))
+    if code == 401:
+        raise UserError(f"--url {url}: {OPERATOR_TOKEN} is not the token of an operator there")
+    raise UserError(str(found.get("error") or f"--url {url}: HTTP {code}"))
+
+
+def _check_url(url: str) -> None:
     if not url.startswith(("http://", "https://")):
         raise UserError(f"--url {without_login(url)}: not http://HOST:PORT")
     if without_login(url) != url:
         raise UserError(f"--url {without_login(url)}: a user and password are not sent")
-    token = read_token(os.environ).read()
+
+
+def _exchange(
+    url: str, path: str, token: str, body: bytes | None = None, timeout_s: float = _TIMEOUT_S
+) -> tuple[int, dict[str, Any]]:
+    """Status and JSON object of the answer at `path`. body: JSON to POST, None for a GET."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
     try:
         address = f"{url.rstrip('/')}{path}"
-        request = urllib.request.Request(address, headers=headers)  # noqa: S310  checked above
+        request = urllib.request.Request(address, body, headers)  # noqa: S310  checked before
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-                code, text = 200, answer.read()
+            with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
+                code, text = answer.status, answer.read()
         except urllib.error.HTTPError as error:
             code, text = error.code, error.read()
     except (OSError, ValueError, HTTPException) as error:
@@ -57,17 +91,13 @@ def ask(url: str, path: str) -> dict[str, Any]:
             f"--url {url}: no controller answers ({_cause(why)}); is it running, with --http? "
             f"(another address: --url or {VARIABLE})"
         ) from None
-    if code == 401:
-        raise UserError(
-            f"--url {url}: reads need the controller's token; set {READ_TOKEN} or {READ_TOKEN}_FILE"
-        )
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:
         raise UserError(f"--url {url}: HTTP {code}, not a Shoal controller") from None
     if not isinstance(found, dict):
         raise UserError(f"--url {url}: not a Shoal controller")
-    return {str(key): _shown(value) for key, value in found.items()}
+    return code, {str(key): _shown(value) for key, value in found.items()}
 
 
 def _cause(why: object) -> str:

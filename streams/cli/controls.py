@@ -1,27 +1,33 @@
 """Commands of an operator to a running controller: pause, freeze, release, approve and so on.
 
-Each command writes a record to `controls`, always with the operator's name and reason. The
-controller acts on it in its next tick.
+With an operator's token, a command goes to the controller, which knows the name of the token.
+Without one, it is written to the topic `controls`, signed with the operator's key, under the name
+of the account. The order of the topic decides which of two commands was first.
 """
 
 from __future__ import annotations
 
 import argparse
 import getpass
+import os
 from typing import Any
 
+from streams.cli.controller_client import send
 from streams.cli.publish import Broker, add_broker
+from streams.files import units
 from streams.files.user_errors import UserError
+from streams.health.tokens import OPERATOR_TOKEN, read_token
 from streams.operator_commands import (
-    COMMANDS,
     VERDICTS,
     Signed,
     control_record,
     needs_why,
+    new_command_id,
     refuse_silence,
+    taken,
     verdict_record,
 )
-from topics.controls import ALL_MODELS
+from topics.controls import ALL_MODELS, in_force_commands
 from topics.records import Control, Decision
 from topics.topic_table import CONTROLS, DECISIONS
 
@@ -54,23 +60,42 @@ def add_parser(subparsers: Any) -> None:
                 "--for", dest="lasting", metavar="TIME", help="end after this time, such as 2h"
             )
         parser.add_argument("--why", default="", required=needs_why(name), help="recorded with it")
-        parser.add_argument("--who", default=_user(), help="default: your user name (%(default)s)")
-        add_broker(parser)
+        add_broker(parser, "the controller at --url takes the command if $SHOAL_OPERATOR_TOKEN or "
+                   "$SHOAL_OPERATOR_TOKEN_FILE is set, and else names the broker")  # fmt: skip
         parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the record. UserError: the model is unknown, the proposal is not open, or the broker
-    does not answer."""
+    """Give the command. UserError: the model is unknown, the proposal is not open, another command
+    was first, or the controller or broker does not answer."""
     refuse_silence(args.command, args.why, "--why")
+    if getattr(args, "lasting", None):
+        units.named_duration_s("--for", args.lasting)  # before anything is asked
+    token = read_token(os.environ, OPERATOR_TOKEN).read()
+    if token and not args.broker:
+        print(send(args.url, _body(args), token))
+        return 0
     broker = Broker.of(args)
     if args.command in VERDICTS:
         record, said = _verdict(args, broker)
     else:
         record, said = _control(args, broker)
-    broker.publish([record])
+    broker.publish([record], partition=0)
+    # The topic's order decides, so read the command back.
+    in_force = in_force_commands(broker.last(CONTROLS)).get(record.key, record)
+    if in_force.command_id != record.command_id:
+        raise taken(record, in_force, broker.now_ms)
     print(said)
     return 0
+
+
+def _body(args: argparse.Namespace) -> dict[str, Any]:
+    """The command as the body of POST /v1/controls."""
+    asked = {"command": args.command, "why": args.why, "id": new_command_id()}
+    if args.command in VERDICTS:
+        return {**asked, "proposal": args.proposal}
+    lasting = getattr(args, "lasting", None) or ""
+    return {**asked, "model": _scope(args), "for": lasting}
 
 
 def _number(text: str) -> int:
@@ -81,23 +106,34 @@ def _number(text: str) -> int:
     return int(digits)
 
 
-def _control(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
+def _scope(args: argparse.Namespace) -> str:
+    """The model of the command, or all models."""
     everything = getattr(args, "all", False)
     if everything and args.model:
         raise UserError(f"shoal {args.command}: name a model or --all, not both")
     if not everything and not args.model:
         raise UserError(f"shoal {args.command}: name a model, or --all")
-    scope = ALL_MODELS if everything else args.model
-    known = () if COMMANDS[args.command].active else broker.last(CONTROLS)
-    by = Signed(args.who, args.why, broker.now_ms)
+    return ALL_MODELS if everything else str(args.model)
+
+
+def _control(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
+    scope = _scope(args)
+    in_force = in_force_commands(broker.last(CONTROLS))
     lasting = getattr(args, "lasting", None) or ""
-    return control_record(args.command, scope, by, lasting, broker.models, known)
+    return control_record(
+        args.command, scope, _signed(args, broker), lasting, broker.models, in_force.values()
+    )
 
 
 def _verdict(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
     decisions = [d for d in broker.last(DECISIONS) if isinstance(d, Decision)]
-    by = Signed(args.who, args.why, broker.now_ms)
-    return verdict_record(args.command, args.proposal, by, decisions, broker.last(CONTROLS))
+    in_force = in_force_commands(broker.last(CONTROLS))
+    by = _signed(args, broker)
+    return verdict_record(args.command, args.proposal, by, decisions, in_force.values())
+
+
+def _signed(args: argparse.Namespace, broker: Broker) -> Signed:
+    return Signed(_user(), args.why, broker.now_ms, new_command_id(), is_person=True)
 
 
 def _user() -> str:

@@ -81,16 +81,21 @@ class Broker:
             )
         return cls(address, prefix, int(found["now_ms"]), models, pools, keys)
 
-    def publish(self, records: Iterable[Any]) -> None:
-        """Write `records` in order and return when the broker has all of them.
+    def publish(self, records: Iterable[Any], partition: int | None = None) -> None:
+        """Write `records` in order and return when the broker has all of them. partition: None for
+        the one of each key.
 
         UserError: the broker does not answer or its topics are unusable.
         """
-        self.write((topic_of(one), key_of(one), encode(one)) for one in records)
+        self.write(((topic_of(one), key_of(one), encode(one)) for one in records), partition)
 
-    def write(self, values: Iterable[tuple[Topic, bytes | None, bytes | None]]) -> None:
+    def write(
+        self,
+        values: Iterable[tuple[Topic, bytes | None, bytes | None]],
+        partition: int | None = None,
+    ) -> None:
         """Write (topic, key, value) as `publish` does. A value of None deletes the key."""
-        self._run(self._write(list(values)))
+        self._run(self._write(list(values), partition))
 
     def last(self, topic: Topic, most: int = 5000) -> list[Any]:
         """The last records of a topic, oldest first, at most `most` per partition.
@@ -128,7 +133,9 @@ class Broker:
             why = error_text(error, "no answer in time")
             raise UserError(f"--broker {self.address}: {why}") from error
 
-    async def _write(self, values: list[tuple[Topic, bytes | None, bytes | None]]) -> None:
+    async def _write(
+        self, values: list[tuple[Topic, bytes | None, bytes | None]], partition: int | None
+    ) -> None:
         await ensure_topics(self.address, self.prefix)
         signer = Signer(self.keys, _wall_ms)
         if signer:  # The clock of the last signer may be ahead of this one.
@@ -141,7 +148,11 @@ class Broker:
             for topic, key, value in values:
                 headers = signer.headers(topic.name, key, value)
                 await producer.send_and_wait(
-                    topic.wire_name(self.prefix), value, key=key, headers=headers
+                    topic.wire_name(self.prefix),
+                    value,
+                    key=key,
+                    headers=headers,
+                    partition=partition,
                 )
         finally:
             await producer.stop()

@@ -42,17 +42,20 @@ _KEYED = ("models", "pools", "nodes", "proposals")
 
 
 class ConsoleFeed:
-    """Observes a loop through `tick`. can_write: whether commands are accepted, with a token.
+    """Observes a loop through `tick`. can_write: whether commands are accepted. asks_token:
+    whether a command needs a token, because no proxy names the person.
     cpu_s: CPU time of this thread. unhealthy: reason why the controller is unhealthy, or ""."""
 
     def __init__(
         self,
         facts: Facts,
         can_write: bool,
+        asks_token: bool = True,
         cpu_s: Callable[[], float] = time.thread_time,
     ) -> None:
         self._facts = facts
         self._can_write = can_write
+        self._asks_token = asks_token
         self._nodes = NodeRows()
         self._last: dict[str, Any] | None = None
         self._viewed_s = float("-inf")
@@ -172,6 +175,7 @@ class ConsoleFeed:
             "now_ms": facts.loop.clock.now_ms(),
             "speed": facts.loop.clock.time_base.speed,
             "can_write": self._can_write,
+            "asks_token": self._asks_token,
             "controller": self._controller(done, now),
             "models": {}, "pools": {}, "nodes": {}, "proposals": {},
         }  # fmt: skip

@@ -57,6 +57,7 @@ def proposal_row(model: str, waiting: PendingApproval) -> Row:
     """The row of a proposal that waits for approval."""
     return {
         "number": waiting.number,
+        "token": waiting.leader_token,
         "model": model,
         "kind": waiting.kind,
         "change": change_words(waiting.change),

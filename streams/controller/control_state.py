@@ -14,6 +14,7 @@ from typing import Any
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.state.ledger import read_part
 from streams.clock import Clock
+from streams.controller.command_log import CommandLog
 from streams.controller.declared_names import DeclaredNames
 from streams.controller.election import Election
 from topics.checks import MAX_MS, MAX_RESTORED_COUNT
@@ -223,8 +224,8 @@ class DroppedRecords:
 class ControlState:
     """Latest records by key.
 
-    statuses: by node. decisions: the last 2000. controls: the latest
-    operator command of each key, and at least the last 1000 verdicts. alerts: alerts not yet
+    statuses: by node. decisions: the last 2000. controls: the operator command in force of each
+    subject, and at least the last 1000 verdicts. alerts: alerts not yet
     returned by `take_alerts`. unmanaged: by model and combo, number of servers that Shoal did not
     start.
     """
@@ -235,6 +236,7 @@ class ControlState:
     supply: SupplyRecords = field(default_factory=SupplyRecords)
     declared: ServiceRecords = field(default_factory=ServiceRecords)
     controls: dict[str, Control] = field(default_factory=dict)
+    commands: CommandLog = field(default_factory=CommandLog)
     alerts: list[Alert] = field(default_factory=list)
     engines: dict[str, EngineView] = field(default_factory=dict)
     unmanaged: dict[str, Mapping[str, int]] = field(default_factory=dict)
@@ -249,6 +251,8 @@ class ControlState:
             self.desired.take(record)
         elif isinstance(record, Decision):
             self.decisions.append(record)
+            if record.proposal:
+                self.commands.ended(record)
             if len(self.decisions) > 2 * _KEPT_DECISIONS:
                 del self.decisions[:-_KEPT_DECISIONS]
         elif isinstance(record, Leadership):
@@ -274,14 +278,24 @@ class ControlState:
             self.dropped.bury((record.topic, record.partition, record.offset))
 
     def _control(self, record: Control) -> None:
+        before = self.controls.get(record.key)
+        if not record.replaces(before):
+            assert before is not None  # noqa: S101  `replaces` is true without one
+            self.commands.lost(record, before)
+            return
+        if before is not None:
+            if not record.version:
+                record = replace(record, version=before.version + 1)
+            self.commands.replaced(record, before)
         self.controls.pop(record.key, None)
         self.controls[record.key] = record  # the newest key is last
+        self.commands.won(record)
         if record.kind != "verdict" or len(self.controls) <= 2 * _KEPT_VERDICTS:
             return
         verdicts = [key for key, control in self.controls.items() if control.kind == "verdict"]
         if len(verdicts) > 2 * _KEPT_VERDICTS:
             for key in verdicts[:-_KEPT_VERDICTS]:
-                del self.controls[key]
+                self.commands.outdated[self.controls.pop(key).topic_key] = None
 
     def take_engines(self) -> dict[str, EngineView]:
         """Engine observations that arrived since the last call, by model."""
@@ -295,6 +309,12 @@ class ControlState:
 
     def drop(self, topic: str, key: str) -> None:
         """Apply a tombstone: remove the record with `key` of `topic`."""
+        if topic == "controls":
+            self.commands.outdated.pop(key, None)
+            self.controls = {
+                subject: one for subject, one in self.controls.items() if one.topic_key != key
+            }
+            return
         if topic == "services":
             self.declared.drop(key)
             return
@@ -304,7 +324,6 @@ class ControlState:
             "routes": self.desired.routes,
             "supply.availability": self.supply.nodes_obtainable,
             "supply.prices": self.supply.usd_per_node_h,
-            "controls": self.controls,
             "ledger": self.desired.ledger,
         }
         kept.get(topic, {}).pop(key, None)

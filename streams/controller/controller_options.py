@@ -13,6 +13,7 @@ from pathlib import Path
 
 from streams.files.user_errors import UserError
 from streams.health.listen_address import parse_listen
+from streams.health.operators import NO_OPERATORS, OPERATORS_FILE, Operators, operators_from
 from streams.health.tokens import NO_TOKEN, OPERATOR_TOKEN, READ_TOKEN, BearerToken, read_token
 from streams.logs import FORMS
 from topics.checks import InvalidRecord
@@ -29,15 +30,16 @@ class OperatorOptions:
     and alerts; "" for none. hosts: accepted host names, in addition to addresses. record: folder
     and maximum size in bytes of the decision log; None for no log.
 
-    alert_token, operator_token: tokens for alerts, and for commands over HTTP; without a token,
-    these are refused. read_token: token for reads; without one, reads need no authentication.
+    alert_token: token for alerts; without one, these are refused. operators: identify who gives
+    commands over HTTP; without any, these are refused. read_token: token for reads; without one,
+    reads need no authentication.
     """
 
     http: str = ""
     hosts: frozenset[str] = frozenset()
     alert_token: BearerToken = NO_TOKEN
     read_token: BearerToken = NO_TOKEN
-    operator_token: BearerToken = NO_TOKEN
+    operators: Operators = NO_OPERATORS
     record: Path | None = None
     record_bytes: int = MOST_RECORD_MIB << 20
 
@@ -57,8 +59,9 @@ def add_operator_options(parser: argparse.ArgumentParser, record: str = "", http
         default="",
         metavar="NAMES",
         help="host names, by commas, that --http answers to besides addresses and localhost; a "
-        f"token for reads comes from ${READ_TOKEN} or ${READ_TOKEN}_FILE, one for commands from "
-        f"${OPERATOR_TOKEN} or ${OPERATOR_TOKEN}_FILE",
+        f"token for reads comes from ${READ_TOKEN} or ${READ_TOKEN}_FILE, operators from "
+        f"${OPERATORS_FILE}, a shared token for commands from ${OPERATOR_TOKEN} or "
+        f"${OPERATOR_TOKEN}_FILE",
     )
     parser.add_argument(
         "--alert-token-file",
@@ -115,7 +118,7 @@ def parse_operator_options(given: argparse.Namespace) -> OperatorOptions:
         hosts=hosts,
         alert_token=BearerToken(token),
         read_token=read_token(os.environ),
-        operator_token=read_token(os.environ, OPERATOR_TOKEN),
+        operators=operators_from(os.environ, read_token(os.environ, OPERATOR_TOKEN)),
         record=record,
         record_bytes=given.record_mib << 20,
     )

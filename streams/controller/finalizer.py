@@ -52,7 +52,7 @@ class Finalizer:
         ledger, controls = self._latest.desired.ledger, self._latest.controls
         keys = [(SERVICES.name, model) for model in done]
         keys += [(LEDGER.name, key) for one in done for key in keys_of(one) if key in ledger]
-        keys += [(CONTROLS.name, key) for key, one in controls.items() if one.scope in gone]
+        keys += [(CONTROLS.name, one.topic_key) for one in controls.values() if one.scope in gone]
         for topic, key in keys:
             self._latest.drop(topic, key)
             self._publisher.put(KeyDeletion(topic, key.encode()))

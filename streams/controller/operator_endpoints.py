@@ -29,7 +29,7 @@ from topics.codec import encode
 from topics.keys import Keys
 from topics.macs import Signer, Verifier
 from topics.records import Alert, Control
-from topics.topic_table import key_of, topic_of
+from topics.topic_table import CONTROLS, key_of, topic_of
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +59,18 @@ async def open_operator_endpoints(
         # The last operator's clock may be ahead of this one.
         signer.sign_after(topic.name, key, verifier.last_signed_ms(topic.name, key))
         headers = signer.headers(topic.name, key, value)
+        # Commands have one order, so they stay in one partition even if others are added.
+        part = 0 if isinstance(record, Control) else None
         await producer.send_and_wait(
-            topic.wire_name(identity.prefix), value, key=key, headers=headers
+            topic.wire_name(identity.prefix), value, key=key, headers=headers, partition=part
+        )
+
+    async def forget(key: str) -> None:
+        topic, of = CONTROLS, key.encode()
+        signer.sign_after(topic.name, of, verifier.last_signed_ms(topic.name, of))
+        headers = signer.headers(topic.name, of, None)
+        await producer.send_and_wait(
+            topic.wire_name(identity.prefix), None, key=of, headers=headers, partition=0
         )
 
     facts = Facts(identity, loop, leader, lambda: verifier.refused)
@@ -77,13 +87,15 @@ async def open_operator_endpoints(
     metrics = Metrics(facts, lost, lambda: webhook.counts, behind)
     loop.watchers = (*loop.watchers, facts.tick, metrics.tick)
     following: list[asyncio.Future[None]] = []
+    operator: OperatorEndpoint | None = None
     server: HealthServer | None = None
     try:
         if settings.http:
             known = lambda: facts.leader()[1] > 0  # noqa: E731  a question, asked later
-            feed = ConsoleFeed(facts, bool(settings.operator_token))
+            operators = settings.operators
+            feed = ConsoleFeed(facts, bool(operators), not operators.has_proxy)
             loop.watchers = (*loop.watchers, feed.tick)
-            operator = OperatorEndpoint(loop, settings.operator_token, publish)
+            operator = OperatorEndpoint(loop, operators, publish, forget)
             server = HealthServer(
                 settings.http,
                 facts,
@@ -93,6 +105,7 @@ async def open_operator_endpoints(
                 settings.read_token,
                 settings.hosts,
                 console=ConsoleRoutes(feed, operator, ReasonsOnDemand(facts, feed.book.requests)),
+                operators=operators,
             )
             feed.unhealthy = server.unhealthy
             await server.start()
@@ -108,6 +121,8 @@ async def open_operator_endpoints(
         for task in following:
             task.cancel()
         await asyncio.gather(*following, return_exceptions=True)
+        if operator is not None:
+            await operator.close()
         if server is not None:
             await server.close()
         if written is not None:

@@ -24,6 +24,7 @@ from streams.health.controller_facts import Facts
 from streams.health.controller_metrics import Metrics
 from streams.health.guard import DEFAULT_LIMITS, Guard, Handler, HttpLimits, expect
 from streams.health.listen_address import parse_listen
+from streams.health.operators import NO_OPERATORS, Operators
 from streams.health.tokens import NO_TOKEN, READ_TOKEN, BearerToken
 from topics.codec import write_value
 from topics.http_origin import HostRule
@@ -55,8 +56,8 @@ class Console(Protocol):
 
 class HealthServer:
     """The HTTP server of a controller. address: "HOST:PORT"; port 0: any free port. read_token: if
-    empty, reads need no token. names: accepted host names, in addition to addresses (`HostRule`).
-    `url` is the URL of the server after `start`."""
+    empty, reads need no token; operators may read with tokens of their own. names: accepted host
+    names, in addition to addresses (`HostRule`). `url` is the URL of the server after `start`."""
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class HealthServer:
         names: frozenset[str] = frozenset(),
         limits: HttpLimits = DEFAULT_LIMITS,
         console: Console | None = None,
+        operators: Operators = NO_OPERATORS,
     ) -> None:
         self._address = address
         self._facts = facts
@@ -79,6 +81,7 @@ class HealthServer:
         self._limits = limits
         self._webhook = webhook
         self._console = console
+        self._operators = operators
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
         self.url = ""
@@ -140,12 +143,18 @@ class HealthServer:
         """`handler`, with a check of the read token if there is one."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            header = request.headers.get("Authorization", "")
-            if self._read_token and not self._read_token.allows(header):
+            if self._read_token and not self._may_read(request):
                 return _json({"error": f"a bearer token is needed ({READ_TOKEN})"}, 401)
             return await handler(request)
 
         return answer
+
+    def _may_read(self, request: web.Request) -> bool:
+        header = request.headers.get("Authorization", "")
+        named = self._operators.sent_name(request.headers)
+        return self._read_token.allows(header) or (
+            self._operators.identify(header, named, request.remote or "") is not None
+        )
 
     def unhealthy(self) -> str:
         """Reason why this controller is unhealthy; "" if it is healthy."""

@@ -176,7 +176,7 @@ function App() {
     </div>
   </main>
   <${News} news=${s.news} />
-  ${s.source === "live" && html`<${CommandDialog} />`}`;
+  ${s.source === "live" && html`<${CommandDialog} asksToken=${s.asks_token !== false} />`}`;
 }
 
 takeTokenFromAddress();

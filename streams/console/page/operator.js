@@ -1,9 +1,9 @@
-// Commands of an operator: who and why are asked for each one, the token once per window.
+// Commands of an operator: the reason is asked for each one, the token once per window. The token, or
+// the proxy before the controller, tells who gives the command.
 import { html, useEffect, useRef, useState } from "./lib.js";
 import { clock, lasting } from "./format.js";
 
 const TOKEN = "shoal-operator-token";
-const WHO = "shoal-operator-name";
 const WORDS = {
   pause: ["Pause", "Nothing is changed until it is resumed; everything is still computed.", true],
   resume: ["Resume", "Ends the pause.", false],
@@ -17,9 +17,15 @@ const WORDS = {
 
 const listeners = new Set();
 
-/** Opens the dialog of a command: {command, model} or {command, proposal, text}. */
+/** Opens the dialog of a command: {command, model} or {command, proposal, token, text}. A command that is
+ * sent twice has the same id. */
 export function ask(asked) {
-  for (const listener of listeners) listener(asked);
+  const found = { ...asked, id: newId() };
+  for (const listener of listeners) listener(found);
+}
+
+function newId() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(8)), (one) => one.toString(16).padStart(2, "0")).join("");
 }
 
 /** A token in the address is kept for this window and removed from the address. */
@@ -30,7 +36,7 @@ export function takeTokenFromAddress() {
   history.replaceState(null, "", location.pathname + location.search);
 }
 
-export function CommandDialog() {
+export function CommandDialog({ asksToken }) {
   const dialog = useRef(null);
   const first = useRef(null);
   const [asked, setAsked] = useState(null);
@@ -58,8 +64,8 @@ export function CommandDialog() {
     event.preventDefault();
     const form = new FormData(event.target);
     const token = form.get("token") || sessionStorage.getItem(TOKEN) || "";
-    const body = { command: asked.command, who: form.get("who"), why: form.get("why") };
-    if (asked.proposal) body.proposal = asked.proposal;
+    const body = { command: asked.command, why: form.get("why"), id: asked.id };
+    if (asked.proposal) Object.assign(body, { proposal: asked.proposal, token: asked.token });
     else body.model = asked.model;
     if (form.get("for")) body.for = form.get("for");
     setBusy(true);
@@ -67,12 +73,12 @@ export function CommandDialog() {
     setBusy(false);
     if (result.error) {
       if (result.status === 401) sessionStorage.removeItem(TOKEN);
+      if (result.status >= 400 && result.status < 500) asked.id = newId();
       setAnswer(result.error);
       return;
     }
-    sessionStorage.setItem(TOKEN, token);
-    localStorage.setItem(WHO, body.who);
-    setSaid(result.said);
+    if (token) sessionStorage.setItem(TOKEN, token);
+    setSaid(result.who ? `${result.said} (${result.who})` : result.said);
     close();
   };
   const [title, meaning, needsWhy] = asked ? WORDS[asked.command] : ["", "", false];
@@ -80,13 +86,12 @@ export function CommandDialog() {
   const subject = !asked ? "" : asked.proposal ? `#${asked.proposal}` : asked.model === "*" ? "every model" : asked.model;
   return html`<p class=${`toast${said ? "" : " unseen"}`} role="status">${said}</p>
   <dialog ref=${dialog} aria-labelledby="command-h" onClose=${() => setAsked(null)}>
-    ${asked && html`<form onSubmit=${submit} key=${JSON.stringify(asked)}>
+    ${asked && html`<form onSubmit=${submit} key=${JSON.stringify({ ...asked, id: "" })}>
       <h2 id="command-h">${title} ${subject}</h2>
       <p>${asked.text ?? ""}</p><p class="quiet">${meaning}</p>
       <label>Why${needsWhy ? "" : " (optional)"}<input name="why" ref=${first} required=${needsWhy} maxlength="1000" autocomplete="off" /></label>
-      <label>Who<input name="who" required maxlength="200" autocomplete="username" defaultValue=${localStorage.getItem(WHO) ?? ""} /></label>
       ${lasts && html`<label>For (optional)<input name="for" placeholder="2h; empty: until it is ended" autocomplete="off" /></label>`}
-      ${!sessionStorage.getItem(TOKEN) && html`<label>Operator's token<input name="token" type="password" required autocomplete="current-password" /></label>`}
+      ${asksToken && !sessionStorage.getItem(TOKEN) && html`<label>Operator's token<input name="token" type="password" required autocomplete="current-password" /></label>`}
       ${answer && html`<p class="error" role="alert">${answer}</p>`}
       <div class="actions"><button type="submit" class="primary" disabled=${busy}>${title}</button>
         <button type="button" onClick=${close}>Cancel</button></div>
@@ -96,15 +101,17 @@ export function CommandDialog() {
 
 async function send(body, token) {
   try {
+    const headers = { "Content-Type": "application/json" };
+    if (token) headers.Authorization = `Bearer ${token}`;
     const answer = await fetch("/v1/controls", {
       method: "POST",
-      headers: { "Content-Type": "application/json", Authorization: `Bearer ${token}` },
+      headers,
       body: JSON.stringify(body),
     });
     const found = await answer.json().catch(() => ({ error: `HTTP ${answer.status}` }));
     return { status: answer.status, ...found };
   } catch {
-    return { status: 0, error: "The controller does not answer. Nothing is known to have changed." };
+    return { status: 0, error: "The controller does not answer. Whether the command takes effect is not known; it can be sent again." };
   }
 }
 
@@ -118,9 +125,9 @@ export function Proposals({ proposals, now, canWrite }) {
       <p class="reason">${one.reasons.join("; ")}</p>
       <div class="proposal-foot"><span class="quiet">#${one.number}, since ${clock(one.at)}, expires in ${lasting(one.expires - now)}</span>
       <span class="actions">
-        <button class="primary small" disabled=${!canWrite} onClick=${() => ask({ command: "approve", proposal: one.number, text: `${one.model}: ${one.change}` })}>Approve #${one.number}</button>
-        <button class="small" disabled=${!canWrite} onClick=${() => ask({ command: "reject", proposal: one.number, text: `${one.model}: ${one.change}` })}>Reject #${one.number}</button>
+        <button class="primary small" disabled=${!canWrite} onClick=${() => ask({ command: "approve", proposal: one.number, token: one.token, text: `${one.model}: ${one.change}` })}>Approve #${one.number}</button>
+        <button class="small" disabled=${!canWrite} onClick=${() => ask({ command: "reject", proposal: one.number, token: one.token, text: `${one.model}: ${one.change}` })}>Reject #${one.number}</button>
       </span></div></li>`)}</ul>
-    ${!canWrite && html`<p class="quiet note">Commands are off: the controller has no SHOAL_OPERATOR_TOKEN. Use shoal approve and shoal reject.</p>`}
+    ${!canWrite && html`<p class="quiet note">Commands are off: the controller has no SHOAL_OPERATORS_FILE or SHOAL_OPERATOR_TOKEN. Use shoal approve and shoal reject.</p>`}
   </section>`;
 }

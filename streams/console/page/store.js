@@ -85,6 +85,7 @@ export function applySnapshot(found) {
     now_ms: found.now_ms,
     event: found.event,
     can_write: found.can_write,
+    asks_token: found.asks_token,
     speed: found.speed,
     controller: found.controller,
     models: found.models,

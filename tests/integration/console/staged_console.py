@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace as Bag
 from typing import Any
 
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
@@ -26,6 +27,7 @@ from streams.controller.control_state import ControlState, DesiredRecords
 from streams.health.alert_webhook import Webhook
 from streams.health.controller_facts import Facts, Identity
 from streams.health.controller_metrics import Metrics
+from streams.health.operators import Operators
 from streams.health.status_server import HealthServer
 from streams.health.tokens import NO_TOKEN, BearerToken
 from tests.integration.console.staged_decisions import (
@@ -204,9 +206,21 @@ class _Loop:
     """The parts of a controller's loop that the console uses."""
 
     def __init__(self, stage: Stage, latest: ControlState) -> None:
+        self._stage = stage
         self.latest = latest
+        self.leads = lambda: True
         self.clock = Clock(TimeBase(1.0, NOW_MS, 0))
         self.declared = lambda: Cluster((_POOL,), tuple(_service(n) for n in stage.size.models))
+
+    @property
+    def state(self) -> Any:
+        """The leader's open proposals."""
+        rows = self._stage.proposals.items()
+        models = {
+            m: Bag(advisory=Bag(proposal=Bag(number=row["number"], leader_token=3)))
+            for m, row in rows
+        }
+        return Bag(models=models)
 
 
 def _made(stage: Stage, token: str, port: int) -> tuple[StagedFeed, HealthServer, ControlState]:
@@ -235,7 +249,8 @@ def _made(stage: Stage, token: str, port: int) -> tuple[StagedFeed, HealthServer
 
     webhook = Webhook(None, NO_TOKEN, loop.declared, lambda: 0.0)  # type: ignore[arg-type]
     metrics = Metrics(facts, lambda: 0, lambda: webhook.counts, dict)
-    operator = OperatorEndpoint(loop, BearerToken(text=OPERATOR), publish)  # type: ignore[arg-type]
+    operators = Operators(BearerToken(text=OPERATOR))
+    operator = OperatorEndpoint(loop, operators, publish)  # type: ignore[arg-type]
     routes = ConsoleRoutes(feed, operator, StagedReasons(facts, feed.book.requests))
     server = HealthServer(f"127.0.0.1:{port}", facts, metrics, webhook, lambda: True,
                           BearerToken(text=token), console=routes)  # fmt: skip

@@ -312,8 +312,10 @@ def resolved(
     built = made.build()
     controls = {}
     if verdict is not None:
-        said = Control("5", "verdict", verdict, "ann", "looks right", NOW, leader_token=token)
-        controls = {"verdict/5": said}
+        said = Control(
+            "chat", "verdict", verdict, "ann", "looks right", NOW, proposal=5, leader_token=token
+        )
+        controls = {said.key: said}
     seen = replace(built.inputs.observation, controls=controls)
     built = replace(built, inputs=replace(built.inputs, observation=seen))
     used = used_gpus(built.groups)

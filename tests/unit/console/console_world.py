@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from autoscaler.decide import restore
@@ -22,6 +23,7 @@ from streams.controller.tick_loop import Loop, Ports
 from streams.health.alert_webhook import Webhook
 from streams.health.controller_facts import Facts, Identity
 from streams.health.controller_metrics import Metrics
+from streams.health.operators import Network, Operators
 from streams.health.status_server import HealthServer
 from streams.health.tokens import NO_TOKEN, BearerToken
 from tests.unit.health.served_controller import Solver
@@ -30,6 +32,7 @@ from topics.time_base import TimeBase
 
 NOW_MS = 1_700_000_000_000
 OPERATOR = "an-operator-token"
+USER_HEADER = "X-Forwarded-User"
 TINY = Service(
     model="tiny",
     architecture=catalog.quantized(catalog.model("meta-llama/Llama-3.1-8B-Instruct"), "fp8"),
@@ -59,21 +62,29 @@ class TopicOfDecisions:
         self._latest.take(record, 0)
 
 
+async def _at_once() -> None:
+    pass
+
+
 @dataclass
 class World:
     """A controller with its console. now_s: monotonic clock. cpu_s: CPU clock of the console.
-    written: accepted commands.
+    written: commands as written to the topic; forgotten: Kafka keys that were deleted from it.
+    before_read_back: awaited between the writing of a command and its reading.
     """
 
     loop: Loop
     feed: ConsoleFeed
     cluster: Cluster
+    endpoint: OperatorEndpoint = field(init=False)
     url: str = ""
     now_s: float = 0.0
     cpu_s: float = 0.0
     leads: bool = True
     broken: bool = False
     written: list[Control] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    before_read_back: Callable[[], Awaitable[None]] = _at_once
     tick_ms: int = NOW_MS
 
     def run(self, seconds: int) -> None:
@@ -90,6 +101,8 @@ async def world(
     read_token: str = "",
     operator_token: str = OPERATOR,
     mode: Mode = Mode.APPROVE,
+    operators_file: Path | None = None,
+    proxies: tuple[Network, ...] = (),
 ) -> AsyncIterator[World]:
     """A world with a listening server. Its feed has no task; tests call `feed.step()`."""
     latest = ControlState(desired=DesiredRecords(claimed=9))
@@ -103,31 +116,38 @@ async def world(
         latest,
         Ports(topic, topic, Solver()),  # type: ignore[arg-type]
         Clock(TimeBase(1.0, NOW_MS, 0), mono_ns=lambda: int(held.now_s * 1e9)),
-        leads=lambda: True,
+        leads=lambda: held.leads,
     )
     held = World(loop, None, cluster)  # type: ignore[arg-type]
     facts = Facts(Identity("ctl-1", "b:1", "shoal.", True), loop,
                   lambda: (held.leads, 3, "ctl-1"))  # fmt: skip
-    token = BearerToken(text=operator_token)
-    held.feed = ConsoleFeed(facts, bool(token), cpu_s=lambda: held.cpu_s)
+    shared = BearerToken(text=operator_token)
+    operators = Operators(shared, operators_file, USER_HEADER if proxies else "", proxies)
+    held.feed = ConsoleFeed(facts, bool(operators), not proxies, cpu_s=lambda: held.cpu_s)
 
     async def publish(control: Control) -> None:
         if held.broken:
             raise ConnectionError("broker away")
         held.written.append(control)
+        await held.before_read_back()
         latest.take(control, 0)
 
+    async def forget(key: str) -> None:
+        held.forgotten.append(key)
+        latest.drop("controls", key)
+
+    held.endpoint = OperatorEndpoint(loop, operators, publish, forget, answer_s=60.0)
     webhook = Webhook(None, NO_TOKEN, lambda: cluster, lambda: 0.0)  # type: ignore[arg-type]
     metrics = Metrics(facts, lambda: 0, lambda: webhook.counts, dict)
     loop.watchers = (facts.tick, held.feed.tick)
     routes = ConsoleRoutes(
         held.feed,
-        OperatorEndpoint(loop, token, publish),
+        held.endpoint,
         ReasonsOnDemand(facts, held.feed.book.requests),
     )
     server = HealthServer(
         "127.0.0.1:0", facts, metrics, webhook, lambda: True,
-        BearerToken(text=read_token), console=routes,
+        BearerToken(text=read_token), console=routes, operators=operators,
     )  # fmt: skip
     await server.start()
     held.url = server.url

@@ -115,22 +115,24 @@ async def test_reads_of_data_need_the_read_token_and_files_do_not() -> None:
         assert (await get(at, "/"))[0] == 200
 
 
-async def test_a_proposal_is_approved_once_with_name_and_reason() -> None:
+async def test_a_proposal_is_approved_once_and_the_name_comes_from_the_token() -> None:
     async with world() as at:
         at.run(5)
         _, snapshot = await get(at, "/v1/console")
         waiting = snapshot["proposals"]["tiny"]
         assert waiting["change"].startswith("+") and waiting["expires"] > waiting["at"]
-        asked = {"command": "approve", "proposal": waiting["number"], "who": "ann", "why": "ok"}
+        asked = {"command": "approve", "proposal": waiting["number"], "who": "eve", "why": "ok"}
+        assert waiting["token"] == 3
         code, said = await command(at, **asked)
         assert code == 200 and "approved" in said["said"]
         (control,) = at.written
         assert (control.kind, control.active, control.who, control.why) == (
-            "verdict", True, "ann", "ok",
+            "verdict", True, "shared", "ok",
         )  # fmt: skip
         assert control.leader_token == 3
         code, said = await command(at, **asked)
-        assert code == 409 and "approved already by ann" in said["error"]
+        assert code == 409 and "approved already by shared 0 s ago: ok" in said["error"]
+        assert said["first"]["who"] == "shared" and said["first"]["did"] == "approved"
         at.run(2)
         assert at.loop.state.published.assignments  # The change is applied.
 
@@ -143,17 +145,19 @@ async def test_a_pause_a_freeze_and_a_release_are_written_and_ended() -> None:
             assert code == 200, said
             at.run(1)
             _, explained = await get(at, "/v1/explain/tiny")
-            assert any("by ann: test" in guard for guard in explained["guards"]), command_
+            assert any("by shared: test" in guard for guard in explained["guards"]), command_
             assert (await command(at, command=end, model="tiny", who="ann"))[0] == 200
             at.run(1)
             _, explained = await get(at, "/v1/explain/tiny")
-            assert not any("by ann" in guard for guard in explained["guards"]), end
+            assert not any("by shared" in guard for guard in explained["guards"]), end
 
 
 @pytest.mark.parametrize(
     ("asked", "error"),
     [
-        ({"command": "approve", "proposal": 1, "why": "x"}, "who: ''"),
+        ({"command": "approve", "why": "x"}, "proposal: is missing"),
+        ({"command": "pause", "model": "tiny", "why": "x", "version": -1}, "version: -1"),
+        ({"command": "pause", "model": "tiny", "why": "x", "id": "a/b"}, "id: 'a/b'"),
         ({"command": "pause", "model": "tiny", "who": "ann"}, "why: ''"),
         ({"command": "pause", "model": "tini", "who": "ann", "why": "x"}, "did you mean tiny"),
         ({"command": "pause", "model": "tiny", "who": "ann", "why": "x", "for": "soon"}, "--for"),
@@ -170,7 +174,7 @@ async def test_a_command_that_makes_no_sense_is_refused_with_the_field(
     async with world() as at:
         at.run(3)
         code, said = await command(at, **asked)
-        assert code == 409 and error in said["error"]
+        assert code in (400, 409) and error in said["error"]
         assert at.written == []
 
 
@@ -192,11 +196,18 @@ async def test_a_command_without_the_operators_token_changes_nothing() -> None:
         assert (await get(at, "/v1/console"))[1]["can_write"] is False
 
 
-async def test_a_command_that_the_broker_does_not_take_is_said_to_change_nothing() -> None:
+async def test_a_command_that_the_broker_does_not_confirm_can_be_repeated_with_its_id() -> None:
+    """It may have been written, so the answer does not claim that nothing has changed."""
     async with world() as at:
         at.broken = True
-        code, said = await command(at, command="pause", model="*", who="ann", why="x")
-        assert code == 503 and "nothing was changed" in said["error"]
+        code, said = await command(at, command="pause", model="*", why="x")
+        assert code == 503 and "may still take effect" in said["error"]
+        at.broken = False
+        asked = {"command": "pause", "model": "*", "why": "x", "id": said["id"]}
+        for _ in range(2):
+            code, said = await command(at, **asked)
+            assert code == 200 and said["version"] == 1
+        assert len(at.written) == 1
 
 
 @pytest.mark.parametrize("form", ["chunked", "gzip", "length"])

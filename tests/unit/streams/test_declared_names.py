@@ -111,4 +111,4 @@ def test_stored_answers_to_proposals_are_bounded_and_pauses_stay() -> None:
     for number in range(1, 6000):
         latest.take(Control(MODEL, "verdict", True, "ann", "", NOW_MS, proposal=number), number)
     assert len(latest.controls) <= 2001
-    assert f"pause/{MODEL}" in latest.controls and "verdict/5999" in latest.controls
+    assert f"pause/{MODEL}" in latest.controls and "verdict/0.5999" in latest.controls

@@ -139,7 +139,7 @@ readinessProbe: {httpGet: {path: {{ .ready }}, port: {{ .port }}}, periodSeconds
     {{- end }}
     {{- end }}
 {{- end }}
-{{- range $name := ternary (list "read" "operator" "alert") (list "read") (has "controller" $parts) }}
+{{- range $name := ternary (list "read" "operator" "operators" "alert") (list "read") (has "controller" $parts) }}
 {{- if and (or (has "controller" $parts) (has "feed" $parts)) (include "shoal.hasToken" (list $root $name)) }}
 - secret: {name: {{ $v.tokens.existingSecret | default $own }}, items: [{key: {{ $name }}, path: tokens/{{ $name }}}]}
 {{- end }}
@@ -206,6 +206,9 @@ readinessProbe: {httpGet: {path: {{ .ready }}, port: {{ .port }}}, periodSeconds
 {{- end }}
 {{- if and (has "controller" $parts) (include "shoal.hasToken" (list $root "operator")) }}
 - {name: SHOAL_OPERATOR_TOKEN_FILE, value: /etc/shoal/secrets/tokens/operator}
+{{- end }}
+{{- if and (has "controller" $parts) (include "shoal.hasToken" (list $root "operators")) }}
+- {name: SHOAL_OPERATORS_FILE, value: /etc/shoal/secrets/tokens/operators}
 {{- end }}
 {{- if and (or (has "gateway" $parts) (has "executor" $parts)) (include "shoal.engineSecret" $root) }}
 - {name: SHOAL_ENGINE_KEY_FILE, value: /etc/shoal/secrets/engine/engine.key}
@@ -295,7 +298,7 @@ readinessProbe: {httpGet: {path: {{ .ready }}, port: {{ .port }}}, periodSeconds
 {{- with .Values.kafka.password }}
 kafka-password: {{ . | quote }}
 {{- end }}
-{{- range $name := list "read" "operator" "alert" }}
+{{- range $name := list "read" "operator" "operators" "alert" }}
 {{- with index $.Values.tokens $name }}
 {{ $name }}: {{ . | quote }}
 {{- end }}

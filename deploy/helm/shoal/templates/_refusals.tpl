@@ -31,7 +31,7 @@
 {{- if and (or $v.kafka.ca $v.kafka.certificate) (not $v.kafka.existingSecret) }}
 {{- fail "kafka.ca or kafka.certificate is set: their files come from kafka.existingSecret, which is not set" }}
 {{- end }}
-{{- if and $v.tokens.existingSecret (or $v.tokens.read $v.tokens.operator $v.tokens.alert) }}
+{{- if and $v.tokens.existingSecret (or $v.tokens.read $v.tokens.operator $v.tokens.operators $v.tokens.alert) }}
 {{- fail "tokens.existingSecret and tokens in the values are both set: allowed is one of them" }}
 {{- end }}
 {{- if and $v.engineKey.value $v.engineKey.existingSecret }}
