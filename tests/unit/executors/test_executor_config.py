@@ -126,8 +126,11 @@ def test_every_part_of_the_configuration_is_required(key: str) -> None:
         parse_config({name: value for name, value in GOOD.items() if name != key})
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "executor.json"
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a short path stands whole in the message
+    path = Path("executor.json")
     with pytest.raises(InvalidRecord, match=r"executor\.json.*readable"):
         load_config(path)
     path.write_bytes(b"{")
