@@ -16,7 +16,7 @@ from autoscaler.domain.validation import InvalidValue, whole
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.memory import cache_of
 from autoscaler.performance.profile import Profile
-from autoscaler.performance.step_times import StepTimes, step_times
+from autoscaler.performance.step_times import StepTimes, most_sequences, step_times
 
 HOP_GB_S = 12.5
 HOP_LATENCY_MS = 0.05
@@ -78,7 +78,7 @@ def pipeline_times(
         roofline=replace(bound, model=replace(model, layers=count * held), eff=eff),
         kv_capacity_tokens=tokens / lanes,
         cache=cache.scaled(1.0 / lanes),
-        max_batch=math.ceil(slowest.max_batch / lanes),
+        max_batch=math.ceil(most_sequences(cache, phase) / lanes),
         uncertain=any(times.uncertain for times, _ in each),
     )
     return lane, lanes

@@ -78,16 +78,20 @@ def step_times(model: ModelSpec, node: NodeSlice, phase: Phase, profile: Profile
     bound, correction = bind_formulas(model, node.gpu, node.gpus, profile)
     tokens = kv_capacity_tokens(model, node.gpu, node.gpus)
     cache = cache_of(model, node.gpu, node.gpus)
-    most = max(1, min(_MAX_SEQUENCES[phase], int(cache.sequences_at(1.0))))
     return StepTimes(
         roofline=bound,
         correction=correction,
         kv_capacity_tokens=tokens,
         cache=cache,
-        max_batch=most,
+        max_batch=most_sequences(cache, phase),
         first_token_ms=bound.eff.first_token_ms,
         uncertain=profile.uncertain(model, node.gpu),
     )
+
+
+def most_sequences(cache: KvPool, phase: Phase) -> int:
+    """Highest number of sequences in one iteration of `phase`, with the KV cache `cache`."""
+    return max(1, min(_MAX_SEQUENCES[phase], int(cache.sequences_at(1.0))))
 
 
 @lru_cache(maxsize=1024)

@@ -15,7 +15,7 @@ from tests.unit.planning.planning_clusters import pool, service
 ALL = pool("r", "h100", "H100", 1, 6, Market.ON_DEMAND, 6.88)
 CHAT = service("m", "openai/gpt-oss-20b", Slo(2000.0, 10.0), max_len_tokens=32768)
 CLUSTER = Cluster((ALL,), (CHAT,), Policy())
-PROMPTS, ANSWERS = Lengths.expected(6000.0, 150.0, 0.7), Lengths.expected(2000.0, 400.0, 0.7)
+PROMPTS, ANSWERS = Lengths.expected(6000.0, 150.0, 0.7), Lengths.expected(2000.0, 600.0, 0.7)
 AT = "@r/h100/on-demand"
 MOST_PREFILL, MOST_DECODE = f"m:2p1{AT}+d1{AT}", f"m:p1{AT}+2d1{AT}"
 
@@ -41,11 +41,11 @@ def test_pairs_in_a_full_pool_switch_roles_if_the_best_ratio_needs_other_slices(
     """All six nodes run pairs of three instances. The cheapest ratio needs a
     pair of another size.
     """
-    found = ask(CLUSTER, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS)
+    found = ask(CLUSTER, FULL, {"m": 25.0}, {MOST_PREFILL: 2}, lengths=ANSWERS)
     names = [f"{MOST_PREFILL}:{serial}" for serial in range(2)]
     assert found.change == FleetChange((), tuple((name, MOST_DECODE) for name in names), ())
     dear = Cluster((ALL,), (CHAT,), Policy(role_switch=False))
-    assert not ask(dear, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS).change.switches
+    assert not ask(dear, FULL, {"m": 25.0}, {MOST_PREFILL: 2}, lengths=ANSWERS).change.switches
 
 
 @pytest.mark.parametrize("may", [0, 1, 2, 3])
@@ -54,6 +54,6 @@ def test_the_plan_has_at_most_the_switches_that_are_possible_now(may: int) -> No
     room in the full pool.
     """
     limit = ((MOST_PREFILL, may),) if may else ()
-    found = ask(CLUSTER, FULL, {"m": 24.0}, {MOST_PREFILL: 2}, lengths=ANSWERS, switchable=limit)
+    found = ask(CLUSTER, FULL, {"m": 25.0}, {MOST_PREFILL: 2}, lengths=ANSWERS, switchable=limit)
     assert len(found.change.switches) == min(may, 2)
     assert dict(found.counts).get(MOST_PREFILL, 0) == 2 - min(may, 2)
