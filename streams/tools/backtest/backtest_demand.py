@@ -369,7 +369,7 @@ def _prefix_cache_notes(traces: Sequence[Trace], fluid: bool) -> list[str]:
                 f"tokens; one endless cache would hold {share:.0%} of the prompt tokens"
             )
         else:
-            notes.append(f"{trace.path.name} has no block hashes: no prefix cache is simulated")
+            notes.append("the trace has no block hashes: no prefix cache is simulated")
     return list(dict.fromkeys(notes))
 
 

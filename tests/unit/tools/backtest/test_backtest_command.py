@@ -116,7 +116,7 @@ def test_the_same_seed_gives_the_same_bytes_on_one_process_and_on_two(
     for name, jobs in (("one", "1"), ("two", "2")):
         main([
             "backtest", "--trace", str(trace), "--config", str(CONFIG), "--to", "100s",
-            "--policies", "knative,skyserve", "--seeds", "2", "--jobs", jobs, "--rate-scale", "0.7",
+            "--policies", "knative,skyserve", "--seeds", "2", "--jobs", jobs, "--rate-scale", "1.2",
             "--json", str(tmp_path / f"{name}.json"), "--report", str(tmp_path / f"{name}.html"),
         ])  # fmt: skip
     report = json.loads((tmp_path / "one.json").read_bytes())

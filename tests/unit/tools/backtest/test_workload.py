@@ -350,4 +350,4 @@ def test_block_hashes_give_the_engines_prefix_caches(tmp_path: Path) -> None:
     plain_trace = plain(tmp_path, rows(3))
     other = load_workload(Demand((plain_trace,), CONFIG), 1)
     assert other.scenario.block_tokens == {}
-    assert "trace.csv has no block hashes: no prefix cache is simulated" in other.notes
+    assert "the trace has no block hashes: no prefix cache is simulated" in other.notes
