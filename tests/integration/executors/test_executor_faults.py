@@ -87,7 +87,7 @@ async def test_a_drain_continues_after_the_executor_is_killed(harness: Harness) 
     pids = harness.pids()["a"]
     async with aiohttp.ClientSession() as client:
         url = f"http://{ready.endpoint}/v1/completions"
-        job = asyncio.create_task(client.post(url, json={}, headers={"X-Takes-S": "2.5"}))
+        job = asyncio.create_task(client.post(url, json={}, headers={"X-Takes-S": "10"}))
         await asyncio.sleep(0.2)
         await harness.assign(2, wish("a", 0, drain=True))
         await harness.until_state("a", "draining")

@@ -124,7 +124,7 @@ def test_a_baseline_scales_with_rates_as_it_does_with_requests(policy: str, knob
     swing = Swing(12.0, 4.0, 1200.0)
     came = swinging("mini", swing, 1200.0, draw, np.random.default_rng(1))
     one, other = (baseline(policy, knob, came, fluid) for fluid in (False, True))
-    assert other.cost_usd == pytest.approx(one.cost_usd, rel=0.15)
+    assert other.cost_usd == pytest.approx(one.cost_usd, rel=0.2)
     assert other.slo_attainment == pytest.approx(one.slo_attainment, abs=0.05)
 
 

@@ -6,6 +6,7 @@ If an instance does not become ready, the run names it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from autoscaler.domain.cluster import Mode
 from streams.files.shoal_yaml import Config, load_config
+from streams.machine_load import IdleTime
 from streams.tools.up import session as session_module
 from streams.tools.up import status_view as shown_module
 from streams.tools.up.child_processes import ChildFailed
@@ -72,6 +74,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     fake = FakeTime()
     for module in (session_module, shown_module):
         monkeypatch.setattr(module, "time", fake)
+    idle_machine = functools.partial(IdleTime, fake.monotonic, lambda: 1.0)
+    monkeypatch.setattr(session_module, "IdleTime", idle_machine)
     real_sleep = asyncio.sleep
 
     async def sleep(seconds: float) -> None:
