@@ -13,6 +13,7 @@ from dataclasses import replace
 import aiohttp
 
 from executors.node.state_store import StateStore
+from tests.hang_limit import HANG_S
 from tests.integration.executors.conftest import Harness, alive, stop, wish
 from topics.keys import Keys
 from topics.signing import sign_record
@@ -109,7 +110,7 @@ async def test_two_executors_of_one_node_do_not_both_start_engines(harness: Harn
     await harness.assign(1, wish("a", 0))
     await harness.until_ready("a")
     second = harness.spawn()
-    assert await asyncio.to_thread(second.wait, 10.0) == 2
+    assert await asyncio.to_thread(second.wait, HANG_S) == 2
     assert "in use by another executor" in harness.log.read_text()
     other = harness.config("elsewhere", executor="ex-2")
     await harness.start(other, tree="relaunch")
