@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from topics import checks
+from topics.printable import printable, printable_json
 
 KINDS = ("fleet", "model", "groups", "combos", "arrivals")
 """Parts: of the whole fleet, or of one model (its estimates and targets, its groups, its evaluated
@@ -42,6 +43,7 @@ class LedgerEntry:
         checks.count("leader_token", self.leader_token)
         checks.time_ms("at_ms", self.at_ms)
         checks.text("value", self.value, MOST_CHARACTERS)
+        object.__setattr__(self, "value", printable(printable_json(self.value)))
         checks.count("slot", self.slot, MOST_SLOTS - 1 if self.kind == "arrivals" else 0)
 
     @property
