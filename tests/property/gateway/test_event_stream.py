@@ -43,7 +43,7 @@ def test_the_division_into_blocks_does_not_matter(
     stream = EventStream(strip_usage=strip)
     seen = b"".join(stream.feed(block) for block in cut(tokens + usage + DONE, places))
     assert seen == (tokens + DONE if strip else tokens + usage + DONE)
-    assert stream.usage == (3, count)
+    assert stream.usage == (3, count, 0)
     assert stream.events == len(generated)
     assert stream.done
     assert not stream.failed
@@ -75,7 +75,7 @@ def test_usage_in_every_chunk_stays_and_the_last_counts() -> None:
     ]
     stream = EventStream(strip_usage=True)
     assert stream.feed(b"".join(chunks)) == b"".join(chunks)
-    assert stream.usage == (3, 3)
+    assert stream.usage == (3, 3, 0)
     assert stream.events == 3
 
 
