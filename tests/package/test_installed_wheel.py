@@ -54,7 +54,7 @@ def _run(installed: Path, folder: Path, *argv: str) -> str:
 
 
 def test_up_plays_the_default_scenario(installed: Path, folder: Path) -> None:
-    _run(installed, folder, "up", "--for", "90", "--summary", "summary.json")
+    _run(installed, folder, "up", "--for", "150", "--summary", "summary.json")
     assert json.loads((folder / "summary.json").read_text())["requests"]["served"] > 0
 
 
