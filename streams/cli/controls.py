@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     was first, or the controller or broker does not answer."""
     refuse_silence(args.command, args.why, "--why")
     if getattr(args, "lasting", None):
-        units.named_duration_s("--for", args.lasting)  # before anything is asked
+        units.named_duration_s("--for", args.lasting)  # a bad value is refused before the request
     token = read_token(os.environ, OPERATOR_TOKEN).read()
     if token and not args.broker:
         print(send(args.url, _body(args), token))
