@@ -15,7 +15,7 @@ from streams.clock import Clock
 from streams.controller.control_topics import ControlTopics
 from streams.ports.telemetry_topic import TelemetryTopic
 from topics.time_base import TimeBase
-from topics.topic_table import RATES, TELEMETRY
+from topics.topic_table import STATUS, TELEMETRY
 
 
 class Consumer:
@@ -51,18 +51,18 @@ async def test_partitions_added_to_topics_while_they_are_read_stop_no_reader() -
         pass
 
     clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
-    one, two = {TELEMETRY.name: 1, RATES.name: 1}, {TELEMETRY.name: 2, RATES.name: 2}
+    one, two = {TELEMETRY.name: 1, STATUS.name: 1}, {TELEMETRY.name: 2, STATUS.name: 2}
     telemetry = TelemetryTopic("", "", clock, ignore, one)
-    control = ControlTopics("", "", one, ignore, ignore, ignore, topics=(RATES,))
+    control = ControlTopics("", "", one, ignore, ignore, ignore, topics=(STATUS,))
 
     def reading(name: str, changed: TelemetryTopic | ControlTopics) -> AIOKafkaConsumer:
         assigned = [TopicPartition(name, 0)]
         return cast(AIOKafkaConsumer, Consumer(assigned, lambda: changed.repartition(two)))
 
     await telemetry._read(reading(TELEMETRY.name, telemetry), ignore)
-    await control._read(reading(RATES.name, control))
+    await control._read(reading(STATUS.name, control))
     assert telemetry.behind.records == {TELEMETRY.name: 3}
-    assert control.behind.records == {RATES.name: 3}
+    assert control.behind.records == {STATUS.name: 3}
 
 
 class Reader:

@@ -20,9 +20,10 @@ from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulated_request import Ending
 from autoscaler.simulation.simulator import ORIGIN_MS, Simulator
 from autoscaler.simulation.timeline import Timeline
-from autoscaler.state.effects import PublishRoutes
+from autoscaler.state.effects import DeleteKey, PublishRoutes
 from topics.controls import Control
 from topics.routing import Routes
+from topics.topic_table import ROUTES
 
 LEAD_S, SHIFT_S = 200.0, 600.0
 RATE = 8.0  # more than one large instance serves
@@ -121,7 +122,7 @@ def test_the_other_model_answers_and_fallbacks_are_counted_while_capacity_is_mis
     assert 0 < by_small == counted["fell-back"] < counted["all"]
 
 
-def test_a_removed_service_publishes_no_new_thresholds() -> None:
+def test_the_routes_of_a_removed_service_are_deleted() -> None:
     """Its models are still declared. If everything is paused, the routes of the service stay the
     same.
     """
@@ -133,6 +134,6 @@ def test_a_removed_service_publishes_no_new_thresholds() -> None:
         state = restore(left, {}, {"auto": routed}, {}, [], t0, leader_token=2)
         seen = Observation(controls={said.key: said})
         state, effects = decide(state, seen, left, t0 + 1000)
-        assert (state.published.routes["auto"].split is not None) is paused
-        told = [e.record.model for e in effects if isinstance(e, PublishRoutes)]
-        assert ("auto" in told) is not paused
+        assert ("auto" in state.published.routes) is paused
+        assert (DeleteKey((ROUTES.name, "auto")) in effects) is not paused
+        assert "auto" not in [e.record.model for e in effects if isinstance(e, PublishRoutes)]
