@@ -81,7 +81,7 @@ async def write(producer: AIOKafkaProducer, broker: Broker, record: Any) -> None
 async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]) -> list[Any]:
     """The committed records of a topic from its beginning, once `enough` accepts them.
 
-    Records of open and aborted transactions are left out.
+    Records of open and aborted transactions are left out, and so are records whose key was deleted.
     """
     consumer = AIOKafkaConsumer(
         bootstrap_servers=broker.bootstrap,
@@ -97,7 +97,11 @@ async def read(broker: Broker, topic: Topic, enough: Callable[[list[Any]], bool]
         async with asyncio.timeout(HANG_S):
             while not enough(found):
                 for messages in (await consumer.getmany(timeout_ms=200)).values():
-                    found += [decode(topic.name, message.value) for message in messages]
+                    for message in messages:
+                        if message.value is not None:
+                            found.append(decode(topic.name, message.value))
+                        else:
+                            found = [one for one in found if key_of(one) != message.key]
         return found
     finally:
         await consumer.stop()

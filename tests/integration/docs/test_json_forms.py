@@ -33,7 +33,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
         "streams/health/controller_facts.py", "autoscaler/tick/status.py",
         "streams/health/multi_node_status.py", "streams/health/quality_status.py",
         "streams/health/exposure.py", "streams/health/status_server.py",
-        "streams/cli/controller_client.py",
+        "streams/cli/controller_client.py", "streams/decision_log/log_writer.py",
     ),
     "shoal explain": (
         "streams/health/controller_facts.py", "streams/cli/explain.py",
