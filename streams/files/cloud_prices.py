@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 
 from streams.files.currencies import USD_ONLY, Rates
 from streams.files.gcp_machines import MACHINES
+from streams.files.price_columns import usual_names, with_usual_names
+from streams.files.price_conditions import SPOT, counts, market_of
 from streams.files.price_units import usd_per_h_factor
 from streams.files.tables import Row, Table
 from streams.files.times import date_ms, finite_number
 from streams.files.user_errors import UserError
 
-SPOT, ON_DEMAND = "spot", "on-demand"
 _REGION = re.compile(r"([a-z]+(?:-[a-z]+)+-?\d+)")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}\Z")
 _MOST_USD = 100_000.0
@@ -30,8 +31,7 @@ KNOWN = (
     "catalogue, or a table with region, instance_type and price or spot_price"
 )
 _ACCELERATOR = "accelerator_name"
-_SPOT_WORDS = ("spot", "preemptible")
-_OTHER_WORDS = ("low priority", "reserv", "savings", "commit", "devtest")
+_EMPTY = ("", "-", "null", "none", "nan", "n/a", "na", "unavailable", "not available")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +69,10 @@ def _aws_linux(row: Row) -> bool:
 
 
 def _azure_hours(row: Row) -> bool:
-    words = " ".join(str(row.get(name, "")) for name in ("sku_name", "meter_name", "type")).lower()
-    return (
-        not any(word in words for word in _OTHER_WORDS)
-        and "windows" not in str(row.get("product_name", "")).lower()
-        and str(row.get("unit_of_measure") or "1 Hour").lower() in ("1 hour", "1 hours")
+    return counts(row) and str(row.get("unit_of_measure") or "1 Hour").lower() in (
+        "1 hour",
+        "1 hours",
     )
-
-
-def _said_market(row: Row) -> str:
-    words = " ".join(
-        str(row.get(name, ""))
-        for name in ("sku_name", "meter_name", "market", "usage_type", "pricing_model", "type")
-    ).lower()
-    return SPOT if any(word in words for word in _SPOT_WORDS) else ON_DEMAND
-
-
-def _by_the_hour(row: Row) -> bool:
-    words = " ".join(str(row.get(n, "")) for n in ("market", "usage_type", "pricing_model")).lower()
-    return not any(word in words for word in _OTHER_WORDS)
 
 
 _FORMS = (
@@ -97,7 +82,7 @@ _FORMS = (
     ),
     _Form(
         ("arm_region_name",), ("arm_sku_name",), {"": ("retail_price", "unit_price")},
-        ("effective_start_date",), _said_market, _azure_hours,
+        ("effective_start_date",), market_of, _azure_hours,
     ),
     _Form(
         ("availability_zone", "zone", "region", "location"),
@@ -106,7 +91,7 @@ _FORMS = (
             "": ("price", "price_usd", "usd_per_h", "hourly_price", "on_demand_price"),
             SPOT: ("spot_price", "preemptible_price"),
         },
-        ("time", "timestamp", "date", "effective_time", "observed_at"), _said_market, _by_the_hour,
+        ("time", "timestamp", "date", "effective_time", "observed_at"), market_of, counts,
     ),
 )  # fmt: skip
 
@@ -116,6 +101,12 @@ def is_price_list(columns: Iterable[str]) -> bool:
     return _form_of(set(columns)) is not None
 
 
+def resembles_price_list(columns: Iterable[str]) -> bool:
+    """Whether some of these columns are those of a price list."""
+    own = set(columns)
+    return any(own.intersection((*form.region, *form.instance)) for form in _FORMS)
+
+
 def _form_of(columns: set[str]) -> _Form | None:
     for form in _FORMS:
         prices = [name for names in form.prices.values() for name in names]
@@ -123,7 +114,8 @@ def _form_of(columns: set[str]) -> _Form | None:
             columns.intersection(names) for names in (form.region, form.instance, prices)
         ):
             return form
-    return None
+    made = {one.column for one in usual_names(columns).values()}
+    return _form_of(columns | made) if made - columns else None
 
 
 def cloud_prices(
@@ -136,10 +128,14 @@ def cloud_prices(
     hosts: list[CloudPrice] = []
     gpus: dict[tuple[str, str, str], float] = {}
     split = _ACCELERATOR in table.columns
+    named = usual_names(table.columns)
+    begin = ""
     for place, row in table.rows:
         form = form or _form_of(set(row))
-        if form is None:
-            raise UserError(f"{place}: {table.shown[:60]!r} begins no price list; expected {KNOWN}")
+        begin = begin or place
+        if form is None:  # A row of JSON whose price is null.
+            continue
+        row = with_usual_names(row, named or usual_names(row))
         if not form.keep(row):
             continue
         zone, instance = _text(row, form.region), _text(row, form.instance)
@@ -173,6 +169,8 @@ def cloud_prices(
                 hosts.append(price)
             else:
                 yield replace(price, lacks=f"GPUs: {_ACCELERATOR} is empty")
+    if form is None:
+        raise UserError(f"{begin}: {table.shown[:60]!r} begins no price list; expected {KNOWN}")
     for host in hosts:
         yield _with_gpus(host, gpus) if split or gpus else host
 
@@ -197,7 +195,11 @@ def _usd(place: str, row: Row, names: tuple[str, ...], factor: float) -> float |
     if name is None:
         return None
     value = row[name]
+    if isinstance(value, str) and value.strip().lower() in _EMPTY:
+        return None
     usd = finite_number(value.strip().lstrip("$") if isinstance(value, str) else value)
+    if usd == 0.0:  # A placeholder of a node that is not sold this way.
+        return None
     if usd is None or not 0.0 <= factor * usd <= _MOST_USD:
         raise UserError(
             f"{place}: {name}: {str(value)[:40]!r} is not allowed; allowed: 0 to {_MOST_USD:g} USD "

@@ -23,6 +23,7 @@ from streams.files.cloud_prices import (
     newest,
     pools_by_name,
     prices_of_pools,
+    resembles_price_list,
     without_future,
 )
 from streams.files.currencies import USD_ONLY, Rates
@@ -106,7 +107,13 @@ def _price_list(raw: bytes, name: str, rates: Rates) -> Iterator[CloudPrice] | N
     if "," not in first or ": " in first:
         return None
     table = table_of(name, text, PRICE_LISTS)
-    return cloud_prices(table, rates) if is_price_list(table.columns) else None
+    if is_price_list(table.columns):
+        return cloud_prices(table, rates)
+    if resembles_price_list(table.columns):
+        raise UserError(
+            f"{table.place}: {first[:60]!r} begins no price list; expected {PRICE_LISTS}"
+        )
+    return None
 
 
 def _of_cloud(

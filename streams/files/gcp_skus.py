@@ -15,9 +15,10 @@ from typing import Any
 
 import orjson
 
-from streams.files.cloud_prices import ON_DEMAND, SPOT, CloudPrice
+from streams.files.cloud_prices import CloudPrice
 from streams.files.currencies import USD_ONLY, Rates, usd_per_unit
 from streams.files.gcp_machines import MACHINES, Machine
+from streams.files.price_conditions import ON_DEMAND, SPOT
 from streams.files.times import date_ms, finite_number
 from streams.files.user_errors import UserError
 

@@ -51,13 +51,15 @@ USUAL: Columns = {
         "request_arrival_time", "request_received_ts", "received_at", "request_time",
         "request_timestamp", "request_start_time", "request_start", "start_time", "start_times",
         "started_at", "start", "submitted_at", "submit_time", "created_at", "created_time",
-        "created", "invocation_time", "datetime", "date", "time_iso8601", "time_local",
+        "request_created_at", "created", "invocation_time", "datetime", "date", "time_iso8601",
+        "time_local",
     ),
     "input": (
         "input_tokens", "input_length", "input_len", "input_lens", "prompt_tokens",
         "prompt_length", "prompt_len", "context_tokens", "request_tokens", "num_prompt_tokens",
         "num_input_tokens", "num_prefill_tokens", "prefill_tokens", "prompt_token_count",
         "input_token_count", "input_sequence_length", "isl", "tokens.prompt", "tokens_in",
+        "tokens_prompt", "usage.input",
     ),
     "output": (
         "output_tokens", "output_length", "output_len", "output_lens", "completion_tokens",
@@ -65,6 +67,7 @@ USUAL: Columns = {
         "num_completion_tokens", "num_decode_tokens", "decode_tokens", "generation_tokens",
         "output_token_count", "completion_token_count", "output_sequence_length", "osl",
         "response_length", "completion_length", "tokens.completion", "tokens_out",
+        "tokens_completion", "usage.output",
     ),
     "model": ("model", "model_name", "model_id", "served_model_name"),
     "session": ("session_id", "conversation_id", "session", "conversation", "thread_id"),
@@ -142,19 +145,11 @@ BUCKETS = ("num_model_requests", "n_requests")
 """Columns with the number of requests that a row sums up."""
 BUCKET_END = "end_time"
 LEGACY_BUCKET_S = 300.0
-STATUS = ("status", "status_code", "response_code", "http_status", "response.status",
-          "http.response.status_code", "response.status_code")  # fmt: skip
-"""Columns with the status of an HTTP answer. From 400 on, the request failed."""
-FAILED = ("error", "failed", "failure", "timeout", "cancelled", "canceled", "aborted", "0")
-"""Other values of a status that mark a failed request. Envoy writes 0 if a client left."""
-METHOD = ("method", "request_method", "http_method", "request.method")
-PATH = ("path", "request_uri", "uri", "url", "request.path", "x_envoy_origin_path")
-
 KNOWN = (
     "an Azure, BurstGPT or AIBrix CSV, a Mooncake, bailian, Dynamo or AIBrix JSONL, a request log "
-    "of SGLang or vLLM, an access log of nginx or Envoy, a usage export of OpenAI, or any CSV, "
-    "JSON, JSONL or Parquet with columns for time, input_tokens and output_tokens (--columns names "
-    "them), plain or .gz"
+    "of SGLang or vLLM, an access log of nginx, Envoy or an AWS load balancer, a usage export of "
+    "OpenAI, or any CSV, JSON, JSONL or Parquet with columns for time, input_tokens and "
+    "output_tokens (--columns names them), plain or .gz"
 )
 
 

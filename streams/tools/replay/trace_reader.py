@@ -27,18 +27,14 @@ from streams.files.times import (
     without_unit,
 )
 from streams.files.user_errors import UserError
-from streams.tools.replay.access_logs import is_model_request
+from streams.tools.replay.failed_calls import empty, reason_to_skip
 from streams.tools.replay.trace_formats import (
     BUCKET_END,
     BUCKETS,
-    FAILED,
     FIELDS,
     KNOWN,
     LEGACY_BUCKET_S,
-    METHOD,
     NEEDED,
-    PATH,
-    STATUS,
     Format,
     format_of,
     names_of,
@@ -196,7 +192,8 @@ class Rows:
     # -- a row -----------------------------------------------------------------------------------
 
     def _take(self, row: Row, names: Mapping[str, str]) -> None:
-        _refuse_failed(row, filtered=bool(self._fixed))
+        if reason := reason_to_skip(row, filtered=bool(self._fixed)):
+            raise _Skip(reason)
         read, written = (self._tokens(row, names, what) for what in ("input", "output"))
         if read == 0 and written == 0:
             raise _Skip("with 0 tokens (failed calls)")
@@ -204,8 +201,12 @@ class Rows:
         delay = _span(row, names, "delay")
         when = _cell(row, names, "time")
         if when is None and not (turn and delay >= 0.0):
-            also = ", or a delay after an earlier turn of its session" if "delay" in names else ""
-            raise _BadRow(f"{names.get('time', 'time')} is missing; expected a time{also}")
+            if "delay" not in names:
+                raise _Skip("without a time")
+            raise _BadRow(
+                f"{names.get('time', 'time')} is missing; expected a time, or a delay after an "
+                "earlier turn of its session"
+            )
         latency = _span(row, names, "latency")
         if latency < 0.0 and self.form.finished:
             raise _BadRow(f"{self.form.columns['latency'][0]} is missing")
@@ -356,7 +357,7 @@ def _cell(row: Row, names: Mapping[str, str], what: str) -> object:
     """The row's value for a field; None if it has none."""
     name = names.get(what)
     value = row.get(name) if name else None
-    return None if value == "" or value != value else value
+    return None if empty(value) else value
 
 
 def _span(row: Row, names: Mapping[str, str], what: str) -> float:
@@ -369,20 +370,6 @@ def _span(row: Row, names: Mapping[str, str], what: str) -> float:
             f"{names[what]}: {str(value)[:40]!r} is not allowed; allowed: a number from 0 on"
         )
     return number
-
-
-def _refuse_failed(row: Row, filtered: bool) -> None:
-    """_Skip: the row is of a failed call. filtered: the row is of an access log, in which only some
-    requests are for a model."""
-    method, path = (
-        next((str(row[n]) for n in names if row.get(n)), "") for names in (METHOD, PATH)
-    )
-    if filtered and method and path and not is_model_request(method, path):
-        raise _Skip("of other requests")
-    status = next((row[name] for name in STATUS if row.get(name) not in (None, "")), None)
-    code = finite_number(status)
-    if str(status).lower() in FAILED or (code is not None and 400.0 <= code < 600.0):
-        raise _Skip("of failed calls")
 
 
 def _usual(what: str) -> str:

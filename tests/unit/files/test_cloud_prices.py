@@ -270,3 +270,66 @@ def test_the_currency_of_a_document_is_converted_and_a_row_goes_first() -> None:
 def test_an_invalid_rate_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="such as EUR="):
         parse_rates([text])
+
+
+@pytest.mark.parametrize(
+    ("columns", "other"),
+    [
+        ("os", "Windows"), ("operating_system", "RHEL"), ("platform", "Windows with SQL"),
+        ("tenancy", "Dedicated"), ("term", "1yr"), ("purchase_option", "Reserved"),
+        ("lease_contract_length", "3yr"), ("pricing_model", "No Upfront"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("first", [True, False])
+def test_prices_of_other_conditions_are_ignored(columns: str, other: str, first: bool) -> None:
+    usual = {"os": "Linux", "tenancy": "shared"}.get(columns, "On-Demand")
+    rows = [f"us-east-1,g6.xlarge,{other},0.5", f"us-east-1,g6.xlarge,{usual},0.8"]
+    text = f"region,instance_type,{columns},price\n" + "\n".join(rows if first else rows[::-1])
+    assert [one.usd_per_node_h for one in read_feed("prices", text.encode(), "f", 5)] == [0.8]
+
+
+def test_a_column_tells_spot_from_on_demand() -> None:
+    text = "region,instance_type,capacity_type,price\n" + "".join(
+        f"us-east-1,g6.xlarge,{kind},{usd}\n" for kind, usd in [("On Demand", 0.8), ("Spot", 0.3)]
+    )
+    found = {one.pool: one.usd_per_node_h for one in read_feed("prices", text.encode(), "f", 5)}
+    assert found == {"us-east-1/g6.xlarge/on-demand": 0.8, "us-east-1/g6.xlarge/spot": 0.3}
+
+
+@pytest.mark.parametrize("missing", ["", "-", "null", "N/A", "0", "0.00"])
+def test_a_price_that_is_missing_or_zero_is_no_price(missing: str) -> None:
+    text = f"region,instance_type,price,spot_price\nus-east-1,g6.xlarge,0.8,{missing}\n"
+    found = [one.pool for one in read_feed("prices", text.encode(), "f", 5)]
+    assert found == ["us-east-1/g6.xlarge/on-demand"]
+
+
+def test_a_document_whose_first_price_is_null_is_read() -> None:
+    rows = [
+        {"region": "us-east-1", "instance_type": "g6.xlarge", "price": usd} for usd in (None, 2)
+    ]
+    found = read_feed("prices", json.dumps({"items": rows}).encode(), "f", 5)
+    assert [one.usd_per_node_h for one in found] == [2.0]
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["Price ($/hr)", "Hourly Price", "price_per_hour", "cost_usd_per_hour", "Price (USD/h)"],
+)
+def test_a_price_column_may_state_its_unit(column: str) -> None:
+    text = f"region,instance_type,{column},price per month\nus-east-1,g6.xlarge,0.8,580\n"
+    assert [one.usd_per_node_h for one in read_feed("prices", text.encode(), "f", 5)] == [0.8]
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("Price (EUR/h)", "currency: 'EUR' is not allowed"),
+        ("monthly_price", "unit: 'monthly' is not allowed"),
+        ("Price per GPU hour", "unit: 'gpu' is not allowed"),
+        ("performance", "begins no price list; expected AWS"),
+    ],
+)
+def test_a_column_of_other_prices_is_refused(column: str, said: str) -> None:
+    text = f"region,instance_type,{column}\nus-east-1,g6.xlarge,0.8\n"
+    with pytest.raises(UserError, match=said):
+        read_feed("prices", text.encode(), "f", 5)

@@ -33,20 +33,30 @@ def rows(trace: Trace) -> list[tuple[float, int, int]]:
          "of failed calls"),
         ({"ts": 1.5, "prompt_tokens": 5, "completion_tokens": 3, "status": "error"},
          "of failed calls"),
+        ({"ts": 1.5, "prompt_tokens": 5, "completion_tokens": 3, "status": "503 Busy"},
+         "of failed calls"),
+        ({"ts": 1.5, "prompt_tokens": 5, "completion_tokens": 3, "success": False},
+         "of failed calls"),
+        ({"ts": 1.5, "prompt_tokens": 5, "completion_tokens": 3, "error": "timed out"},
+         "of failed calls"),
+        ({"ts": None, "prompt_tokens": 5, "completion_tokens": 3}, "without a time"),
     ],
 )  # fmt: skip
 def test_a_failed_call_is_left_out_and_counted(
     row: dict[str, object], said: str, tmp_path: Path
 ) -> None:
-    good = [{"ts": ts, "prompt_tokens": 9, "completion_tokens": 4, "status": 200} for ts in (1, 2)]
+    fine = {"status": 200, "success": True, "error": None}
+    good = [{"ts": ts, "prompt_tokens": 9, "completion_tokens": 4, **fine} for ts in (1, 2)]
     text = "".join(json.dumps(one) + "\n" for one in (good[0], row, row, good[1]))
     trace = read(tmp_path, text, "time=ts:s")
     assert rows(trace) == [(1000.0, 9, 4), (2000.0, 9, 4)]
     assert trace.clock.endswith(f"; rows left out: 2 {said}")
 
 
-def test_an_empty_cell_of_a_csv_is_left_out_too(tmp_path: Path) -> None:
-    trace = read(tmp_path, "time,input_tokens,output_tokens\n1,9,4\n2,,\n3,0,0\n4,9,0\n")
+@pytest.mark.parametrize("empty", ["", "NULL", "NaN", "N/A", "-", "\\N", "None"])
+def test_an_empty_cell_of_a_csv_is_left_out_too(empty: str, tmp_path: Path) -> None:
+    cells = f"1,9,4\n2,{empty},{empty}\n3,0,0\n4,9,0\n"
+    trace = read(tmp_path, f"time,input_tokens,output_tokens\n{cells}")
     assert rows(trace) == [(1000.0, 9, 4), (4000.0, 9, 0)]
     assert "1 without token counts, 1 with 0 tokens" in trace.clock
 
@@ -63,6 +73,32 @@ def test_an_access_log_gives_arrivals_with_the_declared_tokens(
     trace = read(tmp_path, text, "input=900,output=150")
     assert rows(trace) == [(1000.0 * at_s, 900, 150) for at_s in seconds]
     assert "1 of other requests" in trace.clock and "1 of failed calls" in trace.clock
+
+
+def test_an_access_log_of_a_load_balancer_is_read(tmp_path: Path) -> None:
+    line = (
+        "https 2026-11-20T10:15:3{}.0Z app/lb/5 10.0.0.1:2817 10.0.0.2:8000 0.0 0.5 0.0 {} 200 34 "
+        '366 "POST https://x:443/v1/{} HTTP/1.1" "curl" - - arn "Root=1"\n'
+    )
+    calls = [(0, 200, "completions"), (1, "-", "completions"), (2, 200, "files"),
+             (3, 200, "messages")]  # fmt: skip
+    trace = read(tmp_path, "".join(line.format(*one) for one in calls), "input=9,output=4")
+    assert [at for at, *_ in rows(trace)] == [0.0, 3000.0]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"request": "GET /health HTTP/1.1"},
+        {"request": {"method": "GET", "uri": "/health"}},
+        {"http.request.method": "GET", "url.path": "/health"},
+    ],
+)
+def test_a_json_log_of_any_proxy_is_filtered(row: dict[str, object], tmp_path: Path) -> None:
+    asked = json.loads(json.dumps(row).replace("GET", "POST").replace("health", "v1/responses"))
+    lines = [{"ts": n, **one} for n, one in enumerate((asked, row, asked), 1767607200)]
+    text = "".join(json.dumps(one) + "\n" for one in lines)
+    assert [at for at, *_ in rows(read(tmp_path, text, "input=9,output=4"))] == [0.0, 2000.0]
 
 
 def test_an_access_log_in_json_is_filtered_too(tmp_path: Path) -> None:
