@@ -1,7 +1,8 @@
 """Fit a profile to measured points.
 
-There are three steps: kernel factors per GPU are fitted to timed passes, then engine factors to
-benchmarks (with these kernel factors), then tables are made from measured batches.
+Kernel factors per GPU are fitted to timed passes, then engine factors to benchmarks (with these
+kernel factors). GPUs without timed passes get kernel factors from benchmarks (with these engine
+factors). Tables are made from measured batches.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from statistics import median
 
@@ -54,6 +55,8 @@ _LIKE = {
     "GB300": "B200-SXM",
     "H20-3e": "H200-SXM",
     "RTXPRO6000-Blackwell-Workstation": "RTXPRO6000-Blackwell-Server",
+    "MI325X": "MI300X",
+    "MI350X": "MI355X",
 }
 _MIN_POINTS = 20
 _OWN_KERNELS = ("mxfp4",)
@@ -74,6 +77,9 @@ _KERNELS = {
     "allreduce_us": (0.5, 60.0), "layer_us": (0.2, 80.0), "expert_layer_us": (0.1, 200.0),
     "step_ms": (0.01, 5.0), "sequence_us": (0.01, 30.0),
 }  # fmt: skip
+# Engines replace or multiply the other factors, so benchmarks cannot determine both.
+_IN_BENCHMARKS = ("gemm", "gemm_low", "expert_gemm", "attention", "weights", "kv", "experts",
+                  "link", "allreduce_us", "layer_us")  # fmt: skip
 _ENGINE = {
     "compute": (0.4, 1.3), "traffic": (0.4, 1.2), "layer": (0.1, 3.0), "allreduce": (0.1, 5.0),
     "step_ms": (0.05, 20.0), "sequence_us": (0.05, 200.0), "first_token_ms": (0.5, 500.0),
@@ -106,11 +112,57 @@ def calibrate(points: Iterable[MeasuredPoint]) -> Profile:
             gpus[name] = _kernels(own, pools[_pcie(own[0].gpu)])
     like = {name: other for name, other in _LIKE.items() if other in gpus and name not in gpus}
     bare = make_profile(pools[False], pools[True], gpus, like)
-    engines = _engines(benchmarks, bare) if benchmarks else {DEFAULT_ENGINE: EngineFactors()}
+    timed = [p for p in benchmarks if p.gpu.name in bare.gpus or p.gpu.name in bare.like]
+    usable = timed or benchmarks
+    engines = _engines(usable, bare) if usable else {DEFAULT_ENGINE: EngineFactors()}
+    fitted = make_profile(pools[False], pools[True], gpus, like, engines)
+    if timed:
+        fitted = with_benchmark_kernels(fitted, benchmarks)
     batches = [p for p in found if p.kind is PointKind.BATCH]
     counts = Counter((p.model, p.system) for p in found)
     sources = [Source(model, system, n) for (model, system), n in sorted(counts.items())]
-    return make_profile(pools[False], pools[True], gpus, like, engines, _tables(batches), sources)
+    return make_profile(
+        pools[False], pools[True], fitted.gpus, fitted.like, engines, _tables(batches), sources
+    )
+
+
+def with_benchmark_kernels(profile: Profile, benchmarks: Iterable[MeasuredPoint]) -> Profile:
+    """`profile` with kernel factors of the GPUs that only `benchmarks` measure. They are fitted
+    with the engine factors of `profile`."""
+    by_chip: dict[str, list[MeasuredPoint]] = defaultdict(list)
+    for point in benchmarks:
+        chip = _LIKE.get(point.gpu.name, point.gpu.name)
+        if chip not in profile.gpus and point.kind is not PointKind.STEPS:
+            by_chip[chip].append(point)
+    gpus = {
+        name: _kernels_in_engines(own, profile)
+        for name, own in sorted(by_chip.items())
+        if len(own) >= _MIN_POINTS
+    }
+    gpus = {**profile.gpus, **gpus}
+    like = {name: other for name, other in _LIKE.items() if other in gpus and name not in gpus}
+    return make_profile(
+        profile.default, profile.default_pcie, gpus, {**profile.like, **like}, profile.engines,
+        profile.tables, profile.sources,
+    )  # fmt: skip
+
+
+def _kernels_in_engines(points: Points, profile: Profile) -> Efficiency:
+    """Kernel factors of the GPU of `points`, from benchmarks of engines with known factors."""
+    sample = _sample([point for point in points if _plausible(point)])
+    start = profile.kernels(sample[0].gpu)
+    like = {p.gpu.name: sample[0].gpu.name for p in sample[1:] if p.gpu != sample[0].gpu}
+
+    def residuals(factors: Mapping[str, float]) -> list[float]:
+        made = replace(profile, gpus={sample[0].gpu.name: Efficiency(**factors)}, like=like)
+        return _residuals(
+            sample,
+            lambda p: made.efficiency(p.gpu, p.engine, p.spec.weight_dtype),
+            _TTFT_WEIGHT,
+        )
+
+    free = {name: _KERNELS[name] for name in _IN_BENCHMARKS}
+    return Efficiency(**fit(asdict(start), residuals, free, _ENGINE_PRIOR))
 
 
 def _plausible(point: MeasuredPoint) -> bool:

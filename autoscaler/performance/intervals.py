@@ -6,7 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from statistics import fmean
@@ -15,8 +15,8 @@ from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.performance.estimate_errors import EstimatedPoint
 
-COVERAGE = 0.9
-"""Share of points that an interval should contain."""
+COVERAGE, FORMAT_COVERAGE = 0.9, 0.85
+"""Share of points that an interval should contain: of all, and of each GPU and weight format."""
 WIDE = 0.85
 """If an interval begins below this share of the prediction, plans use its lower end instead of the
 prediction."""
@@ -55,17 +55,52 @@ def intervals(pairs: Sequence[EstimatedPoint]) -> list[Interval]:
     found = []
     for kind, sparse in (("dense", False), ("mixture of experts", True)):
         own = [pair for pair in pairs if pair[0].spec.is_moe is sparse]
-        for figure in ("TTFT", "TPOT"):
-            groups = _groups(own, figure)
-            everything = [ratio for ratios in groups.values() for ratio in ratios]
-            if len(everything) < _MIN_POINTS or len(groups) < 2:
-                continue
-            within = [within for key in groups for within in _within_bounds(groups, key)]
-            low, high = _bounds(groups)
-            found.append(
-                Interval(kind, figure, math.exp(low), math.exp(high), fmean(within), len(within))
-            )
+        rows = (_interval(kind, figure, own) for figure in ("TTFT", "TPOT"))
+        found += [row for row in rows if row is not None]
     return found
+
+
+def intervals_on(pairs: Sequence[EstimatedPoint]) -> list[Interval]:
+    """Intervals of both classes on the GPUs of `pairs`.
+
+    A class with a few points has the interval of all points, and a class without points has none.
+    Each interval holds `FORMAT_COVERAGE` of the points of each GPU and weight format.
+    """
+    found = []
+    for kind, sparse in (("dense", False), ("mixture of experts", True)):
+        own = [pair for pair in pairs if pair[0].spec.is_moe is sparse]
+        if not own:
+            continue
+        for figure in ("TTFT", "TPOT"):
+            for judged in (own, pairs):
+                if row := _interval(kind, figure, judged):
+                    found.append(_widened(row, judged))
+                    break
+    return found
+
+
+def _widened(row: Interval, pairs: Sequence[EstimatedPoint]) -> Interval:
+    """`row`, widened for each GPU and weight format of `pairs` that it does not hold."""
+    low, high = math.log(row.low), math.log(row.high)
+    formats: dict[tuple[str, str], list[EstimatedPoint]] = defaultdict(list)
+    for pair in pairs:
+        formats[pair[0].gpu.name, pair[0].spec.weight_dtype].append(pair)
+    for own in formats.values():
+        ratios = sorted(r for group in _groups(own, row.figure).values() for r in group)
+        aside = int(0.5 * (1.0 - FORMAT_COVERAGE) * len(ratios))
+        if len(ratios) >= _MIN_GROUP_POINTS:
+            low, high = min(low, ratios[aside]), max(high, ratios[-1 - aside])
+    return replace(row, low=math.exp(low), high=math.exp(high))
+
+
+def _interval(kind: str, figure: str, pairs: Sequence[EstimatedPoint]) -> Interval | None:
+    """The interval of `pairs`; None without enough points and groups."""
+    groups = _groups(pairs, figure)
+    if sum(len(ratios) for ratios in groups.values()) < _MIN_POINTS or len(groups) < 2:
+        return None
+    within = [within for key in groups for within in _within_bounds(groups, key)]
+    low, high = _bounds(groups)
+    return Interval(kind, figure, math.exp(low), math.exp(high), fmean(within), len(within))
 
 
 @lru_cache(maxsize=1)
@@ -87,11 +122,18 @@ def rate_interval(
     """
     if own is not None:
         return 1.0 / (1.0 + 2.0 * own.error), 1.0 + 2.0 * own.error
-    kind = "mixture of experts" if model.is_moe else "dense"
-    known = [i for i in packaged_intervals() if i.figure == "TPOT"]
-    by_format = [i for i in known if i.kind == model.weight_dtype and gpu in i.gpus]
-    found = next(i for i in (*by_format, *known) if i in by_format or i.kind == kind)
+    found = interval_of("TPOT", model, gpu)
     return 1.0 / found.high, 1.0 / found.low
+
+
+def interval_of(figure: str, model: ModelSpec, gpu: str = "") -> Interval:
+    """The packaged interval of `figure` for `model` on GPUs called `gpu`: that of its weight format
+    on this GPU, that of its class on this GPU, or that of its class."""
+    kind = "mixture of experts" if model.is_moe else "dense"
+    known = [one for one in packaged_intervals() if one.figure == figure]
+    own = {one.kind: one for one in known if gpu in one.gpus}
+    general = {one.kind: one for one in known if not one.gpus}
+    return own.get(model.weight_dtype) or own.get(kind) or general[kind]
 
 
 def planned_share(model: ModelSpec, own: Measurement | None = None, gpu: str = "") -> float:

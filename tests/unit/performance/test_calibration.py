@@ -22,6 +22,7 @@ from autoscaler.performance.profile_codec import decode, encode
 LLAMA, QWEN = catalog.model("meta-llama/Llama-3.1-8B"), catalog.model("Qwen/Qwen3-8B")
 LLAMA_70B = catalog.model("meta-llama/Llama-3.1-70B")
 H100, A100, L40S = catalog.gpu("H100"), catalog.gpu("A100"), catalog.gpu("L40S")
+MI300X = catalog.gpu("MI300X")
 
 TRUTH = replace(
     DEFAULT_EFFICIENCY, gemm=0.62, weights=0.9, kv=0.6, attention=0.4, layer_us=35.0, step_ms=0.4
@@ -44,6 +45,19 @@ def _steps(spec, gpu, truth: Efficiency) -> list[MeasuredPoint]:
                 tpot_ms=None if first else exact.tpot_ms,
             )
         )
+    return points
+
+
+def _benchmarks(spec, gpu, truth: Efficiency) -> list[MeasuredPoint]:
+    """Closed loops as they would run if `truth` were exact."""
+    points = []
+    for isl, osl, load, tp in product((512, 4096), (128, 1024), (1, 8, 32), (1, 2)):
+        blank = MeasuredPoint(
+            spec.name, gpu.name, spec, gpu, PointKind.CLOSED_LOOP, "vllm", tp, tp, isl, osl, load,
+            0.0, None, None,
+        )  # fmt: skip
+        exact = estimate_with_factors(blank, truth)
+        points.append(replace(blank, ttft_ms=exact.ttft_ms, tpot_ms=exact.tpot_ms))
     return points
 
 
@@ -97,14 +111,7 @@ def test_engine_overheads_are_derived_from_benchmarks() -> None:
     engine = EngineFactors(
         compute=0.8, traffic=0.8, step_ms=3.0, sequence_us=40.0, first_token_ms=90.0, burst=0.1
     )
-    bench = []
-    for isl, osl, load, tp in product((512, 4096), (128, 1024), (1, 8, 32), (1, 2)):
-        blank = MeasuredPoint(
-            "m", "s", LLAMA, H100, PointKind.CLOSED_LOOP, "vllm", tp, tp, isl, osl, load, 0.0,
-            None, None,
-        )  # fmt: skip
-        exact = estimate_with_factors(blank, engine.apply_to(kernels))
-        bench.append(replace(blank, ttft_ms=exact.ttft_ms, tpot_ms=exact.tpot_ms))
+    bench = _benchmarks(LLAMA, H100, engine.apply_to(kernels))
     profile = calibrate(steps + bench)
     error = errors_by_class(estimate_all(bench, profile))[-1]
     assert error.ttft_mape is not None
@@ -167,3 +174,22 @@ def test_least_squares_stays_in_bounds_and_at_its_start_without_data() -> None:
     assert found["a"] == pytest.approx(4.0, rel=1e-2)
     assert found["b"] == pytest.approx(6.0, rel=1e-6)
     assert found["c"] == pytest.approx(5.0, rel=1e-6)
+
+
+def test_a_gpu_without_timed_passes_takes_its_kernels_from_benchmarks() -> None:
+    """The engine factors come from the GPUs with timed passes."""
+    slow = replace(TRUTH, weights=0.45, gemm=0.3)
+    engine = EngineFactors(traffic=0.8, step_ms=2.0)
+    points = [*_steps(LLAMA, H100, TRUTH), *_steps(LLAMA_70B, H100, TRUTH)]
+    served = [
+        *_benchmarks(LLAMA, H100, engine.apply_to(TRUTH)),
+        *_benchmarks(LLAMA, MI300X, engine.apply_to(slow)),
+    ]
+    found = calibrate([*points, *served])
+    assert found.gpus["MI300X"].weights < 0.75 * found.gpus["H100-SXM"].weights
+    assert found.like["MI325X"] == "MI300X"
+    error = errors_by_class(estimate_all(_benchmarks(QWEN, MI300X, engine.apply_to(slow)), found))
+    assert error[-1].tpot_mape is not None and error[-1].tpot_mape < 0.1
+    alone = calibrate([*points, *served[: len(served) // 2]])
+    assert alone.engines == found.engines
+    assert "MI300X" not in alone.gpus

@@ -11,7 +11,13 @@ from autoscaler.performance import catalog
 from autoscaler.performance.benchmark_points import Estimate, MeasuredPoint, PointKind
 from autoscaler.performance.closed_loop import estimate_point
 from autoscaler.performance.estimate_errors import EstimatedPoint
-from autoscaler.performance.intervals import intervals, packaged_intervals, rate_interval
+from autoscaler.performance.intervals import (
+    interval_of,
+    intervals,
+    intervals_on,
+    packaged_intervals,
+    rate_interval,
+)
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.plausibility import waits_for_slots
 
@@ -62,8 +68,32 @@ def test_a_few_points_give_no_interval() -> None:
 def test_a_rate_has_its_interval_and_a_measurement_a_narrower_one() -> None:
     low, high = rate_interval(SPEC)
     assert low < 1.0 < high
-    assert len(packaged_intervals()) == 6
-    assert all(0.9 <= one.covered <= 1.0 for one in packaged_intervals())
+    assert len(packaged_intervals()) == 11
+    assert all(0.85 <= one.covered <= 1.0 for one in packaged_intervals())
+
+
+def test_a_chip_has_an_interval_of_its_own() -> None:
+    """MI300X and MI355X have no timed passes, so most predictions are too fast."""
+    sparse = catalog.model("deepseek-ai/DeepSeek-R1")
+    assert interval_of("TPOT", sparse, "MI300X") == interval_of("TPOT", sparse, "MI355X")
+    assert interval_of("TPOT", sparse, "MI300X").high > interval_of("TPOT", sparse, "H200-SXM").high
+    assert interval_of("TTFT", sparse, "B200-SXM").high > interval_of("TTFT", sparse).high
+    assert interval_of("TPOT", SPEC, "MI300X") != interval_of("TPOT", SPEC, GPU.name)
+
+
+def test_an_interval_that_misses_a_format_widens_on_that_side() -> None:
+    fast = replace(GPU, name="fast")
+    late = [
+        (replace(p, model="late", gpu=fast, tpot_ms=30.0 + n), e)
+        for n, (p, e) in enumerate(pairs(1, 20))
+    ]
+    before, after = (
+        next(one for one in make([*pairs(40, 20), *late]) if one.figure == "TPOT")
+        for make in (intervals, intervals_on)
+    )
+    assert before.high < 3.0 and before.low == after.low
+    held = sum(30.0 + n <= 10.0 * after.high for n in range(20))
+    assert held >= 17
 
 
 def test_a_server_with_fewer_slots_than_requests_is_detected_by_its_ttft() -> None:
