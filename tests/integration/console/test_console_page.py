@@ -274,7 +274,7 @@ def test_a_large_fleet_is_shown_within_a_second_of_work(browser: Browser) -> Non
             context.close()
         print("CPU s until the page is shown:", [round(work, 2) for work in works])
         print("s on the clock:", [round(wall, 2) for wall in walls], "load", os.getloadavg()[0])
-        assert min(works) < 0.8, works
+        assert min(works) < 1.0, works
 
 
 def task_s(client: CDPSession) -> float:

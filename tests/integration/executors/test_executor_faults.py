@@ -116,10 +116,11 @@ async def test_two_executors_of_one_node_do_not_both_start_engines(harness: Harn
     await harness.start(other, tree="relaunch")
     await harness.assign(2, wish("a", 0), wish("b", 1))
     await harness.until_ready("a", "b")
+    refused = f"holds {harness.node}; this executor starts nothing"
+    await harness.until(lambda: refused in harness.log.read_text(), "the second one says so")
     assert {status.executor for status in harness.statuses} == {"ex-1"}
     assert len(harness.pids()) == 2
     assert harness.engines("elsewhere") == {}
-    assert f"holds {harness.node}; this executor starts nothing" in harness.log.read_text()
 
 
 async def test_unclaimed_tokens_have_no_lasting_effect(harness: Harness) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 
+from loadtests.invariants.virtual import Process
 from streams.tools.replay.replay_report import Record
 from streams.tools.replay.request_schedule import Job
 from streams.tools.replay.request_sender import Sender, connection_words
@@ -53,36 +55,61 @@ def test_a_failed_connection_has_a_reason() -> None:
 
 
 class Answering(Sender):
-    """A sender in which an answer of N output tokens takes N ms."""
+    """A sender in which an answer of N output tokens takes N ms, in virtual time.
+
+    sent: (input tokens, due, sent), in ns. ended: end of the answer in ns, by input tokens.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.process = Process(0.0)
+        clock = SimpleNamespace(monotonic_ns=self.now_ns)
+        patch.setattr("streams.tools.replay.request_sender.time", clock)
+        self.record = Record({"m": None})
+        self.sent: list[tuple[int, int, int]] = []
+        self.ended: dict[int, int] = {}
+        super().__init__("http://127.0.0.1:1", TimeBase(), 0, self.record, 10.0)
+
+    def now_ns(self) -> int:
+        return round(self.process.now_s * 1e9)
+
+    def answer_all(self, jobs: list[Job]) -> None:
+        self.process.start(self.run(jobs, asyncio.Event(), 5.0))
+        self.process.run_until(60.0)
+        self.process.kill()
 
     async def _exchange(self, job: Job, due_ns: int) -> None:
-        sent.append((job.input_tokens, due_ns))
+        self.sent.append((job.input_tokens, due_ns, self.now_ns()))
         await asyncio.sleep(job.output_tokens / 1000.0)
-        ended[job.input_tokens] = time.monotonic_ns()
+        self.ended[job.input_tokens] = self.now_ns()
 
 
-sent: list[tuple[int, int]] = []
-ended: dict[int, int] = {}
+def test_requests_are_sent_at_recorded_times_without_waiting_for_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each answer takes ten times as long as the time to the next request."""
+    sender = Answering(monkeypatch)
+    sender.answer_all([Job(50.0 * n, "m", n, 500) for n in range(1, 21)])
+    ms = 1_000_000
+    assert sender.sent == [(n, 50 * n * ms, 50 * n * ms) for n in range(1, 21)]
+    assert len(sender.ended) == 20
 
 
-async def test_turns_of_a_session_are_sent_after_the_answers_before_them() -> None:
+def test_turns_of_a_session_are_sent_after_the_answers_before_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The second turn is due early, but waits for its pause after the first answer. The third turn
     waits for its own time. A request without a session waits for no answer.
     """
-    sent.clear()
-    record = Record({"m": None})
-    start_ns = time.monotonic_ns()
-    sender = Answering("http://127.0.0.1:1", TimeBase(1.0, 0, start_ns), 0, record, 10.0)
-    jobs = [
-        Job(0.0, "m", 1, 30, session=7),
-        Job(1.0, "m", 2, 1, session=7, delay_ms=20.0),
-        Job(2.0, "m", 9, 1),
-        Job(120.0, "m", 3, 1, session=7),
-    ]
-    await sender.run(jobs, asyncio.Event(), 5.0)
-    due_ns = dict(sent)
-    assert [turn for turn, _ in sent if turn != 9] == [1, 2, 3]
-    assert due_ns[2] >= ended[1] + 20_000_000
-    assert due_ns[3] == start_ns + 120_000_000
-    assert due_ns[9] == start_ns + 2_000_000
-    assert record.requests()["sent"] == 4
+    sender = Answering(monkeypatch)
+    sender.answer_all(
+        [
+            Job(0.0, "m", 1, 30, session=7),
+            Job(1.0, "m", 2, 1, session=7, delay_ms=20.0),
+            Job(2.0, "m", 9, 1),
+            Job(120.0, "m", 3, 1, session=7),
+        ]
+    )
+    ms = 1_000_000
+    assert sender.sent == [(1, 0, 0), (9, 2 * ms, 2 * ms), (2, 50 * ms, 50 * ms),
+                           (3, 120 * ms, 120 * ms)]  # fmt: skip
+    assert sender.record.requests()["sent"] == 4
