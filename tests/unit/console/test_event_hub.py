@@ -8,6 +8,7 @@ import pytest
 
 from streams.console import event_hub
 from streams.console.event_hub import EventHub
+from tests.hang_limit import HANG_S
 
 
 async def collect(hub: EventHub, last_id: str, most: int) -> list[bytes]:
@@ -66,7 +67,7 @@ async def test_the_number_of_viewers_and_the_kept_bytes_are_bounded(
     assert hub._bytes <= 10_000
     hub.close()
     for viewer in viewers:
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(HANG_S):
             assert len([event async for event in viewer]) <= 31
 
 

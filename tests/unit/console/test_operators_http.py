@@ -15,6 +15,7 @@ import pytest
 from autoscaler.domain.cluster import Mode
 from streams.console.operator_endpoint import OperatorEndpoint
 from streams.health.operators import NO_OPERATORS, Identity, Operator, new_operator
+from tests.hang_limit import HANG_S
 from tests.unit.console.console_world import USER_HEADER, World, world
 from tests.unit.console.linearizability import Call, explains
 from tests.unit.console.test_console_http import command, get
@@ -240,7 +241,7 @@ async def test_commands_that_are_not_in_force_are_deleted_from_the_topic(people:
             name = "pause" if number % 2 == 0 else "resume"
             code, _ = await command(at, tokens["ann"], command=name, model="tiny", why="w")
             assert code == 200
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_S):
             while at.loop.latest.commands.outdated:
                 await asyncio.sleep(0)
         kept = {one.topic_key for one in at.written} - set(at.forgotten)
