@@ -1,7 +1,8 @@
 """How well the memory model predicts the KV cache of public start-ups of vLLM.
 
 Run `python -m loadtests.start_logs`. The hash of a source decides whether its start-ups served to
-choose the factors of the memory model ("fitted"), or only judge it ("held out").
+choose the factors of the memory model ("fitted"), or only judge it ("held out"). Start-ups "added
+later" were found after that; they chose the factor of logits only.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -23,6 +25,10 @@ from autoscaler.performance.memory import cache_of
 LOGS = Path(__file__).parent / "data" / "start_logs.json"
 _CHECKPOINTS = Path(__file__).parents[1] / "tests" / "data" / "checkpoints" / "facts.json.gz"
 _GIB = 2.0**30
+GROUPS = FITTED, HELD_OUT, LATER = "fitted", "held out", "added later"
+_GRAPHS_SINCE = (0, 21)
+"""The version of vLLM that began to keep memory for CUDA graphs free. Earlier ones took it from the
+rest."""
 NEAR = 0.1
 """A prediction within this share of the log is near enough."""
 
@@ -33,7 +39,7 @@ class Start:
 
     measured, predicted: KV cache in tokens, or in GiB per GPU if the log states no tokens; 0 if the
     log states neither. refused: whether the engine refused to start. starts: whether the model
-    predicts that it starts. held_out: whether the start-up did not serve to choose factors.
+    predicts that it starts. group: one of `GROUPS`.
     """
 
     source: str
@@ -42,7 +48,7 @@ class Start:
     predicted: float
     refused: bool
     starts: bool
-    held_out: bool
+    group: str
 
     @property
     def ratio(self) -> float:
@@ -73,7 +79,8 @@ def _start(row: dict, checkpoints: dict) -> Start:  # type: ignore[type-arg]
     bits = hashlib.sha256(row["source"].encode()).digest()[0]
     name = f"{row['model']} on {tp}x{row['gpu']}"
     refused = bool(row.get("refused"))
-    return Start(row["source"], name, measured, predicted, refused, starts, bits % 2 == 1)
+    group = LATER if row.get("added") else HELD_OUT if bits % 2 == 1 else FITTED
+    return Start(row["source"], name, measured, predicted, refused, starts, group)
 
 
 def _spec(row: dict, checkpoints: dict) -> ModelSpec:  # type: ignore[type-arg]
@@ -84,28 +91,31 @@ def _spec(row: dict, checkpoints: dict) -> ModelSpec:  # type: ignore[type-arg]
         spec = from_config(name, checkpoints[name]["config"])
     if "weights" in row:
         spec = catalog.quantized(spec, row["weights"])
-    return engine_memory(row["args"]).apply_to(spec)
+    spec = engine_memory(row["args"]).apply_to(spec)
+    version = re.match(r"(\d+)\.(\d+)(?:\.|\Z)", row.get("vllm", ""))
+    if version and (int(version[1]), int(version[2])) < _GRAPHS_SINCE:
+        return replace(spec, eager=True)
+    return spec
 
 
 def main() -> None:
     """Print each start-up, and the figures of both halves."""
     found = start_ups()
     for one in found:
-        half = "held out" if one.held_out else "fitted"
         verdict = f"refused, predicted {'to start' if one.starts else 'refused'}"
         figure = (
             f"{one.predicted / one.measured:.2f} of {one.measured:,.4g}" if one.measured else ""
         )
-        print(f"{half:9} {one.name:55} {figure:20} {verdict if one.refused else ''}")
-    for held_out in (False, True):
-        half = [one for one in found if one.held_out is held_out]
+        print(f"{one.group:11} {one.name:55} {figure:20} {verdict if one.refused else ''}")
+    for group in GROUPS:
+        half = [one for one in found if one.group == group]
         ran = [one for one in half if one.measured and not one.refused]
         refused = [one for one in half if one.refused]
         near = sum(abs(one.ratio - 1.0) <= NEAR for one in ran)
         wrong = sum(one.starts for one in refused)
         errors = [abs(one.ratio - 1.0) for one in ran]
         print(
-            f"{'held out' if held_out else 'fitted'}: {near} of {len(ran)} within {NEAR:.0%}, "
+            f"{group}: {near} of {len(ran)} within {NEAR:.0%}, "
             f"mean error {fmean(errors):.1%}, median {median(errors):.1%}; "
             f"{wrong} of {len(refused)} refused start-ups predicted to start"
         )

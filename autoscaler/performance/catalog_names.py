@@ -34,6 +34,8 @@ _DATE = re.compile(r"\d{4}\Z")
 _SIZE = re.compile(r"a?\d+(\.\d+)?[bm]\Z|\d+x\d+b\Z|\d+e\Z")
 _SPLIT = re.compile(r"[-_ ]+")
 _MAKERS = ("nvidia ", "tesla ", "geforce ", "amd ", "instinct ", "graphics ", "quadro ")
+_SHARED = (" shared", " replicas")
+"""Endings that NVIDIA's device plugin adds to a GPU whose time is shared."""
 
 GPU_PRODUCTS = {
     "h100 80gb hbm3": "H100-SXM", "h100 sxm5": "H100-SXM", "h100 pcie": "H100-PCIe",
@@ -64,6 +66,31 @@ GPU_PRODUCTS = {
     "v100 pcie 16gb": "V100-PCIe-16GB", "v100": "V100-SXM2-16GB",
     "mi210": "MI210", "mi250x": "MI250X", "mi300x": "MI300X", "mi300x oam": "MI300X",
     "mi325x": "MI325X", "mi350x": "MI350X", "mi355x": "MI355X", "mi300x vf": "MI300X",
+    "gh200 144g hbm3e": "GH200-144GB", "gh200 144gb": "GH200-144GB", "gh200": "GH200-96GB",
+    "h100 80gb hbm3e": "H100-SXM", "h100 80gb hbm2e": "H100-PCIe", "h100 nvlink 80gb": "H100-SXM",
+    "h100 sxm5 80gb": "H100-SXM", "h100 sxm": "H100-SXM", "h100 sxm 80gb": "H100-SXM",
+    "h100 80gb sxm": "H100-SXM", "h100 80gb sxm5": "H100-SXM", "h100 pcie 80gb": "H100-PCIe",
+    "h100 mega": "H100-SXM", "h200 sxm": "H200-SXM", "h200 sxm5": "H200-SXM",
+    "h200 sxm 141gb": "H200-SXM", "h200 141gb sxm": "H200-SXM", "b200 sxm": "B200-SXM",
+    "b200 192gb": "B200-SXM", "b200 180gb sxm": "B200-SXM", "b300 288gb": "B300-SXM",
+    "b300 sxm": "B300-SXM", "gb200 nvl72": "GB200", "gb300 nvl72": "GB300",
+    "h800 sxm5": "H800-SXM", "h800 80gb hbm3": "H800-SXM", "h20 141gb": "H20-3e",
+    "nvidia tesla a100": "A100-SXM-40GB", "a100 40gb sxm": "A100-SXM-40GB",
+    "a100 80gb sxm": "A100-SXM-80GB",
+    "a100 sxm 80gb": "A100-SXM-80GB", "a100 sxm 40gb": "A100-SXM-40GB",
+    "a100 80gb sxm4": "A100-SXM-80GB", "a800 sxm4 40gb": "A800-SXM-40GB",
+    "v100 pcie 32gb": "V100-PCIe-32GB", "v100 sxm3 32gb": "V100-SXM2-32GB",
+    "v100s pcie 32gb": "V100-PCIe-32GB", "v100 32gb": "V100-SXM2-32GB",
+    "a2": "A2", "a16": "A16", "rtx a4000": "A4000", "rtx a4500": "A4500",
+    "rtx 6000 ada": "RTX6000-Ada", "rtx 5000 ada generation": "RTX5000-Ada",
+    "rtx 5000 ada": "RTX5000-Ada", "rtx 4000 ada generation": "RTX4000-Ada",
+    "rtx 4000 ada": "RTX4000-Ada", "rtx 3090 ti": "RTX3090Ti", "rtx 4090 d": "RTX4090D",
+    "rtx pro 6000 blackwell max q workstation edition": "RTXPRO6000-Blackwell-MaxQ",
+    "rtx pro 6000 max q": "RTXPRO6000-Blackwell-MaxQ", "rtxpro6000": "RTXPRO6000-Blackwell-Server",
+    "rtx pro 5000 blackwell": "RTXPRO5000-Blackwell",
+    "rtx pro 4500 blackwell": "RTXPRO4500-Blackwell", "mi300x 192gb": "MI300X",
+    "mi325x 256gb": "MI325X", "mi355x 288gb": "MI355X", "mi250x/mi250": "MI250X",
+    "mi250": "MI250X", "mi300x hf": "MI300X", "l40s 48gb": "L40S",
     "mi325x oam": "MI325X", "mi350x oam": "MI350X", "mi355x oam": "MI355X",
 }  # fmt: skip
 """Full GPU name by the name that drivers, device plugins and clouds print, in lower case without
@@ -101,7 +128,21 @@ _INSTANCES: dict[str, tuple[str, int]] = {
     "gpu_1x_h100_pcie": ("H100-PCIe", 1), "gpu_1x_gh200": ("GH200-96GB", 1),
     # CoreWeave
     "gd-8xh100ib-i128": ("H100-SXM", 8), "gd-8xh200ib-i128": ("H200-SXM", 8),
-    "gd-8xa100-i128": ("A100-SXM-80GB", 8), "gd-8xl40s-i128": ("L40S", 8),
+    "gd-8xa100-i128": ("A100-SXM-80GB", 8),
+    # Nebius, Crusoe, DigitalOcean, Scaleway
+    "gpu-h100-sxm": ("H100-SXM", 8), "gpu-h200-sxm": ("H200-SXM", 8),
+    "gpu-b200-sxm": ("B200-SXM", 8), "gpu-l40s-a": ("L40S", 1), "gpu-l40s-d": ("L40S", 1),
+    "h100-80gb-sxm-ib.8x": ("H100-SXM", 8), "h200-141gb-sxm-ib.8x": ("H200-SXM", 8),
+    "b200-180gb-sxm-ib.8x": ("B200-SXM", 8), "mi300x-192gb-ib.8x": ("MI300X", 8),
+    "mi355x-288gb-roce.8x": ("MI355X", 8), "gpu-h100x1-80gb": ("H100-SXM", 1),
+    "gpu-h100x8-640gb": ("H100-SXM", 8), "gpu-h200x1-141gb": ("H200-SXM", 1),
+    "gpu-h200x8-1128gb": ("H200-SXM", 8), "gpu-mi300x1-192gb": ("MI300X", 1),
+    "gpu-mi300x8-1536gb": ("MI300X", 8), "gpu-mi325x1-256gb": ("MI325X", 1),
+    "gpu-mi325x8-2048gb": ("MI325X", 8), "gpu-l40sx1-48gb": ("L40S", 1),
+    "gpu-6000adax1-48gb": ("RTX6000-Ada", 1), "gpu-4000adax1-20gb": ("RTX4000-Ada", 1),
+    "h100-1-80g": ("H100-PCIe", 1), "h100-2-80g": ("H100-PCIe", 2), "l4-1-24g": ("L4", 1),
+    "l4-2-24g": ("L4", 2), "l40s-1-48g": ("L40S", 1), "l40s-2-48g": ("L40S", 2),
+    "standard_nd128is_ndr_gb200_v6": ("GB200", 4), "gd-8xl40s-i128": ("L40S", 8),
     "gd-8xl40-i128": ("L40", 8), "gd-1xgh200": ("GH200-96GB", 1), "b200-8x": ("B200-SXM", 8),
     "b300-8x": ("B300-SXM", 8), "gb200-4x": ("GB200", 4), "gb300-4x": ("GB300", 4),
     "rtxp6000-8x": ("RTXPRO6000-Blackwell-Server", 8),
@@ -154,8 +195,12 @@ def instance_type(name: str) -> tuple[str, int] | None:
 def gpu_product(name: str) -> str | None:
     """Full name of the GPU that a driver or a cloud calls `name`; None if it is unknown."""
     plain = _SPLIT.sub(" ", name.lower()).strip()
+    if plain in GPU_PRODUCTS:
+        return GPU_PRODUCTS[plain]
     for maker in _MAKERS:
         plain = plain.removeprefix(maker)
+    for ending in _SHARED:
+        plain = plain.removesuffix(ending)
     return GPU_PRODUCTS.get(plain)
 
 

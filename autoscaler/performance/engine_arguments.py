@@ -6,6 +6,7 @@ plans would be wrong. Facts about vLLM 0.32 and 0.33.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -46,6 +47,8 @@ _SHARE, _KV, _KV_BYTES, _QUANTIZATION, _DTYPE, _EXPERTS = (
 _SHORT = {
     "-q": _QUANTIZATION, "-ep": _EXPERTS, "-sc": "--speculative-config",
     "-dcp": "--decode-context-parallel-size", "-pcp": "--prefill-context-parallel-size",
+    "-cc": "--compilation-config", "-O0": "--compilation-config",
+    "-O": "--compilation-config",
 }  # fmt: skip
 _EAGER, _BATCHED, _SEQS, _PREFIXES, _WHOLE = (
     "--enforce-eager", "--max-num-batched-tokens", "--max-num-seqs", "--enable-prefix-caching",
@@ -53,8 +56,13 @@ _EAGER, _BATCHED, _SEQS, _PREFIXES, _WHOLE = (
 )  # fmt: skip
 _RUNNER, _TASK, _CONVERT = "--runner", "--task", "--convert"
 _GENERATES = ("auto", "generate", "draft", "none", "transcription")
+_TEXT_ONLY, _COMPILATION = "--language-model-only", "--compilation-config"
+_NO_GRAPHS = re.compile(
+    r"-O0\Z|-O(?:\.mode)?=0\Z|\S*\.cudagraph_mode=NONE\Z|.*cudagraph_mode[\"']?\s*:\s*[\"']NONE",
+    re.I,
+)
 _COUNTED = (_RUNNER, _TASK, _CONVERT, _SHARE, _KV, _KV_BYTES, _QUANTIZATION, _DTYPE, _EXPERTS,
-            _EAGER, _BATCHED, _SEQS, _PREFIXES, _WHOLE)  # fmt: skip
+            _EAGER, _BATCHED, _SEQS, _PREFIXES, _WHOLE, _TEXT_ONLY, _COMPILATION)  # fmt: skip
 _CACHED_STATES = 2
 """Blocks per sequence in a group of recurrent layers with prefix caching: vLLM keeps the state at
 the last full block and the current one."""
@@ -76,6 +84,9 @@ _REFUSED = {
     "--hf-config-path": "declare that config.json as the source",
     "--decode-context-parallel-size": "the cache is planned as tensor parallelism splits it",
     "--prefill-context-parallel-size": "the cache is planned as tensor parallelism splits it",
+    "--no-enable-chunked-prefill": "prompts are planned in chunks",
+    "--num-redundant-experts": "copies of experts are not planned",
+    "--eplb-config": "copies of experts are not planned",
     "--mamba-cache-dtype": "states are planned as the config.json has them",
     "--mamba-ssm-cache-dtype": "states are planned as the config.json has them",
 }
@@ -92,7 +103,8 @@ class EngineMemory:
     experts stay whole. batched_tokens, max_seqs: most tokens and sequences of an iteration; 0: not
     set. eager: whether there are no CUDA graphs. cached_states: whether states of prefixes are
     cached. whole_windows: whether layers with a window keep the whole sequence. pooling: whether
-    the engine answers without generating tokens.
+    the engine answers without generating tokens. text_only: whether the engine loads no encoders of
+    images and audio.
     """
 
     memory_share: float = 0.0
@@ -108,6 +120,7 @@ class EngineMemory:
     cached_states: bool = False
     whole_windows: bool = False
     pooling: bool = False
+    text_only: bool = False
 
     def apply_to(self, spec: ModelSpec) -> ModelSpec:
         """`spec` as an engine with these arguments loads it. Raises InvalidValue if the engine
@@ -117,6 +130,9 @@ class EngineMemory:
             raise InvalidValue(_QUANTIZATION, self.method, stored)
         if self.method and not self.quantization and spec.weight_dtype == "bf16":
             raise InvalidValue(_QUANTIZATION, self.method, "a source with such weights")
+        if self.text_only:
+            rest = spec.weight_bytes - spec.tower_bytes
+            spec = replace(spec, weight_bytes=rest, tower_bytes=0.0)
         if self.quantization and spec.weight_dtype == "bf16":
             spec = quantized(spec, self.quantization)
         if self.float32:
@@ -192,8 +208,10 @@ def engine_memory(args: Sequence[str]) -> EngineMemory:
             found = replace(found, expert_parallel=True)
         elif flag in (_RUNNER, _TASK, _CONVERT):
             found = replace(found, pooling=found.pooling or value not in _GENERATES)
-        elif flag == _EAGER:
+        elif flag == _EAGER or (flag == _COMPILATION and _NO_GRAPHS.match(value)):
             found = replace(found, eager=True)
+        elif flag == _TEXT_ONLY:
+            found = replace(found, text_only=True)
         elif flag == _PREFIXES:
             found = replace(found, cached_states=True)
         elif flag == _WHOLE:
@@ -214,7 +232,10 @@ def _pairs(args: Sequence[str]) -> Iterator[tuple[str, str]]:
             raise InvalidValue(
                 written, value if equals else following, f"not set: {_REFUSED[name]}"
             )
-        if name in _COUNTED:
+        if name == _COMPILATION:
+            # The option is written in many ways: -O0, -cc.KEY=VALUE, or with a JSON value.
+            yield name, following if written in (_COMPILATION, "-cc") and not equals else arg
+        elif name in _COUNTED:
             yield name, value if equals else following
         elif name.startswith("--"):
             longer = [one for one in (*_COUNTED, *_REFUSED) if one.startswith(name)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autoscaler.domain.model_spec import ModelSpec
@@ -92,3 +94,41 @@ def test_a_quantisation_that_the_checkpoint_does_not_have_is_refused() -> None:
 def test_other_arguments_change_nothing() -> None:
     args = ("--trust-remote-code", "--enable-lora", "--swap-space=4")
     assert loaded(*args) == LLAMA
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-O0"],
+        ["-cc.cudagraph_mode=NONE"],
+        ["--compilation-config", '{"mode": 3, "cudagraph_mode": "NONE"}'],
+        ['--compilation-config={"cudagraph_mode":"none"}'],
+        ["--compilation-config.cudagraph_mode=NONE"],
+    ],
+)
+def test_every_form_without_cuda_graphs_counts_as_eager(args: list[str]) -> None:
+    assert engine_memory(args).eager
+
+
+@pytest.mark.parametrize("args", [["-O3"], ["-cc.cudagraph_mode=FULL"], ["--no-enforce-eager"]])
+def test_other_compilation_keeps_its_cuda_graphs(args: list[str]) -> None:
+    assert not engine_memory(args).eager
+
+
+def test_a_text_only_engine_loads_no_encoder() -> None:
+    spec = replace(catalog.model("Qwen/Qwen3-8B"), tower_bytes=1e9)
+    whole, text = (engine_memory(args).apply_to(spec) for args in ([], ["--language-model-only"]))
+    assert spec.tower_bytes > 0.0 and text.tower_bytes == 0.0
+    assert whole.weight_bytes - text.weight_bytes == pytest.approx(spec.tower_bytes)
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("--num-redundant-experts=32", "copies of experts are not planned"),
+        ("--no-enable-chunked-prefill", "prompts are planned in chunks"),
+    ],
+)
+def test_an_argument_that_plans_do_not_follow_is_named(argument: str, said: str) -> None:
+    with pytest.raises(InvalidValue, match=said):
+        engine_memory([argument])
