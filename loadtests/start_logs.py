@@ -2,7 +2,7 @@
 
 Run `python -m loadtests.start_logs`. The hash of a source decides whether its start-ups served to
 choose the factors of the memory model ("fitted"), or only judge it ("held out"). Start-ups "added
-later" were found after that; they chose the factor of logits only.
+later" were found after that, and only judge.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _BATCHES = (160.0, 16384), (70.0, 8192), (0.0, 2048)
 """vLLM's default of tokens per iteration, by GPU memory in GiB from which on it holds."""
 _SMALL_BATCH_ON, _AMD = ("A100", "A800"), "MI"
 _BYTES = 2.0
-_BYTES_PER_LOGIT = 20.0
+_BYTES_PER_LOGIT = 26.0
 _MXFP4_PADDING = 0.09
 """Share by which experts in MXFP4 grow on GPUs without FP4 units, whose kernels pad their sides."""
 _BASE_GIB, _EXPERTS_GIB, _STATES_GIB, _ENCODER_GIB = 0.25, 0.5, 0.8, 0.25
