@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from topics import checks
+from topics.engine_start import EngineStart
 from topics.instance_ranks import GangRank
 
 
@@ -116,7 +117,8 @@ class ObservedInstance:
     restarts: number of restarts. in_flight: number of requests in the instance. finished: number of
     requests that its process has finished since its start, 0 from an older executor. held_kv:
     number of prefill KV leases. pool_full: whether the instance failed because its pool has no room
-    for any further node. engine: see `DesiredInstance`.
+    for any further node. engine: see `DesiredInstance`. start: the memory of its engine, None =
+    unknown.
     """
 
     instance: str
@@ -136,6 +138,7 @@ class ObservedInstance:
     pool_full: bool = False
     engine: str = "default"
     finished: int = 0
+    start: EngineStart | None = None
 
     def __post_init__(self) -> None:
         for key in ("instance", "model", "engine"):

@@ -166,6 +166,15 @@ class ReasonCode(StrEnum):
         "Start times or capacity of a model differ much from their predictions.",
     )
     AS_PREDICTED = "as_predicted", "Start times and capacity of a model are as predicted again."
+    KV_MEASURED = (
+        "kv_measured",
+        "An engine's KV cache differs from its prediction; plans use the measured size.",
+    )
+    START_REFUSED = (
+        "start_refused",
+        "An engine refused to start for lack of memory; plans avoid that slice.",
+    )
+    KV_IMPOSSIBLE = "kv_impossible", "An engine reported an impossible KV cache, which is ignored."
     NOT_MEASURED = "not_measured", "The instances that differed from their prediction are gone."
     NO_NEW_PLAN = "no_new_plan", "No new plan arrived, so the last good one remains."
     NO_ANSWER = "no_answer", "The planner did not answer in time."

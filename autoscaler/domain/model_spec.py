@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoscaler.domain.cache_layers import CacheLayers
+from autoscaler.domain.measured_room import MeasuredRoom
 from autoscaler.domain.splits import Split
 from autoscaler.domain.validation import finite, whole
 
@@ -39,7 +40,8 @@ class ModelSpec:
     `layers_by_cache` derives them. `max_seqs`: most sequences in a batch. `batched_tokens`: most
     tokens in an iteration, 0 = the engine's default. `eager`: whether the engine captures no CUDA
     graphs. `state_copies`: blocks that hold the state of one sequence. `pooling`: whether the
-    model answers after one pass over its input, without generating tokens.
+    model answers after one pass over its input, without generating tokens. `rooms`: measured KV
+    caches, which replace the predicted ones, at most one per GPU type and number of GPUs.
     """
 
     name: str
@@ -81,6 +83,7 @@ class ModelSpec:
     eager: bool = False
     state_copies: int = 1
     pooling: bool = False
+    rooms: tuple[MeasuredRoom, ...] = ()
 
     def __post_init__(self) -> None:
         who = f"model {self.name}"
@@ -118,6 +121,10 @@ class ModelSpec:
             for count, window in kinds
             if count
         )
+
+    def room(self, gpu: str, gpus: int) -> MeasuredRoom | None:
+        """The measured KV cache on `gpus` GPUs of type `gpu`; None if it is predicted."""
+        return next((one for one in self.rooms if (one.gpu, one.gpus) == (gpu, gpus)), None)
 
     def split_refusal(self, gpus: int) -> str:
         """The reason why no engine can split the model over `gpus` GPUs by tensor parallelism; ""

@@ -155,6 +155,14 @@ EVENT_TEXTS: Mapping[Code, Sentence] = {
     Code.UNMANAGED: _unmanaged,
     Code.UNCERTAIN: _uncertain,
     Code.AS_PREDICTED: "as predicted again (within 20%)",
+    Code.KV_MEASURED: (
+        "KV cache on {names[0]}: {0:.0f} tokens at a start, {1:.0f} predicted; plans use the former"
+    ),
+    Code.START_REFUSED: (
+        "an engine on {names[0]} refused to start for lack of memory with requests of {0:.0f} "
+        "tokens; plans avoid {names[0]} until the settings change"
+    ),
+    Code.KV_IMPOSSIBLE: "its report of the KV cache is ignored: {quoted}",
     Code.NOT_MEASURED: "estimates reset: the measured instances are gone",
     Code.NO_NEW_PLAN: "no new plan ({because}); the last good plan stays in force",
     Code.NO_ANSWER: "no answer in time",

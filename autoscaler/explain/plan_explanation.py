@@ -23,7 +23,7 @@ from autoscaler.explain.rejected_gpus import impossible_pools
 from autoscaler.explain.spot_exposure import savings, spot_losses
 from autoscaler.modes.components.component_texts import pools_without_deployments, saturation
 from autoscaler.performance.catalog import short_gpu_name
-from autoscaler.performance.memory import adapter_bytes, usable_gb
+from autoscaler.performance.memory import adapter_bytes, cache_of
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.constraint_check import broken_survival, survival_constraint
 from autoscaler.planning.instances import LONGEST_REQUEST, NO_SPLIT, evaluate_instance
@@ -176,10 +176,12 @@ def _memory(service: Service, node: NodeSlice) -> str:
     4xL40S)"."""
     spec = service.architecture
     weights_gb = (spec.weight_bytes + adapter_bytes(spec, node.gpus)) / 1e9
-    kv_gb = usable_gb(spec, node.gpu, node.gpus) - weights_gb
+    cache = cache_of(spec, node.gpu, node.gpus)
+    kv_gb = cache.blocks * cache.block_bytes * node.gpus / 1e9
     where = f"{node.gpus}x{short_gpu_name(node.gpu.name)}"
+    known = ", measured at a start" if spec.room(node.gpu.name, node.gpus) else ""
     return (
-        f"KV memory ({kv_gb:.0f} GB next to {weights_gb:.0f} GB of weights on {where}; "
+        f"KV memory ({kv_gb:.0f} GB{known} next to {weights_gb:.0f} GB of weights on {where}; "
         "more GPUs per instance would give more)"
     )
 

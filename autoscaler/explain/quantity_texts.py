@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from autoscaler.performance.catalog import short_gpu_name
+
 
 def rate(req_per_s: float) -> str:
     """A rate with about three digits and without its unit, e.g. "15.1", "0.42", "120"."""
@@ -44,3 +46,9 @@ def over(demand_req_per_s: float, utilization: float, raw_req_per_s: float) -> s
     relation = "over" if demand_req_per_s > utilization * raw_req_per_s else "within"
     share = f"{utilization:.0%} of capacity {rate(raw_req_per_s)}"
     return f"demand of {rate(demand_req_per_s)} req/s is {relation} {share}"
+
+
+def kv_cache_text(gpu: str, gpus: int, tokens: int, is_measured: bool) -> str:
+    """The KV cache of an instance, e.g. "448,192 tokens on 1xH100 (measured at a start)"."""
+    known = "measured at a start" if is_measured else "predicted"
+    return f"{tokens:,} tokens on {gpus}x{short_gpu_name(gpu)} ({known})"

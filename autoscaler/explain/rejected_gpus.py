@@ -43,6 +43,8 @@ def impossible_pools(
             why = f"{weights:.0f} GB weights, {room:.0f} GB on a node"
         elif limits <= {LONGEST_REQUEST, NO_SPLIT}:
             why = f"no room for a request of {service.max_len_tokens} tokens"
+            tried = [size for size in sizes if spec.room(pool.gpu.name, size) is not None]
+            why += " (measured at a start)" if tried else ""
             refusals = (VLLM.refusal(spec, NodeSlice(pool.gpu, size)) for size in reversed(sizes))
             split = next((one for one in refusals if one), "")
             why = f"{why}, or no split: {split}" if split else why

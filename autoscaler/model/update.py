@@ -18,6 +18,7 @@ from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
 from autoscaler.estimate.request_lengths import estimate_lengths
 from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.estimate.windows import NoData
+from autoscaler.model.learnt_rooms import update_rooms
 from autoscaler.model.tick_fleet import TickInputs
 from autoscaler.model.unmanaged_servers import adopt_unmanaged
 from autoscaler.modes.planned_mix import with_planned_mix
@@ -57,6 +58,7 @@ def update_models(
         nodes = {placed.node for placed in group.placed if placed.node in gone}
         if group.counts and nodes:
             lost_nodes.setdefault(group.model, set()).update(nodes)
+    failed = {failure.group.model for failure in faults.failures}
     running = by_model(inputs.state.groups)
     starts = start_times_s(inputs.combos.values(), inputs.state.models)
     found = {}
@@ -70,6 +72,8 @@ def update_models(
         if _is_due(service, inputs):
             fleet, cluster = sight.fleet, inputs.cluster
             state = update_drift(state, own, fleet, inputs.combos, cluster, inputs.now_ms)
+        if _is_due(service, inputs) or service.model in failed:
+            state = update_rooms(state, service, own, sight.fleet, inputs.declared, inputs.now_ms)
         if service.model in lost_nodes:
             nodes = lost_nodes[service.model].union(state.capacity.lost_nodes)
             capacity = replace(

@@ -3,9 +3,11 @@ memory."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from autoscaler.domain.hardware import GpuSpec
+from autoscaler.domain.measured_room import MeasuredRoom
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.performance.engine_overhead import batched_tokens, overhead_bytes
 from autoscaler.performance.kv_pool import KvPool, kv_pool
@@ -19,7 +21,10 @@ def usable_gb(model: ModelSpec, gpu: GpuSpec, tp: int) -> float:
 @lru_cache(maxsize=4096)
 def cache_of(model: ModelSpec, gpu: GpuSpec, tp: int, layers: int | None = None) -> KvPool:
     """The KV cache of `model` on `tp` GPUs of type `gpu` that hold `layers` of its layers (None:
-    all); no blocks if the weights do not fit."""
+    all), as measured at a start if it was; no blocks if the weights do not fit."""
+    room = model.room(gpu.name, tp) if layers is None else None
+    if room is not None:
+        return _measured(cache_of(replace(model, rooms=()), gpu, tp), room)
     share = (model.layers if layers is None else layers) / model.layers
     held = (model.weight_bytes + adapter_bytes(model, tp)) * share
     each = max(0.0, usable_gb(model, gpu, tp) * 1e9 - held) / tp
@@ -28,6 +33,15 @@ def cache_of(model: ModelSpec, gpu: GpuSpec, tp: int, layers: int | None = None)
     in_flight = batched_tokens(model, gpu)
     stored, token_bytes = model.layers_by_cache, model.kv_bytes_per_token
     return kv_pool(stored, token_bytes, each, tp, in_flight, share, model.state_copies)
+
+
+def _measured(predicted: KvPool, room: MeasuredRoom) -> KvPool:
+    """The pool `predicted` with as many blocks as `room` states."""
+    blocks = float(room.kv_bytes // predicted.block_bytes)
+    if room.kv_tokens:
+        each = predicted.sequence_blocks(room.request_tokens, predicted.in_flight)
+        blocks = room.kv_tokens / room.request_tokens * each
+    return replace(predicted, blocks=blocks)
 
 
 @lru_cache(maxsize=8192)

@@ -10,10 +10,14 @@ from dataclasses import dataclass, replace
 
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.hardware import GpuSpec
+from autoscaler.domain.measured_room import MeasuredRoom
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.workload import Phase
 from autoscaler.performance.intervals import rate_interval
+from autoscaler.performance.measured_rooms import with_rooms
+from autoscaler.performance.memory import cache_of
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.instances import cautious_share
 from autoscaler.planning.plan import Plan
@@ -48,6 +52,49 @@ def measurements_in(
             if own is not None:
                 found[target.combo.model, own.gpu, own.tp] = own
     return tuple((model, own) for (model, _, _), own in found.items())
+
+
+def with_measured_rooms(service: Service, rooms: tuple[MeasuredRoom, ...]) -> Service:
+    """`service` with those of `rooms` that hold for its settings."""
+    spec = with_rooms(service.architecture, rooms, service.max_len_tokens)
+    return service if spec == service.architecture else replace(service, architecture=spec)
+
+
+@dataclass(frozen=True, slots=True)
+class KvCache:
+    """The KV cache of one instance of a model on a slice, in tokens of requests of maximal length.
+    is_measured: whether an engine stated it at a start."""
+
+    model: str
+    gpu: str
+    gpus: int
+    tokens: int
+    is_measured: bool
+
+
+def kv_caches(problem: PlanningProblem, plan: Plan) -> tuple[KvCache, ...]:
+    """The KV cache of every slice on which `plan` puts a model. Pooling models and pipelines over
+    several nodes have none here."""
+    found: dict[tuple[str, str, int], KvCache] = {}
+    for target in plan.targets:
+        service = problem.cluster.service(target.combo.model)
+        if not target.count or target.combo.paths or service.architecture.pooling:
+            continue
+        for member in target.combo.members:
+            if member.stage:
+                continue
+            gpu, gpus = problem.cluster.pool(member.pool).gpu, member.gpus
+            found[service.model, gpu.name, gpus] = kv_cache(service, gpu, gpus)
+    return tuple(found.values())
+
+
+def kv_cache(service: Service, gpu: GpuSpec, gpus: int) -> KvCache:
+    """The KV cache of one instance of `service` on `gpus` GPUs of type `gpu`."""
+    spec = service.architecture
+    longest = min(service.max_len_tokens, spec.max_position)
+    tokens = int(cache_of(spec, gpu, gpus).reported_tokens(longest))
+    is_measured = spec.room(gpu.name, gpus) is not None
+    return KvCache(service.model, gpu.name, gpus, tokens, is_measured)
 
 
 def capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> dict[str, Capacity]:

@@ -17,6 +17,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.modes.quality.planned_thresholds import plan_thresholds
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.candidate_combos import evaluate_combo, ranking_usd_per_h, usable_pools
+from autoscaler.planning.capacity_provenance import with_measured_rooms
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combo_usage import req_per_s_of
 from autoscaler.planning.floor_eligibility import keeps_floor
@@ -195,6 +196,11 @@ def _resolve(request: PlanRequest, declared: Cluster, profile: Profile) -> _Reso
         if service.model in floors
         else service
         for service in declared.services
+    )
+    rooms = dict(request.rooms)
+    floored = tuple(
+        with_measured_rooms(service, rooms[service.model]) if service.model in rooms else service
+        for service in floored
     )
     mixes = {demand.model: dict(demand.mix) for demand in request.demands if demand.mix}
     asked_for = tuple(

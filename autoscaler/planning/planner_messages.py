@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.measured_room import MeasuredRoom
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.domain.workload import Demand
@@ -98,7 +99,8 @@ class PlanRequest:
     switchable: combos of `fleet` that may switch roles now, with their counts (None: all may).
     scale_in_locked: models whose capacity may be replaced but not reduced, because the evidence
     does not allow scale-in yet. settling: combos of `fleet` with instances that started recently,
-    and how many; if these leave, the plan is charged for it. Models and pools that are no longer
+    and how many; if these leave, the plan is charged for it. rooms: by model, KV caches that its
+    engines had at their starts. Models and pools that are no longer
     declared are ignored.
     """
 
@@ -121,6 +123,7 @@ class PlanRequest:
     switchable: tuple[tuple[str, int], ...] | None = None
     groups: tuple[RunningGroup, ...] = ()
     settling: tuple[tuple[str, int], ...] = ()
+    rooms: tuple[tuple[str, tuple[MeasuredRoom, ...]], ...] = ()
 
     @property
     def keeps_instances(self) -> bool:

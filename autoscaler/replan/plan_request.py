@@ -258,6 +258,11 @@ def _request(
         leaving_gpus=_leaving_gpus(fleet),
         prices_usd_per_h=tuple(sorted(fleet.inputs.supply.prices_usd_per_h().items())),
         scope=scope,
+        rooms=tuple(
+            (service.model, known.rooms)
+            for service in fleet.cluster.services
+            if (known := fleet.models[service.model].learnt).rooms
+        ),
         floors=tuple((s.model, s.min_instances) for s in fleet.cluster.services if s.floors),
     )
 

@@ -1,4 +1,4 @@
-"""The state of one model: six values that last from tick to tick.
+"""The state of one model: seven values that last from tick to tick.
 
 Times are domain ms since the epoch; in a field that ends in `_ms`, 0 means "not yet".
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from autoscaler.domain.measured_room import MeasuredRoom
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.burstiness import BurstinessSums
@@ -109,6 +110,18 @@ class PredictionDrift:
 
 
 @dataclass(frozen=True, slots=True)
+class LearntRooms:
+    """KV caches that the model's engines had at their starts. arguments: the settings for which
+    `rooms` hold; since_ms: time since which these are the settings, 0 = since the first start.
+    ignored: an impossible report, as text; "" if there is none."""
+
+    arguments: str = ""
+    since_ms: int = 0
+    rooms: tuple[MeasuredRoom, ...] = ()
+    ignored: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """Measured properties of the model's capacity. derate: measured / predicted capacity, in
     (0, 1], if SLOs were missed at a planned load or engines are slow; derated_ms: time of its last
@@ -176,8 +189,9 @@ class Advisory:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """The state of one model: its demand, the planned part of it, the measured capacity, and the
-    memory that limits removals, requests for capacity, and proposals."""
+    """The state of one model: its demand, the planned part of it, the measured capacity, the
+    memory that limits removals, requests for capacity, and proposals, and the learnt rooms for KV
+    cache."""
 
     estimate: DemandEstimate
     target: Target = field(default_factory=Target)
@@ -185,3 +199,4 @@ class ModelState:
     hysteresis: Hysteresis = field(default_factory=Hysteresis)
     infeasibility: Infeasibility = field(default_factory=Infeasibility)
     advisory: Advisory = field(default_factory=Advisory)
+    learnt: LearntRooms = field(default_factory=LearntRooms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autoscaler.model.learnt_rooms import room_notices
 from autoscaler.model.tick_fleet import TickFleet, tick_fleet
 from autoscaler.model.unmanaged_servers import unmanaged_notices as unmanaged_said
 from autoscaler.model.update import data_notices, update_models
@@ -30,6 +31,7 @@ def size(observed: ObservedTick) -> SizedTick:
     decisions = [
         *unmanaged_said(before, models, inputs.declared, now_ms),
         *uncertain_said(before, models, now_ms),
+        *room_notices(before, models, inputs.declared, now_ms),
     ]
     fleet = tick_fleet(inputs, retire_undeclared(observed.faults.groups, inputs), models, sight)
     fleet = fleet.with_states({model: update_target(view) for model, view in fleet.views.items()})

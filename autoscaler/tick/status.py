@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Service
+from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.estimate.windows import NoData, Stats
 from autoscaler.explain.event_texts import control_text
-from autoscaler.explain.quantity_texts import lasting, rate
+from autoscaler.explain.quantity_texts import kv_cache_text, lasting, rate
 from autoscaler.explain.reason_texts import text, texts
 from autoscaler.model.unmanaged_servers import is_uncounted, unmanaged_counts
+from autoscaler.planning.capacity_provenance import kv_cache, with_measured_rooms
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.planning_problem import with_prices
@@ -52,7 +54,8 @@ class ModelStatus:
     the condition in one word. uncertain: measurements that differ much from their predictions, ""
     if none. adapters_req_per_s: demand of the local window by LoRA adapter, for all declared
     adapters; it is part of demand_req_per_s. spot_share: part of wanted_req_per_s on spot nodes;
-    over_spot_limit: whether that part is larger than the model allows.
+    over_spot_limit: whether that part is larger than the model allows. kv_cache: KV cache of the
+    planned slices as text, each as measured at a start or predicted, "" if there is none.
     """
 
     model: str
@@ -83,6 +86,7 @@ class ModelStatus:
     adapters_req_per_s: Mapping[str, float] = field(default_factory=dict)
     spot_share: float = 0.0
     over_spot_limit: bool = False
+    kv_cache: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +186,28 @@ def _model_status(
         adapters_req_per_s=_adapters(service, demand),
         spot_share=on_spot / planned if planned > 0.0 else 0.0,
         over_spot_limit=_over_spot_limit(service, state, cluster, planned, on_spot),
+        kv_cache=_kv_cache(service, state, cluster, [combos[i] for i in known]),
     )
     # The floor in force may exceed the declared minimum, because of a schedule.
     return _with_condition(made, held, whole.declared.services.get(service.model, service), state)
+
+
+def _kv_cache(service: Service, state: ModelState, cluster: Cluster, combos: list[Combo]) -> str:
+    """The KV cache of the slices of `combos`, e.g. "448192 tokens on 1xH100 (predicted)"."""
+    if service.architecture.pooling or service.graph is not None:
+        return ""
+    service = with_measured_rooms(service, state.learnt.rooms)
+    pools = {pool.id: pool.gpu for pool in cluster.pools}
+    slices = {
+        (pools[member.pool], member.gpus)
+        for combo in combos
+        for member in combo.members
+        if member.pool in pools and not member.stage
+    }
+    found = sorted(
+        (kv_cache(service, gpu, gpus) for gpu, gpus in slices), key=lambda one: (one.gpu, one.gpus)
+    )
+    return ", ".join(kv_cache_text(*astuple(one)[1:]) for one in found)
 
 
 def _over_spot_limit(

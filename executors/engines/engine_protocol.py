@@ -108,7 +108,8 @@ class Load:
     """The load of an engine. held_kv: KV leases without a running request.
 
     tokens, finished: prompt and generated tokens, and finished requests, since the start of the
-    engine. A growing number of tokens proves that its core works.
+    engine. A growing number of tokens proves that its core works. blocks, block_tokens: blocks of
+    the KV cache and tokens per block, 0 = not reported.
     """
 
     running: int
@@ -116,6 +117,8 @@ class Load:
     held_kv: int = 0
     tokens: float = 0.0
     finished: int = 0
+    blocks: int = 0
+    block_tokens: int = 0
 
     @property
     def in_flight(self) -> int:

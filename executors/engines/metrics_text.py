@@ -12,6 +12,8 @@ _WAITING = "vllm:num_requests_waiting"
 _KV = "vllm:kv_cache_usage_perc"
 _FINISHED = "vllm:request_success_total"
 _SLEEP = re.compile(r'^vllm:engine_sleep_state\{.*sleep_state="awake".*\} (\S+)$', re.M)
+_BLOCKS = re.compile(r'^vllm:cache_config_info\{.*\bnum_gpu_blocks="(\d{1,11})"', re.M)
+_BLOCK_TOKENS = re.compile(r'^vllm:cache_config_info\{.*\bblock_size="(\d{1,6})"', re.M)
 _TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
 
@@ -43,4 +45,8 @@ def parse_load(text: str) -> Load:
     held_kv = int(idle and max(usage) > 0.0)
     finished = sum(samples(text, _FINISHED))
     counted = int(finished) if 0.0 <= finished <= MAX_COUNT else 0
-    return Load(int(sum(running)), int(sum(waiting)), held_kv, tokens, counted)
+    blocks = min(map(int, _BLOCKS.findall(text)), default=0)
+    block_tokens = min(map(int, _BLOCK_TOKENS.findall(text)), default=0) if blocks else 0
+    blocks = blocks if block_tokens else 0
+    sums = int(sum(running)), int(sum(waiting))
+    return Load(*sums, held_kv, tokens, counted, blocks, block_tokens)

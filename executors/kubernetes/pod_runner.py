@@ -33,6 +33,7 @@ from executors.node.node_state import (
     Wake,
 )
 from executors.node.probe_schedule import ProbeSchedule, Reach
+from executors.node.start_reports import with_blocks
 from topics.checks import InvalidRecord
 from topics.fleet import InstanceState
 
@@ -287,6 +288,7 @@ class PodRunner:
             finished=load.finished if load else 0,
             probed_ms=at_ms,
             endpoint=endpoint,
+            start=with_blocks(item.start, load),
         )
 
     def _is_bound(self, engine: EnginePod) -> bool:

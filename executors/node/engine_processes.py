@@ -17,6 +17,7 @@ from executors.node import procfs
 from executors.node.containers import container_line
 from executors.node.engine_environment import LaunchTag, engine_environment
 from executors.node.engine_ports import EnginePorts, NoFreePort
+from executors.node.engine_probes import ProbeResult
 from executors.node.executor_config import ExecutorConfig, NodeConfig
 from executors.node.executor_metrics import Metrics
 from executors.node.node_state import (
@@ -30,7 +31,9 @@ from executors.node.node_state import (
 from executors.node.os_processes import EngineProcess, start_engine
 from executors.node.probe_schedule import ProbeSchedule, Reach
 from executors.node.process_recovery import StrayProcess, adopt_engines
+from executors.node.start_reports import read_report, repeats, with_blocks
 from executors.node.state_store import RecordedProcess, StateStore
+from topics.engine_start import EngineStart
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +64,7 @@ class EngineProcesses:
         self.processes: dict[str, EngineProcess] = {}
         self._strays: list[StrayProcess] = []
         self._failed_launch: dict[str, str] = {}
+        self._reported: dict[str, str] = {}  # by instance, the launch whose log was read
         self._terminated_s: dict[str, float] = {}
         self._longest_stop_s: dict[str, float] = {}
         self._cut_logs_s = 0.0
@@ -128,8 +132,12 @@ class EngineProcesses:
             return ProcessObservation(alive=False, end_reason=note)
         ended = process.poll()
         if ended is not None:
+            report = None if item.was_ready else read_report(process.log, item.instance)
             self._record_end(item)
-            return ProcessObservation(alive=False, end_reason=ended)
+            report = report if report is not None and report.refused else None
+            return ProcessObservation(
+                alive=False, end_reason=ended, hopeless=repeats(report), start=report
+            )
         answer = self._probes.take_result(item.instance, process)
         starved_ms = int(process.starved_s() * self._config.time_base.speed * 1000)
         if answer is None:
@@ -145,7 +153,19 @@ class EngineProcesses:
             probed_ms=at_ms,
             asleep=answered.asleep,
             starved_ms=starved_ms,
+            start=self._report(item, process, answered),
         )
+
+    def _report(
+        self, item: InstanceRecord, process: EngineProcess, answered: ProbeResult
+    ) -> EngineStart | None:
+        """The memory of the engine, from its log once it is ready, and from its metrics."""
+        report = item.start
+        if answered.healthy and self._reported.get(item.instance) != process.launch:
+            self._reported[item.instance] = process.launch
+            report = read_report(process.log, item.instance) or report
+        report = with_blocks(report, answered.load)
+        return None if report is None or report.refused else report
 
     def _record_end(self, item: InstanceRecord) -> None:
         del self.processes[item.instance]
@@ -284,7 +304,7 @@ class EngineProcesses:
             if process is not None and item.ports:
                 self._probes.start_probe(item, process, now_ms, now_s)
         known = {item.instance for item in records}
-        for memory in (self._failed_launch, self._terminated_s):
+        for memory in (self._failed_launch, self._terminated_s, self._reported):
             for instance in [i for i in memory if i not in known]:
                 del memory[instance]
         if now_s >= self._cut_logs_s:

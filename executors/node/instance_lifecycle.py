@@ -37,7 +37,9 @@ def apply_observation(
         return item
     if not seen.alive:
         ended = _process_ended(item, seen.end_reason, now_ms, rules, seen.hopeless)
-        return replace(ended, pool_full=seen.pool_full)
+        return replace(ended, pool_full=seen.pool_full, start=seen.start)
+    if seen.start is not None:
+        item = replace(item, start=seen.start)
     if seen.starved_ms != item.starved_ms:
         more_ms = max(0, seen.starved_ms - item.starved_ms) if item.unhealthy_since_ms else 0
         item = replace(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from topics.engine_start import EngineStart
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 
 
@@ -29,7 +30,8 @@ class InstanceRecord:
     starting instance, woke it; 0 = neither. in_flight, held_kv, finished: as last observed.
     pool_full: whether the last launch failed because the pool has no room for any further node.
     starved_ms: as last observed; this time does not count against the deadlines of a start and of
-    an answer.
+    an answer. start: the memory of its engine, None = unknown; kept from a refusal to the next
+    launch.
     """
 
     desired: DesiredInstance
@@ -58,6 +60,7 @@ class InstanceRecord:
     reason: str = ""
     pool_full: bool = False
     starved_ms: int = 0
+    start: EngineStart | None = None
 
     @property
     def instance(self) -> str:
@@ -90,7 +93,7 @@ class ProcessObservation:
     whether the engine confirmed that it sleeps. endpoint: "host:port", if it became known after the
     launch. hopeless: another attempt on this node would fail too, so the instance is given up at
     once. pool_full: the pool has no room for any further node. starved_ms: domain ms since its
-    start in which it had no processor.
+    start in which it had no processor. start: the memory of the engine, None = nothing new.
     """
 
     alive: bool
@@ -105,6 +108,7 @@ class ProcessObservation:
     pool_full: bool = False
     finished: int = 0
     starved_ms: int = 0
+    start: EngineStart | None = None
 
 
 @dataclass(frozen=True, slots=True)

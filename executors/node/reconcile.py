@@ -132,6 +132,7 @@ def observed_instances(state: NodeState) -> tuple[ObservedInstance, ...]:
             pool_full=item.pool_full,
             engine=item.desired.engine,
             finished=item.finished,
+            start=item.start,
         )
         for item in state.instances
     )
@@ -229,6 +230,7 @@ def _launch(
                 was_ready=False,
                 launched_ms=now_ms,
                 reason=reason,
+                start=None,
             )
         )
     return [item for item in result if item.instance not in taken]

@@ -76,6 +76,8 @@ def lines(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[Li
         state.insert(1, ("sizing", _sizing(found["sizing"])))
     if now.get("uncertain"):  # older controllers do not report it
         state.append(("uncertain", now["uncertain"]))
+    if now.get("kv_cache"):  # older controllers do not report it
+        state.append(("KV cache", now["kv_cache"]))
     yield from section("Now", (line for label, text in state for line in labelled(label, [text])))
     if reasons is not None:
         yield from section("Capacity", _reasons(reasons))

@@ -22,6 +22,7 @@ from autoscaler.performance.benchmark_points import MeasuredPoint, PointKind
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile_sources import without_measurements
 from autoscaler.performance.user_measurements import fit_measurement
+from streams.cli.import_start import import_start
 from streams.files.benchmark_results import read_results
 from streams.files.benchmark_values import Result
 from streams.files.csv_rows import cause_of
@@ -39,12 +40,19 @@ def add_parsers(commands: Any) -> None:
     """Add `profile import` and `profile measure`."""
     importing = commands.add_parser(
         "import",
-        help="calibrate a model on a GPU from a benchmark's result",
+        help="calibrate a model on a GPU from a benchmark's result, or from the log of a start",
         description="Reads results of `vllm bench serve` (saved or printed), `vllm bench sweep`, "
         "GuideLLM, aiperf, llm-d, inference-perf or InferenceX, and calibrates that model on that "
-        "GPU. Plans use it if a shoal.yaml has `measurements: measurements.json`.",
+        "GPU. With --log, reads the KV cache from the log of a start of vLLM instead. "
+        "Plans use it if a shoal.yaml has `measurements: measurements.json`.",
     )
-    importing.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    importing.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    importing.add_argument("--log", type=Path, metavar="FILE", help="log of a start of vLLM")
+    importing.add_argument(
+        "--engine-args",
+        metavar="ARGS",
+        help="the engine's arguments in one word, if the log does not state them",
+    )
     _common(importing)
     importing.set_defaults(run=_import)
     measuring = commands.add_parser(
@@ -99,6 +107,12 @@ def measure_command(spec: ModelSpec, gpu: str) -> str:
 
 
 def _import(args: argparse.Namespace) -> int:
+    if (args.log is None) is (not args.files):
+        raise UserError("profile import: name either results of benchmarks or --log FILE")
+    if args.log is not None:
+        return import_start(args)
+    if args.engine_args is not None:
+        raise UserError("--engine-args: only with --log")
     runs: list[Result] = []
     for path in args.files:
         found = read_results(path)

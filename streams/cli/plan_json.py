@@ -12,7 +12,7 @@ from autoscaler.explain.plan_texts import promise
 from autoscaler.explain.reason_texts import text, text_with_subject, texts
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.binding_constraints import binding_kind
-from autoscaler.planning.capacity_provenance import capacities, measurements_in
+from autoscaler.planning.capacity_provenance import capacities, kv_caches, measurements_in
 from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanningProblem
@@ -61,6 +61,16 @@ def encode(
         "measured": [
             {"model": m, "gpu": f.gpu, "day": f.day, "error": f.error, "points": f.points}
             for m, f in measurements_in(problem, plan, profile)
+        ],
+        "kv_cache": [
+            {
+                "model": one.model,
+                "gpu": one.gpu,
+                "gpus": one.gpus,
+                "tokens": one.tokens,
+                "source": "measured" if one.is_measured else "predicted",
+            }
+            for one in kv_caches(problem, plan)
         ],
         "models": {
             model: _model(

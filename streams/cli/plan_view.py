@@ -11,7 +11,7 @@ from autoscaler.explain.explanation import Explanation, Measuring, ModelReasons,
 from autoscaler.explain.reason_texts import text_with_subject, texts
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.profile import Profile
-from autoscaler.planning.capacity_provenance import capacities, measurements_in
+from autoscaler.planning.capacity_provenance import capacities, kv_caches, measurements_in
 from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.network import assumed_links
 from autoscaler.planning.plan import Plan, PlanStatus
@@ -24,6 +24,7 @@ from streams.text_layout import Line, columns, labelled, section, wrapped
 
 _MOST_LINES = 3
 _CENT = 0.005
+MEASURED_AT_START = "measured at a start"
 
 
 def show(
@@ -62,6 +63,7 @@ def lines(
     yield from section(
         "Capacity in req/s, with its 90% interval", _capacities(problem, plan, profile)
     )
+    yield from section("KV cache of an instance, in tokens", _kv_caches(problem, plan))
     yield from section("Notes", _wrapped(_notes(problem, plan, reasons, profile)))
     yield ""
     yield f"Nothing was changed (mode {mode})."
@@ -192,6 +194,21 @@ def _capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> Itera
     ]
     if rows:
         yield from columns([("model", "predicted", "low", "high", "planned"), *rows], 4)
+
+
+def _kv_caches(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
+    """The KV cache of each planned slice, and whether an engine stated it at a start."""
+    rows = [
+        (
+            one.model,
+            f"{one.gpus}x{short_gpu_name(one.gpu)}",
+            f"{one.tokens:,}",
+            MEASURED_AT_START if one.is_measured else "predicted",
+        )
+        for one in kv_caches(problem, plan)
+    ]
+    if rows:
+        yield from columns(rows)
 
 
 def _notes(

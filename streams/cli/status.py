@@ -67,6 +67,10 @@ def lines(found: Mapping[str, Any]) -> Iterator[Line]:
     yield from section("Failed starts", (line for one in failed for line in wrapped(one)))
     adapters = [adapters_line(one) for one in found["models"] if one.get("adapters_req_per_s")]
     yield from section("LoRA adapters", (line for one in adapters for line in wrapped(one)))
+    caches = [
+        f"{one['model']}: {one['kv_cache']}" for one in found["models"] if one.get("kv_cache")
+    ]
+    yield from section("KV cache", (line for one in caches for line in wrapped(one)))
     spanning = [gang_line(gang) for gang in found.get("gangs", ())]
     yield from section("Over several nodes", (line for one in spanning for line in wrapped(one)))
     services = [service_line(service) for service in found.get("services", ())]

@@ -46,10 +46,10 @@ def numbered_rows(path: Path) -> Sequence[tuple[int, Row]]:
     return rows
 
 
-def text_of(path: Path) -> str:
+def text_of(path: Path, errors: str = "strict") -> str:
     """Text of a file, gzipped or not. Raises OSError, EOFError, zlib.error, UnicodeDecodeError."""
     raw = path.read_bytes()
-    return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig", errors)
 
 
 def cause_of(error: Exception) -> str:

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoscaler.domain.cluster import Cluster, Mode, Service
+from autoscaler.domain.measured_room import MeasuredRoom
 from autoscaler.domain.measurement import Measurement
 from autoscaler.modes.components.component_graph import ComponentGraph
+from autoscaler.planning.capacity_provenance import with_measured_rooms
 from autoscaler.planning.time_limits import window_violation
 from streams.files import units
 from streams.files.adapters_section import refuse_shared_names
@@ -21,7 +23,7 @@ from streams.files.defaults_section import DEFAULTS, Defaults, read_defaults
 from streams.files.engines_section import ENGINES, EngineSpec, read_engines
 from streams.files.keys import Group, Key
 from streams.files.kubernetes_section import KubernetesPool
-from streams.files.measurements_file import read_measurements
+from streams.files.measurements_file import read_measurements, read_rooms
 from streams.files.mode_compatibility import refuse_mixed
 from streams.files.model_keys import MODES
 from streams.files.models_section import MODELS, Surroundings, read_model, read_models
@@ -75,7 +77,8 @@ SHOAL_YAML = Group(
 class Config:
     """A whole `shoal.yaml`. kafka: bootstrap address, "" = the embedded broker. instances: cloud
     instance type by pool, for pools that declare one. kubernetes: settings by pool, for pools on
-    Kubernetes. serving_pods: URL of the report of serving pods, "" = none."""
+    Kubernetes. serving_pods: URL of the report of serving pods, "" = none. rooms: KV
+    caches imported from logs of starts, which the services of `cluster` already use."""
 
     path: str
     cluster: Cluster
@@ -89,6 +92,7 @@ class Config:
     instances: Mapping[str, str] = field(default_factory=dict)
     kubernetes: Mapping[str, KubernetesPool] = field(default_factory=dict)
     serving_pods: str = ""
+    rooms: tuple[MeasuredRoom, ...] = ()
 
     @property
     def graphs(self) -> tuple[ComponentGraph, ...]:
@@ -105,7 +109,7 @@ def parse_service(config: Config, model: str, text: str) -> Service:
     check_name(section, model)
     folder = Path(config.path).parent
     given = Surroundings(config.defaults, config.engines, config.cluster.pools, config.mode, folder)
-    service = read_model(model, section, given)
+    service = with_measured_rooms(read_model(model, section, given), config.rooms)
     violation = window_violation(service, config.cluster.policy)
     if violation:
         raise section.error(*violation)
@@ -119,7 +123,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     own_mode = Mode(MODE.take_or(root, mode.value))
     kafka = KAFKA.take_or(root, "")
     own = MEASUREMENTS.take_or(root, "")
-    measurements = _measurements(root, own) if own else ()
+    measurements, rooms = _measurements(root, own) if own else ((), ())
     serving_pods = SERVING_PODS.take_or(root, "")
     prometheus = read_prometheus(root.section("prometheus"))
     inherited = root.section("defaults")
@@ -131,7 +135,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
     models = root.section("models", required=True)
     assert models is not None  # noqa: S101  required
     given = Surroundings(defaults, engines, pools, own_mode, Path(root.file).parent)
-    services = read_models(models, given)
+    services = tuple(with_measured_rooms(s, rooms) for s in read_models(models, given))
     refuse_shared(models, services)
     routes, services, scores = read_routes(models, services)
     SHOAL_YAML.finish(root)
@@ -143,6 +147,7 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
             model = models.section(service.model)
             raise _error_at_origin(root, model, inherited, service, *violation)
     content = raw + repr(measurements).encode() if measurements else raw
+    content += repr(rooms).encode() if rooms else b""
     content_hash = hashlib.sha256(content).hexdigest()[:12]
     cluster = Cluster(pools, services, policy, content_hash, routes, measurements)
     return Config(
@@ -158,12 +163,16 @@ def load_config(path: Path | str, mode: Mode = Mode.RECOMMEND, cautious: bool = 
         declared.instances,
         declared.kubernetes,
         serving_pods,
+        rooms,
     )
 
 
-def _measurements(root: Section, name: str) -> tuple[Measurement, ...]:
+def _measurements(
+    root: Section, name: str
+) -> tuple[tuple[Measurement, ...], tuple[MeasuredRoom, ...]]:
+    path = Path(root.file).parent / name
     try:
-        return read_measurements(Path(root.file).parent / name)
+        return read_measurements(path), read_rooms(path)
     except UserError as error:
         raise root.error("measurements", str(error)) from None
 
