@@ -26,11 +26,12 @@ _ROUNDING = 0.99
 def memory_digest(spec: ModelSpec) -> str:
     """Digest of everything in `spec` that determines the room on given GPUs. A measured room holds
     only for an equal digest."""
+    copies = spec.state_copies if any(one.recurrent for one in spec.layers_by_cache) else 1
     facts = (
         spec.layers, spec.hidden, spec.vocab, spec.experts, spec.weight_dtype, spec.dense_bytes,
         spec.expert_bytes, spec.memory_share, spec.kv_bits, spec.kv_cache_bytes,
         spec.adapter_bytes, spec.adapter_copied_bytes, spec.max_seqs, spec.batched_tokens,
-        spec.eager, spec.state_copies, spec.pooling, len(spec.splits),
+        spec.eager, copies, spec.pooling, len(spec.splits),
         tuple((one.count, one.window) for one in spec.layers_by_cache),
     )  # fmt: skip
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

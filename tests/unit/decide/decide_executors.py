@@ -31,6 +31,8 @@ def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedIns
     first = w.phases.setdefault(i.instance, i.phase)
     phase = first if i.instance in w.stubborn else i.phase
     listens = state in (InstanceState.READY, InstanceState.DRAINING)
+    names = (i.instance, node, where)
+    start = next((w.starts[name] for name in names if name in w.starts), None)
     return _said(
         i.instance,
         i.model,
@@ -46,4 +48,5 @@ def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedIns
         pool_full=state is InstanceState.FAILED and where in w.full,
         engine=i.engine,
         finished=w.finished[i.instance],
+        start=start if listens or state is InstanceState.FAILED else None,
     )

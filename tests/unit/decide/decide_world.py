@@ -31,6 +31,7 @@ from tests.unit.decide.decide_executors import observed
 from topics.alerts import Alert
 from topics.controls import Control
 from topics.decisions import Decision, PlanRecord
+from topics.engine_start import EngineStart
 from topics.fleet import Assignment, InstanceState, Status
 from topics.ledger import LedgerEntry
 from topics.routing import Routes
@@ -57,8 +58,8 @@ class World:
     (no status), reclaimed nodes (with the time of their end, in ms), longer (factor on the declared
     input tokens), unmanaged (number of servers that Shoal did not start, or numbers by combo),
     lag_s (by topic, how far the controller is behind), launch_basis (of all nodes), counts (whether
-    executors report finished requests). Urgent requests
-    are answered in the next tick, full ones after `full_s` seconds.
+    executors report finished requests), starts (memory that engines report, by pool, node or
+    instance). Urgent requests are answered in the next tick, full ones after `full_s` seconds.
     """
 
     cluster: Cluster
@@ -88,6 +89,7 @@ class World:
     stubborn: set[str] = field(default_factory=set)
     cut: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
+    starts: dict[str, EngineStart] = field(default_factory=dict)
     reclaimed: dict[str, int] = field(default_factory=dict)
     prices: dict[str, Price] = field(default_factory=dict)
     availability: dict[str, Availability] = field(default_factory=dict)

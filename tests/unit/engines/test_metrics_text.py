@@ -26,3 +26,12 @@ def test_an_impossible_count_leaves_the_requests_in_flight_known(count: str) -> 
 def test_text_without_the_gauges_is_refused() -> None:
     with pytest.raises(ValueError, match="vllm:"):
         parse_load("vllm:request_success_total 3\n")
+
+
+def test_the_blocks_of_the_kv_cache_are_the_fewest_of_all_engines() -> None:
+    info = 'vllm:cache_config_info{{block_size="{}",engine="{}",num_gpu_blocks="{}"}} 1.0\n'
+    load = parse_load(_GAUGES + info.format(16, 0, 28027) + info.format(16, 1, 28000))
+    assert (load.blocks, load.block_tokens) == (28000, 16)
+    for bad in (info.format("auto", 0, 28027), info.format(16, 0, "None"), info.format(16, 0, 0)):
+        load = parse_load(_GAUGES + bad)
+        assert (load.blocks, load.block_tokens) == (0, 0)

@@ -19,11 +19,13 @@ from executors.node.engine_probes import ProbeResult, ProbeTimeouts
 from executors.node.engine_processes import EngineProcesses, reach_process
 from executors.node.executor_config import ExecutorConfig, ModelConfig, parse_config
 from executors.node.executor_metrics import Metrics
+from executors.node.instance_lifecycle import apply_observation
 from executors.node.node_state import InstanceRecord, Launch, NodeState, Rules, Wake
 from executors.node.os_processes import EngineProcess
 from executors.node.probe_schedule import ProbeSchedule
 from executors.node.state_store import StateStore
 from tests.unit.executors.test_executor_config import GOOD
+from topics.engine_start import EngineStart
 from topics.fleet import DesiredInstance, InstanceState
 from topics.instance_ranks import GangRank, GangStage
 
@@ -297,3 +299,56 @@ async def test_a_model_with_weights_is_loaded_from_them(bench: Bench) -> None:
     bench.engines = bench.executor()
     bench.launch()
     assert (bench.kind.specs[-1].weights, bench.kind.specs[-1].source) == ("/weights", "org/model")
+
+
+STATES = "Available KV cache memory: 2.00 GiB\nGPU KV cache size: 300,000 tokens\nMaximum \
+concurrency for 100,000 tokens per request: 3.00x"
+REFUSES = "Available KV cache memory: -1.00 GiB\nNo available memory for the cache blocks."
+
+
+def answers(bench: Bench, result: ProbeResult) -> None:
+    """Put the result of a probe of instance "a" into the schedule."""
+    bench.probes._results["a"] = bench.engines.processes["a"], result, NOW
+
+
+async def test_a_ready_engine_reports_its_memory_from_its_log_and_its_metrics(bench: Bench) -> None:
+    bench.kind.argv = ("sh", "-c", f'echo "{STATES}"; sleep 1000')
+    bench.launch()
+    log = bench.engines.processes["a"].log
+    while "concurrency" not in log.read_text():
+        await asyncio.sleep(0.002)
+    item = record()
+    answers(bench, ProbeResult(None))
+    assert bench.engines.observe((item,))["a"].start is None
+    answers(bench, ProbeResult(True))
+    start = bench.engines.observe((item,))["a"].start
+    expected = EngineStart(2 * 2**30, 300_000, 100_000, max_len=100_000)
+    assert start == expected
+    # Later probes read no log, and add the blocks of the metrics.
+    log.unlink()
+    ready = replace(item, state=InstanceState.READY, start=start)
+    answers(bench, ProbeResult(True, Load(0, 0, blocks=18_750, block_tokens=16)))
+    start = bench.engines.observe((ready,))["a"].start
+    assert start == replace(expected, blocks=18_750, block_tokens=16)
+
+
+@pytest.mark.parametrize(
+    ("log", "refused", "hopeless"),
+    [
+        (REFUSES, "no_kv_memory", True),
+        ("RuntimeError: CUDA error", None, False),
+        (STATES, None, False),
+    ],
+)
+async def test_a_start_refused_for_memory_is_reported_and_not_repeated(
+    bench: Bench, log: str, refused: str | None, hopeless: bool
+) -> None:
+    bench.kind.argv = ("sh", "-c", f'echo "{log}"; exit 1')
+    bench.launch()
+    item = record()
+    while (seen := bench.engines.observe((item,))["a"]).alive:
+        await asyncio.sleep(0.002)
+    assert (seen.start.refused if seen.start else None, seen.hopeless) == (refused, hopeless)
+    after = apply_observation(item, seen, NOW, Rules())
+    assert after.start == seen.start
+    assert (after.state is InstanceState.FAILED) is hopeless
