@@ -11,6 +11,8 @@ Requests in a lost engine count as served.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -48,17 +50,19 @@ def simulate_rates(
     decider: Decider,
     plan: PlanFunction = plan_in_process,
     tick_s: int | None = None,
+    also_s: Iterable[int] = (),
 ) -> Timeline:
     """Run `scenario` under `decider` with rates instead of requests. `Timeline.flows` holds the
-    result. tick_s: as in `RateSimulator`."""
-    return RateSimulator(scenario, decider, plan, tick_s).run()
+    result. tick_s, also_s: as in `RateSimulator`."""
+    return RateSimulator(scenario, decider, plan, tick_s, also_s).run()
 
 
 class RateSimulator(Simulator):
     """One run; call `run` once.
 
     tick_s: the period of a decider that needs regular ticks. None = the decider measures elapsed
-    time, so it can tick as rarely as the module docstring says.
+    time, so it can tick as rarely as the module docstring says. also_s: seconds with a tick in any
+    case.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class RateSimulator(Simulator):
         decider: Decider,
         plan: PlanFunction = plan_in_process,
         tick_s: int | None = None,
+        also_s: Iterable[int] = (),
     ) -> None:
         parts = [service.model for service in scenario.cluster.services if service.graph]
         parts += [route.name for route in scenario.cluster.routes]
@@ -93,6 +98,7 @@ class RateSimulator(Simulator):
         )
         self.gateways = (self.gateway,)
         self._tick_s = tick_s
+        self._also_s = sorted(set(also_s))
         self._last_s = 0
         self._next_s = 0
         self._tick_next_second = False
@@ -175,6 +181,10 @@ class RateSimulator(Simulator):
 
     def _next_quiet_tick(self, at_s: int) -> int:
         """Second of the next tick if nothing but rates changes until then."""
+        after = bisect_right(self._also_s, at_s)
+        return min([self._next_needed_tick(at_s), *self._also_s[after : after + 1]])
+
+    def _next_needed_tick(self, at_s: int) -> int:
         if self._tick_s is not None:
             return (at_s // self._tick_s + 1) * self._tick_s
         quiet_s = (at_s + QUIET_STEP_S) // QUIET_STEP_S * QUIET_STEP_S
