@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.state.effects import PublishDecision, PublishLedger
 from topics.codec import write_value
 from topics.decisions import Decision
+
+_WHOLE_FLOAT = re.compile(rb"(\d)\.0(?=[],}])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +47,18 @@ class Tick:
 
 def digest(effects: Iterable[Effect]) -> str:
     """Digest of `effects`; "" for no effects. Digests are equal only for effects that are equal
-    byte for byte. Entries of the ledger are left out.
+    byte for byte, except that 1 and 1.0 are equal in entries of the ledger.
     """
     said = hashlib.blake2b(digest_size=12)
     some = False
     for effect in effects:
-        if isinstance(effect, PublishLedger):
-            continue  # it repeats the state, in which a replay may write 1 as 1.0
         some = True
         (value,) = (getattr(effect, field.name) for field in dataclasses.fields(effect))
-        said.update(type(effect).__name__.encode() + b" " + write_value(value) + b"\n")
+        text = write_value(value)
+        if isinstance(effect, PublishLedger):
+            # The state may hold 1 where a replay, which read the state from JSON, holds 1.0.
+            text = _WHOLE_FLOAT.sub(rb"\1", text)
+        said.update(type(effect).__name__.encode() + b" " + text + b"\n")
     return said.hexdigest() if some else ""
 
 

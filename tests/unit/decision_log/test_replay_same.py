@@ -16,6 +16,7 @@ from autoscaler.estimate.sketch_cells import CELLS
 from autoscaler.estimate.sketches import SketchSnapshot
 from autoscaler.estimate.window_stats import WindowLengths
 from autoscaler.state.controller_state import Term
+from autoscaler.state.effects import PublishLedger
 from streams.controller.tick_loop import TickResult
 from streams.decision_log.log_reader import Gap, read_spans, segments
 from streams.decision_log.log_replay import Rerun, rerun
@@ -98,6 +99,22 @@ def test_a_different_decision_is_reported_with_its_time(tmp_path: Path) -> None:
     write(tmp_path, ticks)
     found = again(tmp_path)
     assert [one.now_ms for one in found.differs] == [ticks[at].now_ms]
+
+
+def test_a_different_entry_of_the_ledger_is_reported(tmp_path: Path) -> None:
+    ticks = list(some_ticks())
+    at, told = next(
+        (k, one)
+        for k, done in enumerate(ticks[5:], 5)
+        for one in done.effects
+        if isinstance(one, PublishLedger)
+    )
+    record_ = replace(told.record, value=told.record.value.replace(":0", ":1", 1))
+    assert record_ != told.record
+    effects = tuple(PublishLedger(record_) if e is told else e for e in ticks[at].effects)
+    ticks[at] = replace(ticks[at], effects=effects)
+    write(tmp_path, ticks)
+    assert [one.now_ms for one in again(tmp_path).differs] == [ticks[at].now_ms]
 
 
 def test_a_controller_killed_during_a_write_loses_only_the_last_line(tmp_path: Path) -> None:
