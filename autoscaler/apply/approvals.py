@@ -8,7 +8,7 @@ has not changed since the proposal and no present condition forbids them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from autoscaler.apply.decision import decision_about
@@ -135,6 +135,22 @@ def _without_proposal(state: ModelState) -> ModelState:
         advisory=replace(state.advisory, proposal=None),
         infeasibility=replace(state.infeasibility, retry_at_ms=0),
     )
+
+
+def without_ended_proposal(state: ModelState, ends: Mapping[int, Decision]) -> ModelState:
+    """`state` from a ledger, without an open proposal that has ended: its leader may have been
+    killed between the decision and the ledger. ends: decisions that ended a proposal, by its
+    number."""
+    proposal = state.advisory.proposal
+    if proposal is None or proposal.rejected:
+        return state
+    end = ends.get(proposal.number)
+    if end is None or end.leader_token < proposal.leader_token:
+        return state
+    if ReasonCode.PROPOSAL_REJECTED in end.codes:
+        rejected = replace(proposal, rejected=True)
+        return replace(state, advisory=replace(state.advisory, proposal=rejected))
+    return _without_proposal(state)
 
 
 def _resolve(proposal: PendingApproval, service: Service, changes: FleetChanges) -> None:

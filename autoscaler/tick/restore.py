@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from autoscaler.apply.approvals import without_ended_proposal
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
@@ -78,6 +79,7 @@ def restore(
     running = {group.model for group in groups}
     turns: dict[str, Reversals] = {}
     added_ms: dict[str, int] = {}
+    ends: dict[int, Decision] = {}
     number = 0
     for decision in sorted(decisions, key=lambda d: (d.at_ms, d.number)):
         if decision.number <= MAX_RESTORED_COUNT:
@@ -89,6 +91,8 @@ def restore(
             )
         if move == "out":
             added_ms[decision.model] = min(decision.at_ms, now_ms)
+        if decision.proposal:
+            ends[decision.proposal] = decision
     models = {}
     for service in cluster.services:
         model, known = service.model, memory.models.get(service.model)
@@ -98,7 +102,8 @@ def restore(
             hysteresis = Hysteresis(turns.get(model, Reversals()), added_ms.get(model, 0))
             models[model] = _forgotten(service, model in running, hysteresis)
         else:
-            models[model] = _remembered(known, known.basis == basis(service, cluster))
+            remembered = _remembered(known, known.basis == basis(service, cluster))
+            models[model] = without_ended_proposal(remembered, ends)
         estimate = models[model].estimate
         estimate = replace(estimate, forecast=replace(estimate.forecast, history=history))
         models[model] = replace(models[model], estimate=estimate)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from autoscaler.domain.cluster import Mode, Policy
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.state.effects import PublishAssignment, PublishRoutes
@@ -61,6 +63,24 @@ def test_an_approved_proposal_is_applied_once_and_names_the_person_and_reason() 
     w.run(120)
     assert w.ready("chat") == sum(n for _, n in newest.change)
     assert len([d for d in w.decisions if d.applied and d.change]) == 1
+
+
+@pytest.mark.parametrize("approve", [True, False])
+def test_an_answer_counts_once_if_its_leader_is_killed_before_it_writes_the_ledger(
+    approve: bool,
+) -> None:
+    """The next leader reads the decision about the answer, and a ledger with the open proposal."""
+    w = approving().run(60)
+    newest = open_proposals(w)[-1]
+    answer(w, newest.number, approve)
+    before = dict(w.ledger)
+    w.run(1)
+    w.ledger = before
+    w.restart_controller()
+    w.run(30)
+    done = [d for d in w.decisions if d.proposal == newest.number]
+    wanted = sum(n for _, n in newest.change) if approve else 0
+    assert len(done) == 1 and w.assigned_count("chat") == wanted
 
 
 def test_a_rejected_proposal_is_not_repeated_before_its_expiry() -> None:
