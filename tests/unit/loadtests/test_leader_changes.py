@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import orjson
 
-from loadtests.leader_changes import Entries, intact, run
+from loadtests.leader_changes import run
+from loadtests.ledger_damage import Entries, intact
 
 
 def longer_lengths(now: Entries, _old: Entries, _at_ms: int) -> Entries:
