@@ -286,7 +286,8 @@ class ApiApp:
         lengths = count_once(meter, call, pending)
         if call.adapter and is_work:
             meter.count_sent(kind_of_adapter(call.adapter), call.model)
-            self._metrics.adapter_requests.labels(call.model, call.adapter).inc()
+            metrics = self._metrics
+            metrics.count_adapter(metrics.adapter_requests, call.model, call.adapter)
         if selection is not None:
             count_once(selection[0], call, pending)
             selection[0].count_class(selection[1])

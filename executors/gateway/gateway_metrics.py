@@ -3,7 +3,7 @@ they measure the cost of this process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -22,6 +22,7 @@ class GatewayMetrics:
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
         self._by_model: list[Counter | Gauge] = []
+        self._adapters: dict[str, set[str]] = {}  # the adapters with series, by model
 
         def counter(name: str, what: str, *labels: str) -> Counter:
             made = Counter(f"shoal:gateway_{name}", what, labels, registry=registry)
@@ -144,6 +145,23 @@ class GatewayMetrics:
             metric.remove_by_labels({"model": model})
         for key in [key for key in self._request_counters if key[0] == model]:
             del self._request_counters[key]
+
+        self._adapters.pop(model, None)
+
+    def count_adapter(self, counter: Counter, model: str, adapter: str) -> None:
+        """Increase `counter`, which has the labels `model` and `adapter`."""
+        self._adapters.setdefault(model, set()).add(adapter)
+        counter.labels(model, adapter).inc()
+
+    def keep_adapters(self, model: str, declared: Collection[str]) -> None:
+        """Remove the series of adapters of `model` that are not in `declared`."""
+        counted = self._adapters.get(model)
+        if not counted or counted.issubset(declared):
+            return
+        for adapter in counted.difference(declared):
+            for metric in (self.adapter_requests, self.adapters_not_loaded):
+                metric.remove_by_labels({"model": model, "adapter": adapter})
+        counted.intersection_update(declared)
 
     def count_end(self, model: str, ending: str) -> None:
         """Count the end of a request."""

@@ -344,7 +344,8 @@ class Proxy:
         return bool(call.adapter) and router is not None and router.all_lack(call.adapter)
 
     def _note_lacking_adapter(self, call: ApiCall, endpoint: Endpoint) -> None:
-        self._metrics.adapters_not_loaded.labels(call.model, call.adapter).inc()
+        metrics = self._metrics
+        metrics.count_adapter(metrics.adapters_not_loaded, call.model, call.adapter)
         router = self._table.routers.get(call.model)
         if router is not None:
             router.note_lacking(call.adapter, endpoint)

@@ -98,6 +98,8 @@ class TelemetryReporter:
                     leaving=leaving,
                 )
             )
+            if routes is not None:
+                self._metrics.keep_adapters(model, routes.adapters)
             gone = model not in self._routers and model not in self._declared
             if gone and not meter.in_flight:
                 del self._meters[model], self._last_ms[model]

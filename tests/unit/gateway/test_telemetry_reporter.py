@@ -31,7 +31,7 @@ async def test_an_absent_broker_gets_one_record_at_a_time() -> None:
     """
     broker = Away()
     clock: Any = SimpleNamespace(now_ms=lambda: 100_000)
-    routers: Any = {"chat": SimpleNamespace(routes=SimpleNamespace(generation=1))}
+    routers: Any = {"chat": SimpleNamespace(routes=SimpleNamespace(generation=1, adapters=()))}
     reporter = TelemetryReporter("g", clock, {}, routers, GatewayMetrics(), broker)
     for second in range(1, 31):
         reporter.end_span(second * 1000)
@@ -40,3 +40,24 @@ async def test_an_absent_broker_gets_one_record_at_a_time() -> None:
     broker.back = True
     assert await reporter.flush()
     assert broker.taken == list(range(1, 31))
+
+
+def test_series_of_adapters_end_with_their_declaration() -> None:
+    """A model may have a thousand adapters, one after the other."""
+    clock: Any = SimpleNamespace(now_ms=lambda: 100_000)
+    routes = SimpleNamespace(generation=1, adapters=())
+    metrics = GatewayMetrics()
+    routers: Any = {"chat": SimpleNamespace(routes=routes)}
+    reporter = TelemetryReporter("g", clock, {}, routers, metrics, Away())
+    metrics.count_adapter(metrics.adapter_requests, "chat", "stays")
+    before = metrics.exposition().count(b"stays")
+    for number in range(20):
+        routes.adapters = ("stays", f"lora-{number}")
+        for counter in (metrics.adapter_requests, metrics.adapters_not_loaded):
+            metrics.count_adapter(counter, "chat", f"lora-{number}")
+        reporter.end_span(1000 * number)
+        assert f"lora-{number}".encode() in metrics.exposition()
+    routes.adapters = ("stays",)
+    reporter.end_span(100_000)
+    assert b"lora-" not in metrics.exposition()
+    assert metrics.exposition().count(b"stays") == before > 0
