@@ -131,7 +131,13 @@ RULES: tuple[Rule, ...] = (
         "derating of slow engines",
         "capacity",
         _constant(None),
-        "autoscaler.sizing.engine_slowdown:_slowdown",
+        "autoscaler.sizing.engine_slowdown:token_time_ratio",
+    ),
+    _rule(
+        "capacity above its plan, as measured",
+        "capacity",
+        _constant(0.0),
+        "autoscaler.sizing.capacity_derating:learnt_gain",
     ),
     _rule(
         "burstiness of arrivals in the capacity",

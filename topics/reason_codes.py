@@ -72,6 +72,11 @@ class ReasonCode(StrEnum):
         "Planned capacity is lower because measurements are worse than predictions.",
     )
 
+    LEARNT_CAPACITY = (
+        "learnt_capacity",
+        "Planned capacity is higher because measurements are better than planned.",
+    )
+
     # Parts of a change.
     REPLANNED = "replanned", "A full plan contains the change."
     CAPACITY_LOST = "capacity_lost", "Lost capacity is replaced."

@@ -12,6 +12,8 @@ from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView
 from topics.reason_codes import ReasonCode
 
+_CORRECTIONS = (ReasonCode.OVERESTIMATED, ReasonCode.SLOW_ENGINES)
+
 
 def decision_kind(asked: RequestedAnswer, state: ModelState, done: AppliedChange) -> str:
     """The kind of the decision. An urgent change counts as an addition, even if other combos become
@@ -57,7 +59,9 @@ def plan_reasons(asked: RequestedAnswer, view: ModelView, kind: str) -> tuple[Re
     floor = Reason(ReasonCode.FLOOR, model, quantities=(view.service.min_instances,))
     if view.groups < view.service.min_instances and view.groups:
         return (floor,)
-    if view.groups and not state.target.overload_since_ms and state.capacity.derate == 1.0:
+    why = state.target.why
+    corrected = state.capacity.derate < 1.0 or (why is not None and why.code in _CORRECTIONS)
+    if view.groups and not state.target.overload_since_ms and not corrected:
         rates = view.planned_req_per_s, state.target.req_per_s
         return (Reason(ReasonCode.LENGTHS_WORTH, model, quantities=rates),)
     return (floor if state.target.why is None else state.target.why,)

@@ -29,9 +29,11 @@ class TokenTimes:
         finite("token times: tpot_ms", self.tpot_ms, self.half_tpot_ms, 1e9)
 
     def tpot_ms_at(self, batch: float) -> float:
-        """The time per token in ms if `batch` requests decode; at least that at half load."""
+        """The time per token in ms if `batch` requests decode. Below half of the planned load, the
+        line is continued, but not below half of its value there."""
         more = (batch - self.half_batch) / max(self.batch - self.half_batch, 1e-9)
-        return self.half_tpot_ms + max(0.0, more) * (self.tpot_ms - self.half_tpot_ms)
+        on_line_ms = self.half_tpot_ms + more * (self.tpot_ms - self.half_tpot_ms)
+        return max(0.5 * self.half_tpot_ms, on_line_ms)
 
     def batch_at(self, tpot_ms: float) -> float:
         """The number of decoding requests at which a token takes `tpot_ms`; 0 if none."""

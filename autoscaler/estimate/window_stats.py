@@ -67,12 +67,16 @@ class WindowLengths:
 
 @dataclass(frozen=True, slots=True)
 class TokenSums:
-    """Arrivals and their prompt tokens, completions and their answer tokens."""
+    """Arrivals and their prompt tokens, completions and their answer tokens, failed and refused
+    requests, and completions within the SLO."""
 
     arrivals: int
     input_tokens: int
     completions: int
     output_tokens: int
+    failures: int = 0
+    refused: int = 0
+    attained: int = 0
 
 
 @dataclass(frozen=True, slots=True)

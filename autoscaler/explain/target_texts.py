@@ -55,6 +55,7 @@ _SENTENCES: Mapping[Code, Sentence] = {
     ),
     Code.SLOW_ENGINES: "output tokens of {subject} take {0:.2f} times as long as predicted",
     Code.DERATED: "capacity derated to {0:.0%} by measurements",
+    Code.LEARNT_CAPACITY: "capacity raised to {0:.0%} of the plan by measurements",
 }
 
 TARGET_TEXTS = {code: _with_derating(own) for code, own in _SENTENCES.items()}

@@ -122,6 +122,17 @@ def capacities(problem: PlanningProblem, plan: Plan, profile: Profile) -> dict[s
     return found
 
 
+def prediction_of(combo: Combo, cluster: Cluster, profile: Profile) -> tuple[float, float]:
+    """(predicted rate, upper end of its interval) of `combo`, as multiples of its planned rate."""
+    spec = cluster.service(combo.model).architecture
+    predicted = without_caution(combo, cluster, profile).req_per_s / combo.req_per_s
+    held = {(cluster.pool(member.pool).gpu, member.gpus) for member in combo.members}
+    high = min(
+        rate_interval(spec, profile.measurement(spec, gpu, gpus), gpu.name)[1] for gpu, gpus in held
+    )
+    return predicted, predicted * high
+
+
 def cautious_gpus(combo: Combo, cluster: Cluster, profile: Profile) -> set[str]:
     """The GPU types of `combo` on which plans use less than the predicted rate."""
     service = cluster.service(combo.model)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
 from autoscaler.replan.trigger_inputs import TriggerInputs
-from autoscaler.sizing.capacity_derating import share_attained
+from autoscaler.sizing.slo_misses import share_attained
 from autoscaler.state.replan_trigger import Trigger
 from topics.reason_codes import ReasonCode
 
@@ -17,6 +17,8 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
         before = news.state.models.get(model)
         if before is None or view.state.capacity.derate >= before.capacity.derate:
             continue
+        if view.state.capacity.derated_ms == before.capacity.derated_ms:
+            continue  # a new GPU type has no part in a gain
         why = Reason(ReasonCode.SLO_MISSED, model, quantities=share_attained(view))
         if (slowdown := view.state.capacity.slowdown) > 1.0:
             why = Reason(ReasonCode.SLOW_ENGINES, model, quantities=(slowdown,))

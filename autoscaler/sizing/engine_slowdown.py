@@ -1,8 +1,8 @@
 """Measured time per output token, compared with its prediction for the requests in decoding.
 
-Slow engines show in every token, so a few requests prove them long before requests miss their SLO.
-The prediction takes the number of decoding requests into account, so a high load does not look like
-slow engines.
+Slow and fast engines show in every token, so a few requests prove them long before requests miss
+their SLO. The prediction takes the number of decoding requests into account, so a high load does
+not look like slow engines.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from autoscaler.state.model_view import ModelView
 _SLOW = 1.2
 """Measured / predicted time per token from which engines count as slow. Smaller differences are
 usual for the performance model."""
+_FAST = 1.0 / _SLOW
+"""Measured / predicted time per token up to which engines count as fast."""
 _MATTERS = 0.1
 """Relative change of a slowdown that changes the capacity."""
 
 
 def update_slowdown(view: ModelView) -> ModelState:
-    """The model's state with the slowdown that lasted for a local window; 1 if engines are not
-    slow. Without evidence it stays."""
+    """The model's state with the slowdown that lasted for a local window, below 1 if engines are
+    fast; 1 if they are as predicted. Without evidence it stays."""
     state, known = view.state, view.state.capacity
-    seen = _slowdown(view)
+    seen = token_time_ratio(view)
     if seen is None:
         return state
-    if seen < _SLOW:
+    is_fast = seen <= _FAST or (known.slowdown < 1.0 and seen <= 1.0 - _MATTERS)
+    if seen < _SLOW and not is_fast:
         if known.slowdown == 1.0 and not known.slow_since_ms:
             return state
         return replace(state, capacity=replace(known, slowdown=1.0, slow_since_ms=0))
@@ -42,7 +45,8 @@ def update_slowdown(view: ModelView) -> ModelState:
 
 
 def capacity_share(view: ModelView) -> float:
-    """The capacity of the present instances as a share of the prediction, at the model's slowdown.
+    """The capacity of the present instances as a multiple of the prediction, at the model's
+    slowdown.
 
     If all steps take s times as long, a load of 1/s of the prediction keeps the same requests in
     decoding, and each token takes s times as long. If that is over the limit, fewer requests may
@@ -60,12 +64,12 @@ def capacity_share(view: ModelView) -> float:
     return held * times.tpot_ms / (slowdown * allowed_ms)
 
 
-def _slowdown(view: ModelView) -> float | None:
+def token_time_ratio(view: ModelView, least: float = 1.0) -> float | None:
     """Measured / predicted time per token in the local window; None without evidence.
 
-    All planned instances must have served for the whole window, and as many requests must decode as
-    at half of the planned load. By Little's law, the requests in decoding are the rate of tokens
-    times the time per token.
+    All planned instances must have served for the whole window, and at least `least` times as many
+    requests must decode as at half of the planned load. By Little's law, the requests in decoding
+    are the rate of tokens times the time per token.
     """
     seen, times = view.demand.local, _predicted(view)
     settled_ms, window_ms = view.state.capacity.settled_ms, view.policy.local_window_s * 1000
@@ -77,7 +81,7 @@ def _slowdown(view: ModelView) -> float | None:
         return None
     tokens_per_s = seen.completions * seen.mean_output_tokens / max(seen.covered_s, 1)
     decoding = tokens_per_s * seen.tpot_p50_ms / 1000.0
-    if seen.completions < view.policy.min_samples or decoding < times.half_batch:
+    if seen.completions < view.policy.min_samples or decoding < least * times.half_batch:
         return None
     return seen.tpot_p50_ms / times.tpot_ms_at(decoding)
 

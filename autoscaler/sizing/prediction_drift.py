@@ -17,6 +17,7 @@ from autoscaler.domain.reason import Reason
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.rollout.serving_group import FleetView, ServingGroup
 from autoscaler.sizing.capacity_derating import LOADED
+from autoscaler.sizing.capacity_interval import update_interval
 from autoscaler.state.decision_record import notice
 from autoscaler.state.model_state import ModelState, PredictionDrift
 from topics.decisions import Decision
@@ -41,8 +42,8 @@ def update_drift(
     cluster: Cluster,
     now_ms: int,
 ) -> ModelState:
-    """`state` with the measured start times of the model's instances, and the time since which
-    measurements are worse than predicted.
+    """`state` with the measured start times of the model's instances, the interval of their
+    predicted capacity, and the time since which measurements are worse than predicted.
 
     The measured start times are dropped once the model has groups, but none of the measured
     combos.
@@ -59,11 +60,12 @@ def update_drift(
         measured_s = float(f"{measured_s:.2g}") if apart else predicted_s
         of = tuple(sorted({combo_id for combo_id, _, _ in took}))
         learnt = replace(learnt, start_s=measured_s, predicted_s=predicted_s, combos=of)
-    known = state.capacity
+    known = update_interval(state.capacity, groups, combos, cluster)
     worse_ms = (learnt.worse_since_ms or now_ms) if _drift_reasons(learnt, known.derate) else 0
     off = bool(_capacity(known.derate) or _starts(learnt))
     learnt = replace(learnt, off=off, worse_since_ms=worse_ms)
-    return state if learnt == known.drift else replace(state, capacity=replace(known, drift=learnt))
+    known = known if learnt == known.drift else replace(known, drift=learnt)
+    return state if known == state.capacity else replace(state, capacity=known)
 
 
 def start_times_s(combos: Iterable[Combo], models: Mapping[str, ModelState]) -> dict[str, float]:

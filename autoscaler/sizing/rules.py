@@ -99,11 +99,10 @@ def _raised(view: ModelView, proposal: TargetProposal) -> ModelState:
     if rate > planned:
         over_ms = over_ms or proposal.since_ms or view.now_ms
     why = proposal.why
-    if state.capacity.derate < 1.0:
-        derated = Reason(
-            ReasonCode.DERATED, view.service.model, quantities=(state.capacity.derate,)
-        )
-        why = replace(why, because=(*why.because, derated))
+    if (factor := state.capacity.derate) != 1.0:
+        code = ReasonCode.DERATED if factor < 1.0 else ReasonCode.LEARNT_CAPACITY
+        corrected = Reason(code, view.service.model, quantities=(factor,))
+        why = replace(why, because=(*why.because, corrected))
     return replace(
         state, target=replace(state.target, req_per_s=rate, why=why, overload_since_ms=over_ms)
     )

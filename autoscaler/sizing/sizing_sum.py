@@ -16,8 +16,8 @@ from autoscaler.state.model_state import ModelState
 class SizingSum:
     """The numbers from which the needed capacity of one model follows. present_req_per_s: the
     measured rate, None without data. target_req_per_s: the rate to serve, for the reason `cause`
-    (None: no target has been set yet). utilization: planned share of capacity. derate: correction
-    of predicted capacity after missed SLOs, at most 1."""
+    (None: no target has been set yet). utilization: planned share of capacity. derate: measured /
+    planned capacity of instances."""
 
     present_req_per_s: float | None
     target_req_per_s: float

@@ -25,6 +25,8 @@ _MOST_ITEMS = 200_000
 _MOST_INSTANCES = 10**6
 _FURTHEST_MS = 30 * 86_400_000
 """A deadline is at most this far in the future."""
+_MOST_GAIN = 100.0
+"""Largest measured, predicted or highest capacity as a multiple of the planned one."""
 _EPOCH_TIME = 10**11
 """Smaller whole numbers are no times since the epoch."""
 _DEADLINES = ("until_ms", "retry_at_ms", "preemption_until_ms", "expires_ms")
@@ -87,7 +89,9 @@ def check_model(state: ModelState) -> None:
         rates["trend.req_per_s"] = estimate.forecast.trend.req_per_s
     for name, rate in rates.items():
         number(name, rate, 0.0, MOST_REQ_PER_S)
-    number("capacity.derate", capacity.derate, 0.01, 1.0)
+    number("capacity.derate", capacity.derate, 0.01, _MOST_GAIN)
+    number("capacity.predicted", capacity.predicted, 1.0, _MOST_GAIN)
+    number("capacity.highest", capacity.highest, 1.0, _MOST_GAIN)
     number("capacity.slowdown", capacity.slowdown, 1e-3, 1e6)
     number("estimate.arrival_cv", estimate.arrival_cv, 0.01, 100.0)
     number("estimate.burstiness.pairs", estimate.burstiness.pairs, 0.0, 1e6)

@@ -123,16 +123,23 @@ class LearntRooms:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Measured properties of the model's capacity. derate: measured / predicted capacity, in
-    (0, 1], if SLOs were missed at a planned load or engines are slow; derated_ms: time of its last
-    change. slowdown: measured / predicted time per token, 1 if engines are not slow; slow_since_ms:
-    time since which they are. drift: measured start times and capacity, compared with their
+    """Measured properties of the model's capacity. derate: measured / planned capacity of
+    instances. It is below 1 if SLOs were missed at a planned load or engines are slow, and above 1
+    (a gain) if measurements prove more; derated_ms: time of its last change. gain_lost_ms: time at
+    which misses ended a gain, 0 if none did. predicted, highest: predicted capacity and the upper
+    end of its interval, as multiples of the planned one. gpus: GPU types of the planned instances.
+    slowdown: measured / predicted time per token, 1 if it is as predicted; slow_since_ms: time
+    since which it differs. drift: measured start times and capacity, compared with their
     predictions. lost_ms: time of a capacity loss that is not replaced yet; lost_nodes: the nodes of
     that capacity. settled_ms: time since which all planned instances are ready.
     """
 
     derate: float = 1.0
     derated_ms: int = 0
+    gain_lost_ms: int = 0
+    predicted: float = 1.0
+    highest: float = 1.0
+    gpus: tuple[str, ...] = ()
     slowdown: float = 1.0
     slow_since_ms: int = 0
     drift: PredictionDrift = field(default_factory=PredictionDrift)

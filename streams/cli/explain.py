@@ -196,8 +196,9 @@ def _sizing(found: Mapping[str, Any]) -> str:
     else:
         parts.append(f"{target} req/s target")
     parts.append(f"/ {found['utilization']:g} utilization")
-    if found["derate"] < 1.0:
-        parts.append(f"/ {found['derate']:.2f} derating")
+    if found["derate"] != 1.0:
+        corrected = "derating" if found["derate"] < 1.0 else "learnt capacity"
+        parts.append(f"/ {found['derate']:.2f} {corrected}")
     cause = f"; target: {found['cause']}" if found["cause"] else ""
     return f"{' '.join(parts)} = {needed} req/s of capacity{cause}"
 

@@ -81,6 +81,7 @@ function sizingText(one) {
     ...(Math.abs(one.headroom_req_per_s) >= 0.005 ? [`${one.headroom_req_per_s > 0 ? "+" : "−"} ${rate(Math.abs(one.headroom_req_per_s))}`] : []),
     `= ${rate(one.target_req_per_s)} target`,
   ];
-  const derate = one.derate < 1 ? ` / ${one.derate.toFixed(2)} derating` : "";
+  const corrected = one.derate < 1 ? "derating" : "learnt capacity";
+  const derate = one.derate !== 1 ? ` / ${one.derate.toFixed(2)} ${corrected}` : "";
   return `${parts.join(" ")} / ${percent(one.utilization, 0)} utilization${derate} = ${rate(one.needed_req_per_s)} req/s of capacity${one.cause ? `; target: ${one.cause}` : ""}`;
 }

@@ -49,7 +49,7 @@ def test_expert_parallelism_keeps_experts_whole() -> None:
     [
         (("--cpu-offload-gb=20",), "--cpu-offload-gb"),
         (("--cpu-offload-gb", "20"), "'20'"),
-        (("--speculative-config.method=eagle",), "--speculative-config"),
+        (("--speculative-model=eagle",), "--speculative-config"),
         (("--num-gpu-blocks-override=100",), "--num-gpu-blocks-override"),
         (("--hf-overrides", "{}"), "--hf-overrides"),
         (("--kv-cache-dtype=int3",), "int3"),
@@ -68,6 +68,13 @@ def test_an_argument_that_is_not_modelled_is_refused_by_name(
 ) -> None:
     with pytest.raises(InvalidValue, match=named):
         engine_memory(args)
+
+
+def test_speculative_decoding_changes_no_prediction() -> None:
+    draft = '{"method": "ngram", "num_speculative_tokens": 4}'
+    assert loaded("--speculative-config", draft) == LLAMA
+    assert loaded("-sc", draft) == LLAMA
+    assert loaded("--speculative-config.method=eagle") == LLAMA
 
 
 def test_a_limit_of_the_kv_cache_and_32_bits_count() -> None:
