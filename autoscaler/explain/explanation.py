@@ -63,7 +63,8 @@ class ModelReasons:
     demand_req_per_s: arrivals. capacity_req_per_s: raw capacity, before utilization. load: demand /
     capacity. bound_by: the limits that determine the rate of one combo, as text. uncertain: some
     capacity was estimated, not measured. measuring: GPU types on which a measurement would reduce
-    the cost or the unserved demand.
+    the cost or the unserved demand. prefix_hit: planned share of prompt tokens from prefix caches.
+    prefix_gpus: GPUs that the planned combos would need in addition without hits.
     """
 
     model: str
@@ -74,6 +75,16 @@ class ModelReasons:
     relief: tuple[Relief, ...]
     uncertain: bool
     measuring: tuple[Measuring, ...] = ()
+    prefix_hit: float = 0.0
+    prefix_gpus: float = 0.0
+
+    @property
+    def cached(self) -> str:
+        """Text on the worth of prefix caches, "" without hits."""
+        if not self.prefix_hit:
+            return ""
+        share, gpus = self.prefix_hit, self.prefix_gpus
+        return f"{share:.0%} of prompt tokens; {gpus:.1f} more GPUs without them"
 
     @property
     def load(self) -> float:

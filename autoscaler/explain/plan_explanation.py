@@ -18,6 +18,7 @@ from autoscaler.explain.alternatives import (
 from autoscaler.explain.explanation import Explanation, ModelReasons, Rejected
 from autoscaler.explain.measurement_advice import measuring
 from autoscaler.explain.plan_texts import promise
+from autoscaler.explain.prefix_worth import gpus_saved_by_hits
 from autoscaler.explain.reason_texts import text, texts
 from autoscaler.explain.rejected_gpus import impossible_pools
 from autoscaler.explain.spot_exposure import savings, spot_losses
@@ -116,6 +117,8 @@ def _of_model(
         relief=slo_reliefs(problem, plan, model, profile, strategy) if ask else (),
         uncertain=any(target.combo.uncertain for target in plan.targets_of(model) if target.count),
         measuring=measuring(problem, plan, model, profile, strategy) if ask else (),
+        prefix_hit=problem.demands[model].lengths.prefix_hit,
+        prefix_gpus=gpus_saved_by_hits(problem, plan, model, profile),
     )
 
 

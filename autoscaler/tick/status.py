@@ -53,9 +53,12 @@ class ModelStatus:
     operator paused or released the model. planned: whether a plan was made since the start. word:
     the condition in one word. uncertain: measurements that differ much from their predictions, ""
     if none. adapters_req_per_s: demand of the local window by LoRA adapter, for all declared
-    adapters; it is part of demand_req_per_s. spot_share: part of wanted_req_per_s on spot nodes;
-    over_spot_limit: whether that part is larger than the model allows. kv_cache: KV cache of the
-    planned slices as text, each as measured at a start or predicted, "" if there is none.
+    adapters; it is part of demand_req_per_s. capacity_factor: measured / planned capacity of
+    instances, see `Capacity.derate`. prefix_hit: share of prompt tokens from prefix caches that
+    plans count on; prefix_hit_measured: the same in the local window, None without data.
+    spot_share: part of wanted_req_per_s on spot nodes; over_spot_limit: whether that part is larger
+    than the model allows. kv_cache: KV cache of the planned slices as text, each as measured at a
+    start or predicted, "" if there is none.
     """
 
     model: str
@@ -84,6 +87,9 @@ class ModelStatus:
     short: bool = False
     is_held: bool = False
     adapters_req_per_s: Mapping[str, float] = field(default_factory=dict)
+    capacity_factor: float = 1.0
+    prefix_hit: float = 0.0
+    prefix_hit_measured: float | None = None
     spot_share: float = 0.0
     over_spot_limit: bool = False
     kv_cache: str = ""
@@ -184,6 +190,9 @@ def _model_status(
         unmanaged=None if counted is None else sum(counted.values()),
         uncertain=", ".join(texts(uncertainty(state))),
         adapters_req_per_s=_adapters(service, demand),
+        capacity_factor=state.capacity.derate,
+        prefix_hit=state.estimate.lengths.prefix_hit,
+        prefix_hit_measured=_prefix_hit(demand),
         spot_share=on_spot / planned if planned > 0.0 else 0.0,
         over_spot_limit=_over_spot_limit(service, state, cluster, planned, on_spot),
         kv_cache=_kv_cache(service, state, cluster, [combos[i] for i in known]),
@@ -230,6 +239,11 @@ def _adapters(service: Service, demand: ModelDemand) -> Mapping[str, float]:
         return {}
     counts = requests_by_adapter(demand.kinds)
     return {one.name: counts.get(one.name, 0) / demand.local.covered_s for one in service.adapters}
+
+
+def _prefix_hit(demand: ModelDemand) -> float | None:
+    hits = demand.prefix_hits
+    return hits.local_hit / hits.local_queried if hits.local_queried else None
 
 
 def _attained(long: object) -> float | None:

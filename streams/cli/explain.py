@@ -74,6 +74,8 @@ def lines(found: Mapping[str, Any], reasons: ModelReasons | None) -> Iterator[Li
     state = [("demand", _demand(found)), ("fleet", _capacity(now)), ("latency", _latency(now))]
     if found.get("sizing"):  # older controllers do not report it
         state.insert(1, ("sizing", _sizing(found["sizing"])))
+    if now.get("prefix_hit") or now.get("prefix_hit_measured"):
+        state.append(("cached", _cached(now)))
     if now.get("uncertain"):  # older controllers do not report it
         state.append(("uncertain", now["uncertain"]))
     if now.get("kv_cache"):  # older controllers do not report it
@@ -105,6 +107,7 @@ def _last_decision(found: Mapping[str, Any]) -> Iterator[Line]:
 
 def _reasons(reasons: ModelReasons) -> Iterator[str]:
     yield from labelled("limited by", [", ".join(reasons.bound_by)] if reasons.bound_by else [])
+    yield from labelled("cached", [reasons.cached] if reasons.cached else [])
     yield from labelled("rejected", [f"{one.what}: {one.why}" for one in reasons.rejected[:3]])
     yield from labelled("would help", [_relief(relief) for relief in reasons.relief[:2]])
     measuring = [f"{measuring_words(one)}: shoal profile measure" for one in reasons.measuring[:1]]
@@ -201,6 +204,13 @@ def _sizing(found: Mapping[str, Any]) -> str:
         parts.append(f"/ {found['derate']:.2f} {corrected}")
     cause = f"; target: {found['cause']}" if found["cause"] else ""
     return f"{' '.join(parts)} = {needed} req/s of capacity{cause}"
+
+
+def _cached(now: Mapping[str, Any]) -> str:
+    """The share of prompt tokens from prefix caches: planned with, and measured."""
+    measured = now["prefix_hit_measured"]
+    seen = "not measured, as declared" if measured is None else f"{measured:.0%} measured"
+    return f"{now['prefix_hit']:.0%} of prompt tokens planned with; {seen}"
 
 
 def _capacity(now: Mapping[str, Any]) -> str:

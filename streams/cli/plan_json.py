@@ -161,4 +161,6 @@ def _model(
         shown["rejected"] = reasons.rejected
         shown["relief"] = reasons.relief
         shown["measuring"] = reasons.measuring
+        shown["prefix_hit"] = reasons.prefix_hit
+        shown["prefix_gpus"] = reasons.prefix_gpus
     return shown

@@ -106,6 +106,7 @@ def _model(
     ]
     if reasons is not None:
         body += labelled("limited by", [", ".join(reasons.bound_by)] if reasons.bound_by else [])
+        body += labelled("cached", [reasons.cached] if reasons.cached else [])
         body += labelled(
             "rejected", [f"{one.what}: {one.why}" for one in reasons.rejected[:_MOST_LINES]]
         )

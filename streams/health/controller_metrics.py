@@ -138,6 +138,8 @@ class Metrics(Collector):
         yield "shoal_cost_usd_per_hour", [((), now.usd_per_h)]
         yield "shoal_held", [((m.model,), float(m.is_held)) for m in models]
         yield "shoal_uncertain", [((m.model,), float(bool(m.uncertain))) for m in models]
+        yield "shoal_capacity_factor", [((m.model,), m.capacity_factor) for m in models]
+        yield "shoal_prefix_hit_ratio", [((m.model,), m.prefix_hit) for m in models]
         yield (
             "shoal_telemetry_age_seconds",
             [((m.model,), m.telemetry_age_s) for m in models if m.telemetry_age_s is not None],

@@ -38,6 +38,8 @@ Name = Literal[
     "shoal_desired_replicas",
     "shoal_held",
     "shoal_uncertain",
+    "shoal_capacity_factor",
+    "shoal_prefix_hit_ratio",
     "shoal_cost_usd_per_hour",
 ]
 Kind = Literal["gauge", "counter", "histogram"]
@@ -151,6 +153,18 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         ("model",),
         "1 while measurements differ from predictions by more than a fifth",
+    ),
+    Metric(
+        "shoal_capacity_factor",
+        "gauge",
+        ("model",),
+        "measured capacity of instances as a multiple of the planned one",
+    ),
+    Metric(
+        "shoal_prefix_hit_ratio",
+        "gauge",
+        ("model",),
+        "share of prompt tokens from prefix caches that plans count on",
     ),
     Metric("shoal_cost_usd_per_hour", "gauge", (), "cost of the billed nodes"),
 )

@@ -58,7 +58,7 @@ function Answer({ found }) {
   const { reasons, sizing } = found;
   return html`<div>
     ${sizing && html`<p>Needed: ${sizingText(sizing)}</p>`}
-    ${reasons && html`<p>Plan of ${clock(found.at)}, limited by ${reasons.bound_by.join("; ") || DASH}${reasons.capacity_req_per_s > 0 ? `; load ${percent(reasons.demand_req_per_s / reasons.capacity_req_per_s, 0)}` : ""}${reasons.uncertain ? "; capacity is estimated, not measured on these GPUs" : ""}</p>`}
+    ${reasons && html`<p>Plan of ${clock(found.at)}, limited by ${reasons.bound_by.join("; ") || DASH}${reasons.capacity_req_per_s > 0 ? `; load ${percent(reasons.demand_req_per_s / reasons.capacity_req_per_s, 0)}` : ""}${reasons.prefix_hit ? `; ${percent(reasons.prefix_hit, 0)} of prompt tokens cached, ${reasons.prefix_gpus.toFixed(1)} more GPUs without` : ""}${reasons.uncertain ? "; capacity is estimated, not measured on these GPUs" : ""}</p>`}
     ${reasons ? html`<${Table} reasons=${reasons} />` : html`<p>The plan had no alternative.</p>`}
   </div>`;
 }

@@ -68,3 +68,29 @@ def test_the_sizing_is_a_sum_that_a_person_can_check() -> None:
     text = " ".join(" ".join(map(str, lines(found, None))).split())
     summed = "2.2 req/s now + 0.3 = 2.5 target / 0.85 utilization / 0.90 derating"
     assert f"{summed} = 3.27 req/s of capacity; target: bursts of 2.5 req/s" in text
+
+
+@pytest.mark.parametrize(("factor", "shown"), [
+    (1.21, "/ 1.21 learnt capacity"), (0.8, "/ 0.80 derating"), (1.0, "0.85 utilization ="),
+])  # fmt: skip
+def test_a_correction_of_capacity_is_shown_in_both_directions(factor: float, shown: str) -> None:
+    sizing = {
+        "present_req_per_s": 1.0, "headroom_req_per_s": 0.0, "target_req_per_s": 1.0,
+        "code": "surge", "cause": "", "utilization": 0.85, "derate": factor,
+        "needed_req_per_s": 1.0 / 0.85 / factor,
+    }  # fmt: skip
+    found = {"standing": NOW, "decisions": (), "present": None, "guards": [], "sizing": sizing}
+    assert shown in " ".join(" ".join(map(str, lines(found, None))).split())
+
+
+@pytest.mark.parametrize(("planned", "measured", "shown"), [
+    (0.55, 0.61, "55% of prompt tokens planned with; 61% measured"),
+    (0.55, None, "55% of prompt tokens planned with; not measured, as declared"),
+    (0.0, 0.2, "0% of prompt tokens planned with; 20% measured"),
+])  # fmt: skip
+def test_the_hit_rate_is_shown_with_its_source(
+    planned: float, measured: float | None, shown: str
+) -> None:
+    standing = {**NOW, "prefix_hit": planned, "prefix_hit_measured": measured}
+    found = {"standing": standing, "decisions": (), "present": None, "guards": []}
+    assert shown in " ".join(" ".join(map(str, lines(found, None))).split())
