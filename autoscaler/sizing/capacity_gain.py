@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from autoscaler.estimate.model_demand import SHIFT_SPANS_S
 from autoscaler.estimate.windows import Stats
-from autoscaler.sizing.engine_slowdown import capacity_share, token_time_ratio
+from autoscaler.sizing.engine_slowdown import SLOW, capacity_share, token_time_ratio
 from autoscaler.sizing.slo_misses import beyond_chance, surely_attained
 from autoscaler.state.model_view import ModelView
 
@@ -58,9 +58,11 @@ def _supported_factor(view: ModelView) -> float:
 def _served_factor(view: ModelView) -> float:
     """The load that was served within the SLO as a multiple of the raw capacity, within the
     interval; 0 without evidence. The raw capacity includes the margin of `utilization`, so a load
-    above the plan is no such evidence."""
-    seen = view.demand.local
+    above the plan is no such evidence. Slow tokens contradict it."""
+    seen, ratio = view.demand.local, token_time_ratio(view, _QUARTER)
     if not isinstance(seen, Stats) or not surely_attained(seen, view.service.percentile):
+        return 0.0
+    if ratio is None or ratio >= SLOW:
         return 0.0
     served = min(seen.req_per_s, seen.attained / max(seen.covered_s, 1))
     return min(view.state.capacity.highest, served / max(view.raw_req_per_s, 1e-9))

@@ -14,10 +14,10 @@ from autoscaler.estimate.windows import Stats
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView
 
-_SLOW = 1.2
+SLOW = 1.2
 """Measured / predicted time per token from which engines count as slow. Smaller differences are
 usual for the performance model."""
-_FAST = 1.0 / _SLOW
+_FAST = 1.0 / SLOW
 """Measured / predicted time per token up to which engines count as fast."""
 _MATTERS = 0.1
 """Relative change of a slowdown that changes the capacity."""
@@ -31,7 +31,7 @@ def update_slowdown(view: ModelView) -> ModelState:
     if seen is None:
         return state
     is_fast = seen <= _FAST or (known.slowdown < 1.0 and seen <= 1.0 - _MATTERS)
-    if seen < _SLOW and not is_fast:
+    if seen < SLOW and not is_fast:
         if known.slowdown == 1.0 and not known.slow_since_ms:
             return state
         return replace(state, capacity=replace(known, slowdown=1.0, slow_since_ms=0))

@@ -91,8 +91,10 @@ def test_no_excess_of_a_model_without_ready_instances_or_memory() -> None:
     assert found == [(ReasonCode.EXCESS, "chat", ())], "one model does not end the search"
 
 
-def derated(before: float, now: float, slowdown: float = 1.0) -> TriggerInputs:
-    news = targeted(8.0, 8.0, derate=now, slowdown=slowdown)
+def derated(
+    before: float, now: float, slowdown: float = 1.0, derated_ms: int = NOW
+) -> TriggerInputs:
+    news = targeted(8.0, 8.0, derate=now, slowdown=slowdown, derated_ms=derated_ms)
     was = replace(news.state.models["chat"], capacity=Capacity(derate=before))
     return replace(news, state=replace(STATE, models={"chat": was}))
 
@@ -102,6 +104,10 @@ def test_a_lower_derating_triggers_with_its_cause() -> None:
     assert why(derated(1.0, 0.8, slowdown=1.4)) == [(ReasonCode.SLOW_ENGINES, "chat", (1.4,))]
     assert why(derated(0.8, 0.8)) == why(derated(0.5, 0.8)) == []
     assert why(replace(derated(1.0, 0.8), state=STATE)) == []
+
+
+def test_a_gain_that_a_new_gpu_type_reduces_is_no_missed_slo() -> None:
+    assert why(derated(1.4, 1.2, derated_ms=0)) == []
 
 
 def offered(before: int | None, now: int, age_ms: int = 1) -> TriggerInputs:

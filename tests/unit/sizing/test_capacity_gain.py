@@ -84,10 +84,16 @@ def test_a_gain_of_fast_tokens_ends_with_them() -> None:
     assert found.target.why is not None and found.target.why.code is ReasonCode.SLOW_ENGINES
 
 
-@pytest.mark.parametrize(("served", "derate"), [(9.0, 1.0), (12.0, 1.2), (30.0, 2.0)])
-def test_a_load_above_the_whole_capacity_is_proof(served: float, derate: float) -> None:
-    """The whole capacity is 10 req/s, of which 8 are planned."""
+@pytest.mark.parametrize(
+    ("served", "tpot_ms", "derate"),
+    [(9.0, 30.0, 1.0), (12.0, 30.0, 1.2), (30.0, 12.0, 2.0), (12.0, 80.0, 1.0), (12.0, None, 1.0)],
+)
+def test_a_load_above_the_whole_capacity_is_proof(
+    served: float, tpot_ms: float | None, derate: float
+) -> None:
+    """The whole capacity is 10 req/s, of which 8 are planned. Tokens must not be slow."""
     seen = stats(round(120 * served), 120)
+    seen = replace(seen, mean_output_tokens=100.0, tpot_p50_ms=tpot_ms)
     full = measured(predicted=1.0)
     full = replace(full, demand=ModelDemand(local=seen, long=seen, reported_ms=T0))
     assert after(full, 1).capacity.derate == pytest.approx(derate)
