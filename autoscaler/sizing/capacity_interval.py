@@ -18,6 +18,10 @@ from autoscaler.planning.capacity_provenance import prediction_of
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.state.model_state import Capacity
 
+_FALLS = 0.99
+"""Ratio of two values of `Capacity.predicted` below which the declaration has changed. Changed
+weights of combos cause smaller differences."""
+
 
 def update_interval(
     known: Capacity,
@@ -44,7 +48,7 @@ def update_interval(
         new += rate if known.gpus and not own <= {*known.gpus} else 0.0
     gain = max(0.0, known.derate - 1.0)
     derate = known.derate - gain * new / total
-    if gain and not new and predicted / total < known.predicted:
+    if gain and not new and predicted / total < _FALLS * known.predicted:
         # Plans now count on a larger share of the prediction, e.g. after a measurement.
         derate = max(1.0, derate * predicted / total / known.predicted)
     return replace(
