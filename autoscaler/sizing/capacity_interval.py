@@ -8,7 +8,7 @@ capacity that it takes loses its part of a learnt gain.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster
@@ -34,14 +34,15 @@ def update_interval(
     counts = Counter(group.combo_id for group in groups if group.counts)
     if not counts:
         return known
-    if any(combo_id not in combos or combos[combo_id].paths for combo_id in counts):
+    gpu_of = {pool.id: pool.gpu.name for pool in cluster.pools}
+    if not all(_is_predicted(combos.get(combo_id), gpu_of) for combo_id in counts):
         return replace(known, predicted=1.0, highest=1.0)
     profile, total, predicted, highest, new = cluster_profile(cluster), 0.0, 0.0, 0.0, 0.0
     types: set[str] = set()
     for combo_id, count in counts.items():
         combo = combos[combo_id]
         rate = count * combo.req_per_s
-        own = {cluster.pool(member.pool).gpu.name for member in combo.members}
+        own = {gpu_of[member.pool] for member in combo.members}
         expected, high = prediction_of(combo, cluster, profile)
         total, types = total + rate, types | own
         predicted, highest = predicted + rate * expected, highest + rate * high
@@ -57,4 +58,13 @@ def update_interval(
         predicted=round(predicted / total, 6),
         highest=round(highest / total, 6),
         gpus=tuple(sorted(types)),
+    )
+
+
+def _is_predicted(combo: Combo | None, pools: Container[str]) -> bool:
+    """Whether `combo` was evaluated, is no cell, and has all of its `pools`."""
+    return (
+        combo is not None
+        and not combo.paths
+        and all(member.pool in pools for member in combo.members)
     )

@@ -72,3 +72,9 @@ def test_nothing_is_learnt_about_unknown_combos() -> None:
     other = replace(ON_OLD, id="chat:a1@us/other/on-demand")
     found = updated(known, cluster(), other)
     assert (found.predicted, found.highest) == (1.0, 1.0)
+
+
+def test_a_combo_of_a_removed_pool_has_no_prediction() -> None:
+    where = cluster()
+    found = updated(Capacity(), replace(where, pools=(NEW,)), ON_OLD)
+    assert (found.predicted, found.highest) == (1.0, 1.0)
