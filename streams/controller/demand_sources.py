@@ -15,8 +15,9 @@ from streams.files.user_errors import UserError
 from streams.ports.demand_source import DemandSource, Sink
 from streams.ports.demand_topic import MERGED
 from streams.ports.engine_metrics import ENGINES
-from streams.ports.promql import PromqlDemand, prometheus
-from streams.ports.vllm_queries import arrivals_query, source_of
+from streams.ports.latency_histograms import LatencyMeter
+from streams.ports.promql import LatencySource, PromqlDemand, prometheus
+from streams.ports.vllm_queries import arrivals_query, latency_query, source_of
 from topics.telemetry_columns import TelemetryBatch
 from topics.topic_table import TELEMETRY
 
@@ -37,7 +38,8 @@ def demand_sources(
     found: list[tuple[DemandSource, Sink]] = [(telemetry, count(windows, queries, on_news, known))]
     if queries:
         asks = {name: prometheus(server) for name, server in config.prometheus.items()}
-        found.append((PromqlDemand(asks, queries, clock), prometheus_sink(windows)))
+        source = PromqlDemand(asks, queries, clock, latencies=latency_sources(config))
+        found.append((source, prometheus_sink(windows)))
     return found
 
 
@@ -63,6 +65,21 @@ def prometheus_queries(config: Config) -> dict[str, tuple[str, ...]]:
         model = next(iter(queries))
         raise UserError(f"{config.path}: models.{model}.demand: no address under prometheus")
     return queries
+
+
+def latency_sources(config: Config) -> dict[str, LatencySource]:
+    """The source of latencies of each model whose demand comes from its engines' metrics."""
+    names = served_names(config.cluster.services)
+    found = {}
+    for s in config.cluster.services:
+        if s.demand_query not in ENGINES or not names[s.model]:
+            continue
+        pooling = s.architecture.pooling
+        query = latency_query(names[s.model], pooling, source_of(s.demand_query, s.metric_labels))
+        if query:
+            meter = LatencyMeter(s.slo.ttft_ms, s.slo.tpot_ms, pooling)
+            found[s.model] = LatencySource(query, meter)
+    return found
 
 
 def gateways_sink(

@@ -16,7 +16,8 @@ class EngineMetrics:
     first one that a server has counts. running, waiting: gauges of requests in a server; "" = none.
     model: label with the name of the model. at_arrival: whether `finished` counts requests when
     they arrive, so that gauges add nothing. kinds: labels of `finished` that split one server's
-    requests by kind. prompt, answer: histograms of tokens per request.
+    requests by kind. prompt, answer: histograms of tokens per request. ttft, tpot, token, whole:
+    histograms of latencies in s, see `latency_histograms`.
     """
 
     prefix: str
@@ -28,6 +29,10 @@ class EngineMetrics:
     kinds: tuple[str, ...] = ("finished_reason",)
     prompt: str = ""
     answer: str = ""
+    ttft: str = ""
+    tpot: str = ""
+    token: str = ""
+    whole: str = ""
 
 
 VLLM = EngineMetrics(
@@ -37,6 +42,10 @@ VLLM = EngineMetrics(
     "num_requests_waiting",
     prompt="request_prompt_tokens",
     answer="request_generation_tokens",
+    ttft="time_to_first_token_seconds",
+    tpot="request_time_per_output_token_seconds",
+    token="(inter_token_latency|time_per_output_token)_seconds",  # noqa: S106  no password
+    whole="e2e_request_latency_seconds",
 )
 ENGINES = {
     "vllm": VLLM,
@@ -48,12 +57,18 @@ ENGINES = {
         kinds=("is_streaming", "finished_reason", "priority"),
         prompt="prompt_tokens_histogram",
         answer="generation_tokens_histogram",
+        ttft="time_to_first_token_seconds",
+        token="(inter_token_latency|time_per_output_token)_seconds",  # noqa: S106
+        whole="e2e_request_latency_seconds",
     ),
     "tensorrt-llm": EngineMetrics(
         "trtllm_",
         ("request_success_total", "request_success"),
         "(num_requests_running|num_active_requests)",
         "(num_requests_waiting|server_queue_length)",
+        ttft="time_to_first_token_seconds",
+        tpot="time_per_output_token_seconds",
+        whole="e2e_request_latency_seconds",
     ),
     "dynamo": EngineMetrics(
         "dynamo_frontend_",
@@ -63,6 +78,9 @@ ENGINES = {
         kinds=("endpoint", "exported_endpoint", "request_type", "status", "error_type"),
         prompt="input_sequence_tokens",
         answer="output_sequence_tokens",
+        ttft="time_to_first_token_seconds",
+        token="inter_token_latency_seconds",  # noqa: S106
+        whole="request_duration_seconds",
     ),
     "llm-d": EngineMetrics(
         "(inference_(objective|model)|llm_d_inference_scheduler)_",

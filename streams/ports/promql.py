@@ -14,6 +14,7 @@ import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,14 @@ from streams.clock import Clock
 from streams.files.prometheus_section import PrometheusServer
 from streams.files.user_errors import without_login
 from streams.ports.demand_source import Sink
-from streams.ports.metric_servers import summed
-from streams.ports.vllm_queries import of_source
+from streams.ports.latency_histograms import (
+    Latencies,
+    LatencyMeter,
+    growth_by_mark,
+    latencies_of,
+)
+from streams.ports.metric_servers import MARK, summed
+from streams.ports.vllm_queries import LATENCY_S, of_source
 from topics.error_text import error_text
 from topics.records import Telemetry
 from topics.telemetry_columns import batch_of
@@ -44,6 +51,8 @@ Ask = Callable[[str], list[dict[str, Any]]]
 
 MAX_REQ_PER_S = 1e6
 HOLD_MS = 60_000
+_LATENCIES_EVERY_MS = 10_000
+"""Domain ms between two queries for latencies, which are counted over a minute."""
 MOST_AT_ONCE = 32
 """Concurrent queries to all servers.
 
@@ -120,12 +129,32 @@ class _LastRate:
         self.at_ms = at_ms
 
 
+@dataclass(frozen=True, slots=True)
+class LatencySource:
+    """The query for the latencies of one model, and the meter that counts its requests."""
+
+    query: str
+    meter: LatencyMeter
+
+
+class _LastLatencies:
+    """The last known latencies of a model, None = unknown, and their time in domain ms."""
+
+    def __init__(self, seen: Latencies | None, at_ms: int) -> None:
+        self.seen = seen
+        self.at_ms = at_ms
+
+
 class PromqlDemand:
     """Demand of models from PromQL queries. asks: query function of each Prometheus, by name.
     queries: PromQL by model, sent to every Prometheus. The answers are summed; an empty answer adds
     nothing. A server that never reported a model is not expected to answer for it. A server that
     reported a model and then does not answer counts with its last rate for `HOLD_MS`; after that
     nothing is reported for the model, because a partial sum is not the demand.
+
+    latencies: by model, the source of its latencies, asked every `_LATENCIES_EVERY_MS`. They are
+    unknown without an answer of every Prometheus that has the model's histograms. Their requests
+    are reported with the demand, so that they never stand for demand.
 
     every_s: domain seconds between queries. With one query per second, a live Prometheus never
     looks like stopped telemetry.
@@ -140,11 +169,14 @@ class PromqlDemand:
         queries: Mapping[str, Sequence[str]],
         clock: Clock,
         every_s: float = 1.0,
+        latencies: Mapping[str, LatencySource] | None = None,
     ) -> None:
         self._asks = dict(asks)
         self._known: dict[tuple[str, str], _LastRate] = {}
         self._silent: set[str] = set()
         self._queries = dict(queries)
+        self._latency_sources = dict(latencies or {})
+        self._latencies: dict[str, _LastLatencies] = {}
         self._clock = clock
         self._every_ms = int(every_s * 1000)
         self._carried = dict.fromkeys(queries, 0.0)
@@ -175,8 +207,15 @@ class PromqlDemand:
     async def ask_all(self, sink: Sink) -> None:
         """Query every server for every model once, concurrently, and report the answers."""
         event_ms = self._clock.now_ms()
-        rates = await asyncio.gather(
-            *(self._rate(m, q, event_ms) for m, q in self._queries.items())
+        due = [
+            (model, source)
+            for model, source in self._latency_sources.items()
+            if model not in self._latencies
+            or event_ms - self._latencies[model].at_ms >= _LATENCIES_EVERY_MS
+        ]
+        rates, _ = await asyncio.gather(
+            asyncio.gather(*(self._rate(m, q, event_ms) for m, q in self._queries.items())),
+            asyncio.gather(*(self._read_latencies(m, source, event_ms) for m, source in due)),
         )
         answered = zip(self._queries, rates, strict=True)
         records = batch_of([self._record(m, r) for m, r in answered if r is not None])
@@ -204,6 +243,20 @@ class PromqlDemand:
             self._silent.discard(model)
             log.info("demand for %s: known again", model)
         return total
+
+    async def _read_latencies(self, model: str, source: LatencySource, now_ms: int) -> None:
+        """Read the latencies of `model` from every Prometheus."""
+        answers = await asyncio.gather(
+            *(self._vector(ask, model, source.query) for ask in self._asks.values())
+        )
+        seen = None
+        if None not in answers:
+            samples = [sample for answer in answers for sample in answer or ()]
+            growth = growth_by_mark(samples, MARK)
+            seen = latencies_of(growth, LATENCY_S, source.meter.pooling)
+        if seen is not None and model not in self._latencies:
+            log.info("latencies of %s: %s", model, source.meter.resolution(seen))
+        self._latencies[model] = _LastLatencies(seen, now_ms)
 
     def _note_silence(self, model: str, why: str) -> None:
         """Log once that the demand is unknown, not every second."""
@@ -250,6 +303,10 @@ class PromqlDemand:
         arrivals = math.floor(exact)
         self._carried[model] = exact - arrivals
         self._sequence += 1
+        source, known = self._latency_sources.get(model), self._latencies.get(model)
+        counts: dict[str, Any] = {}
+        if source is not None and known is not None and known.seen is not None:
+            counts = source.meter.counts(known.seen, self._every_ms / 1000)
         return Telemetry(
             model=model,
             gateway="prometheus",
@@ -259,15 +316,17 @@ class PromqlDemand:
             span_ms=self._every_ms,
             age_ms=0,
             arrivals=arrivals,
-            completions=0,
+            completions=counts.get("completions", 0),
             failures=0,
             refused=0,
-            attained=0,
+            attained=counts.get("attained", 0),
             input_tokens_arrived=0,
             input_tokens=0,
             output_tokens=0,
             in_flight=0,
             route_generation=0,
+            ttft_ms=counts.get("ttft_ms", {}),
+            tpot_ms=counts.get("tpot_ms", {}),
         )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Service
 from streams.ports.engine_metrics import ENGINES, VLLM, EngineMetrics
+from streams.ports.latency_histograms import TOKEN, TPOT, TTFT, WHOLE
 from streams.ports.metric_servers import (
     ARRIVED,
     COUNTED,
@@ -38,6 +39,8 @@ COPY_LABELS = (
 )  # fmt: skip
 _COPIES = ", ".join(COPY_LABELS)
 _SHORT_S, _LONG_S = 60, 300
+LATENCY_S = 60
+"""Seconds over which latencies are counted."""
 
 Matchers = tuple[tuple[str, tuple[str, ...]], ...]
 """Allowed values of each label."""
@@ -194,6 +197,20 @@ def lengths_query(
         chosen = f"{chosen[:-1]},instance!~{left_out},exported_instance!~{left_out}}}"
     grown = f"increase({chosen}[{width_s:.0f}s])"
     return f"sum by ({by}) (avg without ({_COPIES}) ({grown}))"
+
+
+def latency_query(names: Iterable[str], pooling: bool, source: MetricSource = VLLM_SOURCE) -> str:
+    """PromQL for the growth within `LATENCY_S` of each latency histogram of a model by upper bound;
+    "" if its engine has none. pooling: whether only the whole answer counts."""
+    engine, names = source.engine, tuple(names)
+    wanted = {WHOLE: engine.whole} if pooling else {
+        TTFT: engine.ttft, TPOT: engine.tpot, TOKEN: engine.token
+    }  # fmt: skip
+    return " or ".join(
+        _marked(mark, lengths_query(f"{metric}_bucket", names, LATENCY_S, "le", (), source))
+        for mark, metric in wanted.items()
+        if metric
+    )
 
 
 def _by_server(vector: str, engine: EngineMetrics) -> str:
