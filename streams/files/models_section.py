@@ -23,7 +23,7 @@ from streams.files.prometheus_section import LABELS, read_labels
 from streams.files.quality_section import QUALITY_ROUTE, stands_for_models
 from streams.files.served_names import served_as
 from streams.files.unmanaged_section import UNMANAGED, read_unmanaged
-from streams.files.workload_section import WORKLOAD, pooled, read_workload, refuse_longer
+from streams.files.workload_section import WORKLOAD, read_workload, refuse_longer
 from streams.files.yaml_tree import ConfigError, Section
 
 _WINDOWS = units.list_of(units.text, "[fri 16:00-24:00]")
@@ -166,9 +166,7 @@ def _declared(name: str, model: Section, given: Surroundings) -> Service:
         spec = replace(engine.memory.apply_to(source), max_seqs=engine.max_num_seqs)
     except InvalidValue as error:
         raise model.error(ENGINE.name, f"{engine.name}: {error}") from None
-    workload = read_workload(model.section("workload"))
-    if spec.pooling:
-        workload = pooled(workload)
+    workload = read_workload(model.section("workload"), spec.pooling)
     lengths, req_per_s, types = workload
     own = over(model, given.defaults)
     if own.max_len > spec.max_position:

@@ -23,7 +23,12 @@ REQ_PER_S = Key(
     otherwise="none declared",
 )
 INPUT = Key("input", _TOKENS, "Mean tokens of a prompt.", otherwise="1024, or from `types`")
-OUTPUT = Key("output", _TOKENS, "Mean tokens of an answer.", otherwise="256, or from `types`")
+OUTPUT = Key(
+    "output",
+    _TOKENS,
+    "Mean tokens of an answer.",
+    otherwise="256, or from `types`; none for pooling models",
+)
 PREFIX_HIT = Key(
     "prefix_hit",
     units.share,
@@ -47,18 +52,19 @@ _ROUNDING = 0.005
 Workload = tuple[Lengths, float | None, tuple[WorkloadType, ...]]
 
 
-def read_workload(section: Section | None) -> Workload:
+def read_workload(section: Section | None, pooling: bool = False) -> Workload:
     """Returns the lengths of all requests, requests/s (None if none are declared), and types.
-    Without `input` and `output`, the lengths are the means over the types. ConfigError names file,
-    line and key."""
+    Without `input` and `output`, the lengths are the means over the types. pooling: whether answers
+    have no tokens, so that `output` may be missing and does not count. ConfigError names file, line
+    and key."""
     if section is None:
-        return _DEFAULT, None, ()
-    types = _types(section.section("types"))
+        return pooled((_DEFAULT, None, ())) if pooling else (_DEFAULT, None, ())
+    types = _types(section.section("types"), pooling)
     req_per_s = REQ_PER_S.take_or(section, None)
     if types and INPUT.name not in section and OUTPUT.name not in section:
         lengths = mean_lengths(types)
     else:
-        lengths = Lengths.expected(INPUT.take(section), OUTPUT.take(section))
+        lengths = Lengths.expected(INPUT.take(section), _output(OUTPUT, section, pooling))
     hit = PREFIX_HIT.take_or(section, 0.0)
     if hit > MOST_PREFIX_HIT:
         raise section.error("prefix_hit", f"{hit:.1%} is not allowed; allowed: 0% to 99%")
@@ -68,7 +74,12 @@ def read_workload(section: Section | None) -> Workload:
             replace(kind, lengths=replace(kind.lengths, prefix_hit=hit)) for kind in types
         )
     WORKLOAD.finish(section)
-    return lengths, req_per_s, types
+    read = lengths, req_per_s, types
+    return pooled(read) if pooling else read
+
+
+def _output(key: Key[float], section: Section, pooling: bool) -> float:
+    return key.take_or(section, 1.0) if pooling else key.take(section)
 
 
 def pooled(workload: Workload) -> Workload:
@@ -136,7 +147,7 @@ def types_as_yaml(types: Sequence[WorkloadType]) -> str:
     return "\n".join(["types:", *lines])
 
 
-def _types(section: Section | None) -> tuple[WorkloadType, ...]:
+def _types(section: Section | None, pooling: bool) -> tuple[WorkloadType, ...]:
     if section is None:
         return ()
     found = []
@@ -145,7 +156,7 @@ def _types(section: Section | None) -> tuple[WorkloadType, ...]:
         share = SHARE.take(kind)
         if share <= 0.0:
             raise kind.error("share", "0 is not allowed; allowed: a share above 0")
-        lengths = Lengths(TYPE_INPUT.take(kind), TYPE_OUTPUT.take(kind))
+        lengths = Lengths(TYPE_INPUT.take(kind), _output(TYPE_OUTPUT, kind, pooling))
         REQUEST_TYPE.finish(kind)
         found.append((name, share, lengths))
     total = sum(share for _, share, _ in found)

@@ -54,3 +54,21 @@ def test_a_pooling_model_needs_no_time_per_token(tmp_path: Path, source: str, en
 def test_a_model_that_generates_needs_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="tpot"):
         service(tmp_path, "Qwen/Qwen3-0.6B")
+
+
+def test_the_workload_of_a_pooling_model_needs_no_output(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(ENCODER))
+    text = FILE.replace("SOURCE", "./config.json").replace("ENGINE", "min: 1")
+    (tmp_path / "shoal.yaml").write_text(text.replace(", output: 300", ""))
+    found = load_config(tmp_path / "shoal.yaml").cluster.service("m")
+    assert (found.lengths.input_tokens, found.lengths.output_tokens) == (500.0, 1.0)
+    kinds = "types: {a: {share: 60%, input: 300}, b: {share: 40%, input: 800}}"
+    (tmp_path / "shoal.yaml").write_text(text.replace("input: 500, output: 300", kinds))
+    found = load_config(tmp_path / "shoal.yaml").cluster.service("m")
+    assert found.lengths.input_tokens == 500.0
+    assert [kind.lengths.output_tokens for kind in found.types] == [1.0, 1.0]
+    generates = FILE.replace("SOURCE", "Qwen/Qwen3-0.6B").replace("ENGINE", "min: 1")
+    generates = generates.replace(", output: 300", "").replace("1s}", "1s, tpot: 50ms}")
+    (tmp_path / "shoal.yaml").write_text(generates)
+    with pytest.raises(ConfigError, match="workload.output: is missing"):
+        load_config(tmp_path / "shoal.yaml")
