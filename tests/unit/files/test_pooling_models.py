@@ -70,5 +70,5 @@ def test_the_workload_of_a_pooling_model_needs_no_output(tmp_path: Path) -> None
     generates = FILE.replace("SOURCE", "Qwen/Qwen3-0.6B").replace("ENGINE", "min: 1")
     generates = generates.replace(", output: 300", "").replace("1s}", "1s, tpot: 50ms}")
     (tmp_path / "shoal.yaml").write_text(generates)
-    with pytest.raises(ConfigError, match="workload.output: is missing"):
+    with pytest.raises(ConfigError, match=r"workload\.output: is missing"):
         load_config(tmp_path / "shoal.yaml")
