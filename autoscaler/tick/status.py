@@ -59,6 +59,7 @@ class ModelStatus:
     spot_share: part of wanted_req_per_s on spot nodes; over_spot_limit: whether that part is larger
     than the model allows. kv_cache: KV cache of the planned slices as text, each as measured at a
     start or predicted, "" if there is none.
+    pooling: whether the SLO limits only the whole answer, whose latency stands in the TTFT fields.
     """
 
     model: str
@@ -93,6 +94,7 @@ class ModelStatus:
     spot_share: float = 0.0
     over_spot_limit: bool = False
     kv_cache: str = ""
+    pooling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,7 @@ def _model_status(
         prefix_hit_measured=_prefix_hit(demand),
         spot_share=on_spot / planned if planned > 0.0 else 0.0,
         over_spot_limit=_over_spot_limit(service, state, cluster, planned, on_spot),
+        pooling=service.architecture.pooling,
         kv_cache=_kv_cache(service, state, cluster, [combos[i] for i in known]),
     )
     # The floor in force may exceed the declared minimum, because of a schedule.

@@ -235,6 +235,9 @@ def _latency(now: Mapping[str, Any]) -> str:
     met = "" if now["attained"] is None else f"; {now['attained']:.1%} met the SLO"
     if now["ttft_p95_ms"] is None:
         return f"no completed request lately{met}"
+    if now.get("pooling"):
+        whole_s, limit_s = now["ttft_p95_ms"] / 1000, now["ttft_limit_ms"] / 1000
+        return f"whole answer p95 {whole_s:.2f} s (limit {limit_s:.2g} s){met}"
     tpot = "-" if now["tpot_p95_ms"] is None else f"{now['tpot_p95_ms']:.0f} ms"
     return (
         f"TTFT p95 {now['ttft_p95_ms'] / 1000:.2f} s (limit {now['ttft_limit_ms'] / 1000:.2g} s), "

@@ -181,7 +181,9 @@ def _row(model: Mapping[str, Any]) -> tuple[str, ...]:
         f"{model['ready']}/{model['wanted']}",
         "-" if demand is None else f"{demand:.1f}",
         f"{_s(model['ttft_p95_ms'])}/{_s(model['ttft_limit_ms'])} s",
-        f"{_ms(model['tpot_p95_ms'])}/{_ms(model['tpot_limit_ms'])} ms",
+        "-"
+        if model.get("pooling")
+        else f"{_ms(model['tpot_p95_ms'])}/{_ms(model['tpot_limit_ms'])} ms",
         "-" if met is None else f"{met:.1%}",
         f"{model['usd_per_h']:.2f}",
     )
