@@ -30,6 +30,8 @@ _OFF = 0.01
 _LOOKS = 3
 _SERVES_S = 15.0
 _FLOOR = 2
+_OVERWRITTEN_S = 6.0
+"""Time for a leader to overwrite foreign records, and to delete keys of undeclared names."""
 
 
 @dataclass(slots=True)
@@ -158,11 +160,12 @@ class Chaos:
     async def _well(self, limit_s: float) -> float:
         """Seconds until the stack is healthy and stays healthy for `_STEADY_S`.
 
-        -1 if that takes longer than `limit_s`. The steady period reveals delayed effects of a
-        fault.
+        -1 if that takes longer than `limit_s` and the stall of the host. The steady period reveals
+        delayed effects of a fault.
         """
         began = ill = time.monotonic()
-        while ill - began < limit_s:
+        stalled = self.stack.waited_s()
+        while ill - began < limit_s + self.stack.waited_s() - stalled:
             self._why = await self._ill()
             if self._why:
                 ill = time.monotonic()
@@ -337,14 +340,20 @@ class Chaos:
                     f"{of} without one dead letter: {wrong[0]} has {places.count(wrong[0])}"
                 )
             self.poison = set()
-        tokens = {a.leader_token for a in self.topics.assignments.values()}
-        tokens |= {r.leader_token for r in self.topics.routes.values()}
+        until = time.monotonic() + _OVERWRITTEN_S + outcome.stall_s
+        while len(tokens := self._tokens()) > 1 and time.monotonic() < until:
+            await asyncio.sleep(_POLL_S)
         if len(tokens) > 1:
             broken.append(f"the last assignments and routes have leader tokens {sorted(tokens)}")
         refused = [status for status in self.answers if status not in (200, 429)]
         if refused:
             broken.append(f"the webhook answered {refused[0]}")
         self.answers.clear()
+
+    def _tokens(self) -> set[int]:
+        """Leader tokens of the last assignments and routes."""
+        tokens = {a.leader_token for a in self.topics.assignments.values()}
+        return tokens | {r.leader_token for r in self.topics.routes.values()}
 
     async def _rate_off(self) -> float:
         """Relative deviation of the leader's windows from a count of every telemetry record.

@@ -11,6 +11,7 @@ import secrets
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -79,6 +80,7 @@ class Stack:
         self.relays: dict[str, Relay] = {}
         self.parts: dict[str, Child] = {}
         self.ports: dict[str, int] = {}
+        self._waited_s: dict[tuple[str, int], float] = {}
         self.leads_since: dict[str, tuple[int, float]] = {}
 
     async def open(self) -> None:
@@ -179,18 +181,23 @@ class Stack:
         return Child(name=name, argv=argv, log=self.folder / f"{name}.log")
 
     def waited_s(self) -> float:
-        """CPU seconds for which the controllers' main threads were ready but waited for a CPU.
+        """CPU seconds for which the main threads of the parts were ready but waited for a CPU.
 
-        The kernel counts them. They measure the stall of the host.
+        The kernel counts them. They measure the stall of the host: of the controllers together, or
+        of another part if it waited longer. Processes that have ended count as they were last seen.
         """
-        waited = 0.0
-        for name in self._controllers:
+        for name in self.parts:
+            pid = self.pid(name)
             try:
-                text = Path(f"/proc/{self.pid(name)}/schedstat").read_text()
-                waited += int(text.split()[1]) / 1e9
+                text = Path(f"/proc/{pid}/schedstat").read_text()
+                self._waited_s[name, pid] = int(text.split()[1]) / 1e9
             except (OSError, IndexError, ValueError):
                 continue
-        return waited
+        by_part: Counter[str] = Counter()
+        for (name, _), waited_s in self._waited_s.items():
+            by_part[name] += waited_s
+        together = sum(by_part[name] for name in self._controllers)
+        return max(together, *by_part.values(), 0.0)
 
 
 def shifted(base: TimeBase, by_s: float) -> TimeBase:

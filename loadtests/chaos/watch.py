@@ -22,7 +22,7 @@ from streams.broker.kafka_clients import consumer
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.records import Assignment, DeadLetter, Decision, Routes, Status, Telemetry
-from topics.topic_table import TABLE, short_name
+from topics.topic_table import ASSIGNMENTS, ROUTES, TABLE, short_name
 
 RATE = 2.0
 _BODY_TOKENS = 32
@@ -75,8 +75,13 @@ class Topics:
                 await reading.stop()
 
     def _take(self, name: str, message: Any) -> None:
+        if message.value is None:  # a tombstone
+            kept = {ASSIGNMENTS.name: self.assignments, ROUTES.name: self.routes}.get(name)
+            if kept is not None:
+                kept.pop((message.key or b"").decode(errors="replace"), None)
+            return
         try:
-            record = decode(name, message.value or b"")
+            record = decode(name, message.value)
         except InvalidRecord:
             return
         if isinstance(record, Status) and record.executor != WRITER:

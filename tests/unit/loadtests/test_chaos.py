@@ -19,7 +19,8 @@ from loadtests.chaos.__main__ import main
 from loadtests.chaos.broker_relay import Relay
 from loadtests.chaos.run import Outcome, line
 from loadtests.chaos.script import FAULTS, order
-from loadtests.chaos.watch import Request
+from loadtests.chaos.watch import Request, Topics
+from topics.fleet import Assignment
 
 
 async def fake_broker() -> tuple[asyncio.Server, str]:
@@ -123,3 +124,11 @@ def test_impossible_options_are_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
+
+
+def test_a_deleted_key_has_no_last_record() -> None:
+    """The leader deletes assignments of undeclared nodes. They then have no leader token."""
+    topics = Topics()
+    topics.assignments["nowhere"] = Assignment("nowhere", "pool", 1, 10**6, 1)
+    topics._take("assignments", SimpleNamespace(key=b"nowhere", value=None))
+    assert topics.assignments == {}
