@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 
 from topics import checks
 
-CONTROL_KINDS = ("pause", "release", "verdict", "freeze")
+ROLLOUT_PAUSE, ROLLOUT_BACK = "rollout-pause", "rollout-back"
+ROLLOUT_KINDS = (ROLLOUT_PAUSE, ROLLOUT_BACK)
+CONTROL_KINDS = ("pause", "release", "verdict", "freeze", *ROLLOUT_KINDS)
 ALL_MODELS = "*"
 
 
@@ -24,8 +26,9 @@ class Control:
     """One command of an operator, in force until a later version of the same subject.
 
     scope: A model, or "*" for all models. kind: "pause" (change nothing of the model), "freeze"
-    (remove, move and exchange nothing), "release" (Shoal no longer manages the model) or "verdict"
-    (on a proposal). active: For a verdict, whether it approves the proposal; for all other kinds,
+    (remove, move and exchange nothing), "release" (Shoal no longer manages the model),
+    "rollout-pause" (begin no wave; its end also tries a refused version again), "rollout-back"
+    (return to the former version) or "verdict" (on a proposal). active: For a verdict, whether it approves the proposal; for all other kinds,
     whether the command is in force. who: Name of the operator, from the token or the proxy. why:
     Reason, as free text. until_ms: End of a pause or freeze, 0 = no end. proposal, leader_token:
     Number and leader token of the decision to which a verdict refers. version: Number of this

@@ -39,7 +39,8 @@ class DesiredInstance:
     group: name of the placed combo that the instance belongs to, which is a group of the routes.
     gpus: GPU indices on the node. engine: name of an engine in the operator's configuration. drain:
     the instance finishes its requests and then stops; it stays in the assignment until it is gone.
-    gang: its rank in a multi-node instance, None for an instance on one node.
+    gang: its rank in a multi-node instance, None for an instance on one node. version: see
+    `topics.launch_version`, "" from an older controller.
     """
 
     instance: str
@@ -50,11 +51,13 @@ class DesiredInstance:
     engine: str = "default"
     drain: bool = False
     gang: GangRank | None = None
+    version: str = ""
 
     def __post_init__(self) -> None:
         for key in ("instance", "model", "engine"):
             checks.name(key, getattr(self, key))
         checks.combo("group", self.group)
+        checks.machine_text("version", self.version, 64)
         checks.one_of("phase", self.phase, PHASES)
         if not self.gpus or len(set(self.gpus)) != len(self.gpus):
             raise checks.InvalidRecord("gpus", self.gpus, "at least one GPU index, each once")
@@ -117,8 +120,8 @@ class ObservedInstance:
     restarts: number of restarts. in_flight: number of requests in the instance. finished: number of
     requests that its process has finished since its start, 0 from an older executor. held_kv:
     number of prefill KV leases. pool_full: whether the instance failed because its pool has no room
-    for any further node. engine: see `DesiredInstance`. start: the memory of its engine, None =
-    unknown.
+    for any further node. engine, version: see `DesiredInstance`. start: the memory of its engine,
+    None = unknown.
     """
 
     instance: str
@@ -139,6 +142,7 @@ class ObservedInstance:
     engine: str = "default"
     finished: int = 0
     start: EngineStart | None = None
+    version: str = ""
 
     def __post_init__(self) -> None:
         for key in ("instance", "model", "engine"):
@@ -156,6 +160,7 @@ class ObservedInstance:
         checks.time_ms("launched_ms", self.launched_ms)
         checks.free_text(self, "reason")
         checks.flag("pool_full", self.pool_full)
+        checks.machine_text("version", self.version, 64)
 
 
 @dataclass(frozen=True, slots=True)

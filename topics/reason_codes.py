@@ -92,6 +92,17 @@ class ReasonCode(StrEnum):
     THRESHOLDS_IN_FORCE = "thresholds_in_force", "The chosen thresholds came into force."
     FLEET_NOT_READY = "fleet_not_ready", "The fleet for new thresholds is not ready in time."
 
+    # Rollouts of changed versions.
+    ROLLOUT_BEGAN = "rollout_began", "Waves begin to replace the instances of other versions."
+    ROLLOUT_WAVE = "rollout_wave", "A wave of a rollout replaces instances."
+    ROLLOUT_DONE = "rollout_done", "All instances of a model run one version again."
+    ROLLOUT_PROPOSED = "rollout_proposed", "A rollout waits for an approval."
+    ROLLOUT_WAITS = "rollout_waits", "The next wave of a rollout cannot begin now."
+    ROLLOUT_TAKEN_BACK = "rollout_taken_back", "A version failed, so the former one returns."
+    CRASH_LOOP = "crash_loop", "An instance of the new version ended again and again."
+    ORDERED_BACK = "ordered_back", "An operator ordered the former version back."
+    NO_SLACK = "no_slack", "No instance can leave, and no GPU is free for its replacement."
+
     # Reasons to delay a change or a part of it.
     SCALE_IN_PAUSED = "scale_in_paused", "Nothing may be removed now."
     NO_TELEMETRY = "no_telemetry", "No telemetry arrives."

@@ -16,6 +16,7 @@ from autoscaler.domain.cluster import Market, Mode, Pool
 from autoscaler.domain.reason import Reason
 from autoscaler.rollout.diff import FreeCapacity, start
 from autoscaler.rollout.serving_group import Life, ServingGroup
+from autoscaler.rollout.versions import version_of
 from autoscaler.rollout.waves import retire
 from autoscaler.sizing.prediction_drift import expected_s
 from topics.reason_codes import ReasonCode
@@ -80,7 +81,8 @@ def _moved(
     new: list[ServingGroup] = []
     for group in groups:
         service = fleet.cluster.service(group.model)
-        placed = start({group.combo_id: 1}, fleet.combos, service, inside, fleet.now_ms)
+        version = version_of(group)
+        placed = start({group.combo_id: 1}, fleet.combos, service, inside, fleet.now_ms, version)
         if not placed.groups:
             return None
         new += placed.groups

@@ -128,7 +128,8 @@ def apply_change(
     was = {group.switch.source for group in switched if group.switch}
     waits = change.switches.keys() - was
     site = replace(site, serial=site.serial + len(switched))
-    placed = start(change.starts, fleet.combos, service, site, fleet.now_ms)
+    version = fleet.launch_version(service.model)
+    placed = start(change.starts, fleet.combos, service, site, fleet.now_ms, version)
     counting = [group for group in counting if group.name not in was]
     if waits or placed.unplaced:
         left_out = no_room(placed.unplaced) if placed.unplaced else switch_waits(waits)

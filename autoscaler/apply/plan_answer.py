@@ -142,7 +142,9 @@ def _applied(
     if asked.node_limits is not None and is_limited and not asked.makes_room and is_served:
         stays = [group for group in changes.groups.values() if group.name not in change.leaves]
         inside = within_plan(site, asked.node_limits, stays)
-        unplaced = start(change.starts, fleet.combos, service, inside, fleet.now_ms).unplaced
+        version = fleet.launch_version(service.model)
+        placed = start(change.starts, fleet.combos, service, inside, fleet.now_ms, version)
+        unplaced = placed.unplaced
         if unplaced:
             changes.waits.append(service.model)
             change = replace(_NO_CHANGE, left_out=no_room(unplaced))

@@ -12,11 +12,13 @@ from enum import StrEnum
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.rollout_policy import RolloutPolicy
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.validation import InvalidValue, finite, one_of, whole
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
 from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.modes.quality.quality_route import QualityRoute
+from topics.launch_version import launch_version, model_digest
 from topics.lora_adapters import Adapter
 
 
@@ -115,8 +117,10 @@ class Service:
     components, whose combos are cells. unmanaged: the combo that corresponds to one server of the
     model that Shoal does not manage ("" = none declared). served_as: declared names under which
     engines serve the model, as their metrics label it; empty = none declared. metric_labels: values
-    that further labels of their metrics must have. adapters: LoRA
-    adapters that each instance loads when it starts.
+    that further labels of their metrics must have. adapters: LoRA adapters that each instance loads
+    when it starts. weights: path or repository that engines load, "" = the model's source. rollout:
+    how a changed version replaces the running one. version: of the settings with which an instance
+    is launched (`topics.launch_version`).
     """
 
     model: str
@@ -153,8 +157,13 @@ class Service:
     served_as: tuple[str, ...] = ()
     metric_labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     adapters: tuple[Adapter, ...] = ()
+    weights: str = ""
+    rollout: RolloutPolicy = field(default_factory=RolloutPolicy)
+    version: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
+        version = launch_version(self.engine, self.architecture.max_seqs, self.launched_model)
+        object.__setattr__(self, "version", version)
         who = f"model {self.model}"
         finite(f"{who}: percentile", self.percentile, 0.5, 1.0)
         finite(f"{who}: utilization", self.utilization, 0.05, 1.0)
@@ -180,6 +189,12 @@ class Service:
         total = sum(kind.share for kind in self.types)
         if self.types and abs(total - 1.0) > 1e-6:
             raise InvalidValue(f"{who}: shares of workload types", total, "a sum of 1")
+
+    @property
+    def launched_model(self) -> str:
+        """Digest of the model's part of the version."""
+        source = self.architecture.name
+        return model_digest(source, self.weights, self.adapters, self.max_len_tokens)
 
     def max_leaving_req_per_s(self, rates_req_per_s: Iterable[float]) -> float:
         """Capacity in requests/s that may leave at the same time: the disruption budget, but at

@@ -25,6 +25,12 @@ def _capacity_lost(reason: Reason, _: Text) -> str:
     return f"the capacity on {', '.join(shown)}{rest} was lost"
 
 
+def _rollout_began(reason: Reason, _: Text) -> str:
+    old, new = reason.names
+    which = f"{new} replaces {old}" if old != new else f"{new} with other weights or settings"
+    return f"rollout began: {which}, {reason.quantities[0]:.0f} of {reason.quantities[1]:.0f}"
+
+
 def _role_switches(reason: Reason, _: Text) -> str:
     many = reason.quantities[0]
     return f"{many:.0f} role switch{'es' if many > 1 else ''} in place"
@@ -51,6 +57,17 @@ CHANGE_TEXTS: Mapping[Code, Sentence] = {
     ),
     Code.COST: "{0:money}",
     Code.MOVED_TOGETHER: "moved to other nodes, which frees a node of {all_names}",
+    Code.ROLLOUT_BEGAN: _rollout_began,
+    Code.ROLLOUT_WAVE: (
+        "wave {0:.0f} of the rollout replaces {1:.0f}; then {2:.0f} of {3:.0f} run the new version"
+    ),
+    Code.ROLLOUT_DONE: "{names[0]} runs everywhere after {0:.0f} waves, {1:lasting}",
+    Code.ROLLOUT_PROPOSED: "roll out {names[1]} instead of {names[0]}: {0:.0f} of {1:.0f} combos",
+    Code.ROLLOUT_WAITS: "the next wave of the rollout waits: {because}",
+    Code.ROLLOUT_TAKEN_BACK: "the new version is taken back: {because}",
+    Code.CRASH_LOOP: "{subject} ended {0:.0f} times",
+    Code.ORDERED_BACK: "ordered by {names[0]}: {quoted}",
+    Code.NO_SLACK: "no capacity can leave, and no GPU is free",
     Code.SERVING_IN: "serving in {0:duration}",
     Code.ROLE_SWITCHES: _role_switches,
     Code.PLAN_GAP: "plan within {0:.1%} of the best",

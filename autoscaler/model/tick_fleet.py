@@ -22,6 +22,7 @@ from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.supply import Supply
+from autoscaler.rollout.versions import Version, declared_version
 from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView, ObservedServing
@@ -77,6 +78,12 @@ class TickFleet:
     def combos(self) -> Mapping[str, Combo]:
         """Combos as the planner last evaluated them, by id."""
         return self.inputs.combos
+
+    def launch_version(self, model: str) -> Version:
+        """The version of launches that a plan for `model` requests."""
+        view = self.views[model]
+        declared = declared_version(view.service)
+        return view.state.rollout.for_launches(declared, view.groups > 0)
 
     def with_states(self, models: Mapping[str, ModelState]) -> TickFleet:
         """This fleet with the states `models`. Capacity stays the same."""

@@ -232,7 +232,7 @@ def _request(
     for service in fleet.cluster.services:
         state = fleet.models[service.model]
         view = fleet.views[service.model]
-        rate = state.target.req_per_s / state.capacity.derate
+        rate = view.required_req_per_s / state.capacity.derate
         if view.covers:
             # The tolerance of `covers` applies here too, because a request for a new evaluation
             # alone must not change counts.
@@ -309,8 +309,13 @@ def _rented(fleet: TickFleet) -> tuple[tuple[str, int], ...]:
 
 def _leaving_gpus(fleet: TickFleet) -> tuple[tuple[str, int], ...]:
     """GPUs of leaving groups per pool, except those on unusable nodes without a group that counts
-    as capacity."""
-    leaving = [group for group in fleet.groups if not fleet.sight.counts(group)]
+    as capacity, and those that a counting group gets afterwards."""
+    replaced = {group.replaces for group in fleet.groups if group.replaces}
+    leaving = [
+        group
+        for group in fleet.groups
+        if not fleet.sight.counts(group) and group.name not in replaced
+    ]
     if not leaving:
         return ()
     carrying = nodes_of(group for group in fleet.groups if fleet.sight.counts(group))

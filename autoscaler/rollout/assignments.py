@@ -52,6 +52,8 @@ def changed_assignments(
         if node in published
     }
     for group in groups:
+        if group.replaces:
+            continue  # its GPUs are in use
         # The role switch is not in any assignment yet, so executors still have the group's former
         # instances.
         held = group.switch if group.switch is not None and not group.switch.asked else None
@@ -69,6 +71,7 @@ def changed_assignments(
                     component_engine(group.model, placed.deployment) or group.engine,
                     drain=drains(group, placed),
                     gang=placed.gang,
+                    version=group.version,
                 )
             )
     changed: list[Assignment] = []

@@ -12,6 +12,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.node_names import node_ids
 from autoscaler.rollout.bin_packing import Used, place
 from autoscaler.rollout.serving_group import Life, Placed, ServingGroup
+from autoscaler.rollout.versions import Version, declared_version
 from autoscaler.rollout.waves import reactivate
 
 _CENT = 1e-9
@@ -62,8 +63,11 @@ def start(
     service: Service,
     site: FreeCapacity,
     now_ms: int,
+    version: Version | None = None,
 ) -> Started:
-    """Place the combos of `adds`, larger combos first. Combos without room are left out."""
+    """Place the combos of `adds`, larger combos first. Combos without room are left out. version:
+    None = the declared one."""
+    version = version or declared_version(service)
     groups: list[ServingGroup] = []
     unplaced: Counter[str] = Counter()
     order = sorted(adds, key=lambda i: (-sum(combos[i].gpus_by_pool().values()), i))
@@ -81,10 +85,11 @@ def start(
                     name=f"{combo_id}:{site.serial}",
                     model=service.model,
                     combo_id=combo_id,
-                    engine=service.engine,
+                    engine=version.engine,
                     placed=placed,
                     created_ms=now_ms,
                     since_ms=now_ms,
+                    version=version.digest,
                 )
             )
             site = _after(site, placed, used)

@@ -50,8 +50,11 @@ def detect_faults(
     backoff: Mapping[str, Backoff],
     acts: Callable[[str], bool],
     now_ms: int,
+    is_suspect: Callable[[ServingGroup], bool] = lambda _: False,
 ) -> Faults:
-    """Check every group once. acts: returns whether Shoal may change the groups of a model."""
+    """Check every group once. acts: returns whether Shoal may change the groups of a model.
+    is_suspect: whether the version of a group never served, so that its failure says nothing about
+    its node."""
     kept: list[ServingGroup] = []
     failures: list[Failure] = []
     lost: list[ServingGroup] = []
@@ -69,6 +72,8 @@ def detect_faults(
             lost.append(group)
             # The group must leave because its node will be reclaimed, although its model needs it.
             group = retire(group, now_ms, yields=True)
+        elif view.broken is not None and group.counts and ours and is_suspect(group):
+            group = retire(replace(broken(group, sight.fleet), failed_ms=now_ms), now_ms)
         elif view.broken is not None and group.counts and ours:
             node, pool = view.broken_node, view.broken_pool
             status = sight.fleet.statuses.get(node)

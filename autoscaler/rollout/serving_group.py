@@ -98,7 +98,9 @@ class ServingGroup:
     created_ms: first assignment. since_ms: begin of the present state. exit: how the group, or its
     switching instances, leave the routes. failed_ms: time at which the group was detected as
     broken, 0 if it is not broken. switch: a role switch in progress. stays: whether a role switch
-    failed, so that none is tried again.
+    failed, so that none is tried again. version: of its launch (`topics.launch_version`), "" =
+    unknown. replaces: the group whose GPUs this group gets when that group is gone; until then it
+    is in no assignment.
     """
 
     name: str
@@ -113,6 +115,8 @@ class ServingGroup:
     failed_ms: int = 0
     switch: Switch | None = None
     stays: bool = False
+    version: str = ""
+    replaces: str = ""
 
     @property
     def counts(self) -> bool:
@@ -197,7 +201,7 @@ def observe_group(
         waiting_since = group.created_ms if group.switch is None else group.since_ms
         if seen is not None:
             waiting_since = max(waiting_since, seen.since_ms)
-        if broken is None and now_ms - waiting_since > start_timeout_ms:
+        if broken is None and not group.replaces and now_ms - waiting_since > start_timeout_ms:
             timeout_s = start_timeout_ms / 1000
             broken = Reason(ReasonCode.NOT_READY, placed.instance, quantities=(timeout_s,))
             broken_node, broken_pool = placed.node, placed.pool

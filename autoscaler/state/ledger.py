@@ -67,8 +67,8 @@ class ModelMemory:
 
 @dataclass(frozen=True, slots=True)
 class GroupsMemory:
-    """The groups of one model. `placed` is empty except during a role switch, because assignments
-    hold it."""
+    """The groups of one model. `placed` is empty if the assignments hold it: except during a role
+    switch, and while a group waits for the GPUs of another one."""
 
     groups: tuple[ServingGroup, ...] = ()
 

@@ -19,6 +19,7 @@ from topics.checks import (
     count,
     number,
 )
+from topics.checks import name as check_name
 
 _MOST_DEPTH = 30
 _MOST_ITEMS = 200_000
@@ -108,6 +109,12 @@ def check_model(state: ModelState) -> None:
     counts = (*split.copies, *state.advisory.recommended, *(state.advisory.unmanaged or ()))
     for _, instances in counts:
         count("instances", instances, _MOST_INSTANCES)
+    rollout = state.rollout
+    number("rollout.bridge_req_per_s", rollout.bridge_req_per_s, 0.0, MOST_REQ_PER_S)
+    for name in ("waves", "failures"):
+        count(f"rollout.{name}", getattr(rollout, name), MAX_RESTORED_COUNT)
+    if rollout.base is not None:
+        check_name("rollout.base.engine", rollout.base.engine)
     proposal = state.advisory.proposal
     if proposal is not None:
         count("proposal.number", proposal.number, MAX_RESTORED_COUNT)

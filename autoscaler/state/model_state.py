@@ -1,4 +1,4 @@
-"""The state of one model: seven values that last from tick to tick.
+"""The state of one model: eight values that last from tick to tick.
 
 Times are domain ms since the epoch; in a field that ends in `_ms`, 0 means "not yet".
 """
@@ -18,6 +18,7 @@ from autoscaler.modes.budget.traffic_split import TrafficSplit
 from autoscaler.modes.workload_mix import Mix
 from autoscaler.planning.planner_messages import FleetChange
 from autoscaler.rollout.reversal_limit import Reversals
+from autoscaler.state.rollout_state import RolloutState
 from topics import checks
 from topics.reason_codes import ReasonCode
 
@@ -197,8 +198,8 @@ class Advisory:
 @dataclass(frozen=True, slots=True)
 class ModelState:
     """The state of one model: its demand, the planned part of it, the measured capacity, the
-    memory that limits removals, requests for capacity, and proposals, and the learnt rooms for KV
-    cache."""
+    memory that limits removals, requests for capacity, and proposals, the learnt rooms for KV
+    cache, and the rollout of its versions."""
 
     estimate: DemandEstimate
     target: Target = field(default_factory=Target)
@@ -207,3 +208,4 @@ class ModelState:
     infeasibility: Infeasibility = field(default_factory=Infeasibility)
     advisory: Advisory = field(default_factory=Advisory)
     learnt: LearntRooms = field(default_factory=LearntRooms)
+    rollout: RolloutState = field(default_factory=RolloutState)

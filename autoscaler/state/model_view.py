@@ -70,7 +70,12 @@ class ModelView:
     def covers(self) -> bool:
         """Whether the planned capacity covers the target, within a small tolerance. Without it, a
         fleet that fits exactly would change with every change of the target."""
-        return self.planned_req_per_s >= self.state.target.req_per_s * (1.0 - SLIVER)
+        return self.planned_req_per_s >= self.required_req_per_s * (1.0 - SLIVER)
+
+    @property
+    def required_req_per_s(self) -> float:
+        """The target, and the capacity that bridges a rollout."""
+        return self.state.target.req_per_s + self.state.rollout.bridge_req_per_s
 
     @property
     def planned_req_per_s(self) -> float:

@@ -13,7 +13,7 @@ from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.state import reader_lag
 from autoscaler.state.decision_record import notice
-from topics.controls import ALL_MODELS, Control
+from topics.controls import ALL_MODELS, ROLLOUT_KINDS, Control
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
@@ -70,7 +70,7 @@ def active_controls(
     stopped: set[str] = set()
     frozen = reader_lag.frozen(lag_ms, cluster.services)
     for control in controls.values():
-        if control.kind == "verdict" or not control.active:
+        if control.kind in ("verdict", *ROLLOUT_KINDS) or not control.active:
             continue
         if control.until_ms and now_ms >= control.until_ms:
             continue

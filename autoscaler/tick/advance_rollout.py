@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 
 from autoscaler.model.tick_fleet import TickFleet, TickInputs
 from autoscaler.planning.time_limits import LEAST_DRAIN_S, drain_timeout_s
@@ -45,12 +47,25 @@ def advance_waves(groups: tuple[ServingGroup, ...], fleet: TickFleet) -> tuple[S
         if idle or theirs:
             moved += own
             continue
-        moved += step(own, _wave_inputs(own, view, fleet))
+        moved += _in_place(step(own, _wave_inputs(own, view, fleet)), fleet.now_ms)
     return tuple(moved)
 
 
+def _in_place(groups: Iterable[ServingGroup], now_ms: int) -> list[ServingGroup]:
+    """`groups`, in which a group whose predecessor on its GPUs is gone starts now."""
+    groups = tuple(groups)
+    names = {group.name for group in groups}
+    return [
+        replace(group, replaces="", created_ms=now_ms, since_ms=now_ms)
+        if group.replaces and group.replaces not in names
+        else group
+        for group in groups
+    ]
+
+
 def _is_idle(group: ServingGroup) -> bool:
-    return group.life is Life.ACTIVE and group.switch is None and not waits(group)
+    is_settled = group.life is Life.ACTIVE and not group.replaces
+    return is_settled and group.switch is None and not waits(group)
 
 
 def _wave_inputs(own: list[ServingGroup], view: ModelView | None, fleet: TickFleet) -> WaveInputs:
@@ -80,7 +95,12 @@ def _removal_limits(own: list[ServingGroup], view: ModelView, fleet: TickFleet) 
     # Planned capacity may be below demand, if the model gives capacity to other models or makes
     # room first. Groups on reclaimed nodes count too, because they serve until the node is gone.
     sight = fleet.sight
-    wanted = [group for group in own if sight.counts(group) or sight.reclaim_ms(group)]
+    # A group without GPUs yet replaces one that must leave first.
+    wanted = [
+        group
+        for group in own
+        if not group.replaces and (sight.counts(group) or sight.reclaim_ms(group))
+    ]
     proven = failed_condition(view, EXCHANGE) is None
     return RemovalLimits(
         needed_req_per_s=min(target, raw_req_per_s(wanted, fleet.combos)),

@@ -1,4 +1,4 @@
-"""Apply approved proposals, then planner answers, in order."""
+"""Apply approved proposals, then planner answers, then the waves of rollouts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from autoscaler.apply.approvals import resolve_approvals
 from autoscaler.apply.fleet_changes import AppliedPlan
 from autoscaler.apply.plan_answer import apply_answer
+from autoscaler.apply.roll_versions import roll_versions
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.modes.quality.quality_state import SplitState
 from autoscaler.modes.quality.thresholds import adopt_answer, advance_splits
@@ -40,7 +41,7 @@ class AppliedPlans:
 
 
 def apply_plans(fleet: TickFleet) -> AppliedPlans:
-    """Apply all approved proposals and all answers of this observation."""
+    """Apply all approved proposals and all answers of this observation, and advance rollouts."""
     inputs, now_ms = fleet.inputs, fleet.now_ms
     state, observation, declared = inputs.state, inputs.observation, inputs.declared
     splits, decisions = advance_splits(state.splits, fleet.views, declared, now_ms)
@@ -68,6 +69,11 @@ def apply_plans(fleet: TickFleet) -> AppliedPlans:
             full = replace(full, failed_ms={**full.failed_ms, **failed})
         elif answer.urgency is Urgency.FULL:
             full = _with_plan(full, answer, fleet.views, now_ms)
+        fleet = _after(fleet, applied)
+
+    applied = roll_versions(fleet, applied.site)
+    decisions += applied.decisions
+    if applied.models is not fleet.models:
         fleet = _after(fleet, applied)
 
     serial = applied.site.serial

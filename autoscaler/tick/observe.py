@@ -12,6 +12,7 @@ from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.backoff import swept
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot, snapshot
 from autoscaler.rollout.launch_failures import Failure, Faults, detect_faults
+from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.supply import fold as fold_supply
 from autoscaler.rollout.supply import supply_notices as supply_said
 from autoscaler.rollout.unassigned_instances import unassigned_instances
@@ -62,7 +63,12 @@ def observe(
     sight = snapshot(state.groups, observation.statuses, combos, priced, read_ms, listens_ms)
     others = {service.model for service in cluster.services if not service.managed} | alone
     faults = detect_faults(
-        state.groups, sight, state.observed.backoff, lambda m: m not in others, now_ms
+        state.groups,
+        sight,
+        state.observed.backoff,
+        lambda model: model not in others,
+        now_ms,
+        lambda group: _is_suspect(group, state),
     )
     decisions += [_failure_notice(failure, now_ms) for failure in faults.failures]
     inputs = TickInputs(
@@ -92,6 +98,11 @@ def observe(
         ]
         stray = frozenset(by_hand)
     return ObservedTick(inputs, sight, faults, stray, listens_ms, tuple(decisions))
+
+
+def _is_suspect(group: ServingGroup, state: ControllerState) -> bool:
+    known = state.models.get(group.model)
+    return known is not None and known.rollout.is_suspect(group.version)
 
 
 def _retained_models(state: ControllerState, guarded: ActiveControls) -> frozenset[str]:

@@ -19,6 +19,7 @@ from autoscaler.rollout.serving_group import (
     combo_id_of,
     serial_of,
 )
+from autoscaler.rollout.versions import with_known_version
 from topics.checks import InvalidRecord
 from topics.fleet import Assignment, DesiredInstance, InstanceState, Status
 from topics.routing import Routes
@@ -67,6 +68,7 @@ def rebuild_groups(
         for status in statuses.values()
         for seen in status.instances
     }
+    services = {service.model: service for service in cluster.services}
     groups = []
     for name, members in parts.items():
         first = members[0][1]
@@ -76,21 +78,21 @@ def rebuild_groups(
         generation = max(1, known.generation) if known else 1
         leaves = draining and any(p.instance in served for p in placed)
         created = min((launched[p.instance] for p in placed if p.instance in launched), default=0)
-        groups.append(
-            ServingGroup(
-                name=name,
-                model=first.model,
-                combo_id=combo_id_of(name),
-                engine=first.engine,
-                placed=tuple(placed),
-                # A start without a reported launch time counts from now.
-                created_ms=min(created or now_ms, now_ms),
-                life=Life.DRAINING if draining else Life.ACTIVE,
-                since_ms=now_ms,
-                exit=RouteExit(generation=generation if leaves else 0),
-                switch=None if draining else _switch(name, first.model, placed, phases),
-            )
+        group = ServingGroup(
+            name=name,
+            model=first.model,
+            combo_id=combo_id_of(name),
+            engine=first.engine,
+            placed=tuple(placed),
+            # A start without a reported launch time counts from now.
+            created_ms=min(created or now_ms, now_ms),
+            life=Life.DRAINING if draining else Life.ACTIVE,
+            since_ms=now_ms,
+            exit=RouteExit(generation=generation if leaves else 0),
+            switch=None if draining else _switch(name, first.model, placed, phases),
+            version=first.version,
         )
+        groups.append(with_known_version(group, services.get(first.model)))
     return tuple(sorted(groups, key=lambda group: (group.created_ms, group.name)))
 
 
@@ -137,7 +139,7 @@ def _unassigned(
             try:
                 wanted = DesiredInstance(
                     seen.instance, seen.model, seen.phase, seen.group, seen.gpus, seen.engine,
-                    gang=seen.gang,
+                    gang=seen.gang, version=seen.version,
                 )  # fmt: skip
             except InvalidRecord:  # no assignment can contain it
                 continue
@@ -167,7 +169,8 @@ def with_memory(
 
     Assignments decide which groups exist. A remembered group counts if its assignment is the
     rebuilt group: the same instances, in their former roles if its role switch has not begun. If
-    the assignment orders a drain that the memory does not contain, the assignment is newer.
+    the assignment orders a drain that the memory does not contain, the assignment is newer. A
+    remembered group that waits for the GPUs of another one remains while that group exists.
     """
     known = {_assigned_name(group): group for group in remembered}
     found = []
@@ -175,8 +178,15 @@ def with_memory(
         memory = known.get(group.name)
         if memory is not None and _agrees(memory, group):
             placed = memory.placed if memory.switch is not None else group.placed
-            group = replace(memory, engine=group.engine, placed=placed)
+            group = replace(memory, engine=group.engine, placed=placed, version=group.version)
         found.append(group)
+    # Groups that wait for the GPUs of another group are in no assignment yet.
+    here = {group.name for group in found}
+    found += [
+        memory
+        for memory in known.values()
+        if memory.replaces in here and memory.placed and memory.name not in here
+    ]
     return tuple(sorted(found, key=lambda group: (group.created_ms, group.name)))
 
 

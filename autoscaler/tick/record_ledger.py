@@ -143,7 +143,10 @@ def model_memory(state: ControllerState, service: Service, cluster: Cluster) -> 
 def groups_memory(groups: tuple[ServingGroup, ...] | list[ServingGroup]) -> GroupsMemory:
     """The memory about the groups of one model."""
     return GroupsMemory(
-        tuple(group if group.switch is not None else replace(group, placed=()) for group in groups)
+        tuple(
+            group if group.switch is not None or group.replaces else replace(group, placed=())
+            for group in groups
+        )
     )
 
 
