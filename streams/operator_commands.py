@@ -25,6 +25,7 @@ class _Command:
     """A kind of operator command. kind, active: values of the record. said: the result as text.
 
     needs_why: whether a reason is required. before: word for the state that the command ends.
+    anytime: whether the command has an effect without such a state.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class _Command:
     said: str
     needs_why: bool = False
     before: str = ""
+    anytime: bool = False
 
 
 COMMANDS = {
@@ -46,6 +48,14 @@ COMMANDS = {
         True,
     ),
     "adopt": _Command("release", False, "managed again as declared", before="released"),
+    "rollout-pause": _Command("rollout-pause", True, "its rollout begins no further wave", True),
+    "rollout-resume": _Command(
+        "rollout-pause",
+        False,
+        "its rollout continues; a version that was taken back is tried again",
+        anytime=True,
+    ),
+    "rollout-back": _Command("rollout-back", True, "the former version returns", True),
     "approve": _Command("verdict", True, "approved"),
     "reject": _Command("verdict", False, "rejected", True),
 }
@@ -133,7 +143,7 @@ def control_record(
         raise Conflict(f"{what}: version {expected} is not known here yet; it is {version}")
     if expected is not None and expected != version:
         raise taken(record, before, by.at_ms)
-    if not of.active and (before is None or not before.active):
+    if not (of.active or of.anytime) and (before is None or not before.active):
         raise Conflict(f"{what}: not {of.before} by that name; see shoal status", before)
     return record, said
 

@@ -22,7 +22,7 @@ from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.rollout.diff import FreeCapacity
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.state.decision_record import notice
-from autoscaler.state.model_state import ModelState, PendingApproval
+from autoscaler.state.model_state import ROLLOUT_PROPOSAL, ModelState, PendingApproval
 from autoscaler.state.model_view import ModelView
 from autoscaler.state.replan_trigger import partly_applied
 from topics.controls import Control, verdict_key
@@ -61,6 +61,8 @@ def propose(
     known = state.advisory.proposal
     if known is not None and known.change == done.change:
         return [], state
+    if known is not None and known.kind == ROLLOUT_PROPOSAL and not known.rejected:
+        return [], state  # one question at a time
     within_s = fleet.cluster.policy.approve_within_s
     expires_ms = fleet.now_ms + int(within_s * 1000)
     base = Counter(group.combo_id for group in counting)
@@ -167,6 +169,12 @@ def _resolve(proposal: PendingApproval, service: Service, changes: FleetChanges)
         rejected = _decided_controls(ReasonCode.PROPOSAL_REJECTED, proposal, verdict, model)
         changes.decisions.append(_ending(proposal, notice(model, rejected, fleet.now_ms)))
         return
+    if proposal.kind == ROLLOUT_PROPOSAL:
+        changes.models[model] = _approved_rollout(_without_proposal(state), service)
+        approved = _decided_controls(ReasonCode.PROPOSAL_APPROVED, proposal, verdict, model)
+        decision = notice(model, approved, fleet.now_ms)
+        changes.decisions.append(_ending(proposal, decision))
+        return
     counting = changes.counting(model)
     change, why = _still_valid(proposal, counting, fleet.views[model], fleet)
     done = apply_change(change, service, counting, changes.groups, changes.site, state, fleet)
@@ -184,6 +192,11 @@ def _resolve(proposal: PendingApproval, service: Service, changes: FleetChanges)
     missing = missing or (Reason(ReasonCode.NOTHING_LEFT, model),)
     dropped = _decided_controls(ReasonCode.PROPOSAL_DROPPED, proposal, verdict, model, missing)
     changes.decisions.append(_ending(proposal, notice(model, dropped, fleet.now_ms)))
+
+
+def _approved_rollout(state: ModelState, service: Service) -> ModelState:
+    rollout = replace(state.rollout, approved=service.version)
+    return replace(state, rollout=rollout)
 
 
 def _still_valid(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from autoscaler.apply.decision import decision_about
 from autoscaler.apply.fleet_changes import AppliedPlan, FleetChanges
 from autoscaler.apply.rollout_failures import failure_of
-from autoscaler.apply.rollout_orders import is_paused, ordered_back, ordered_again
+from autoscaler.apply.rollout_orders import is_paused, ordered_again, ordered_back
 from autoscaler.apply.rollout_places import Placement, place_wave
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.reason import Reason
@@ -25,13 +25,11 @@ from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.rollout.versions import Version, declared_version, most_common, runs, version_of
 from autoscaler.rollout.waves import reactivate, retire
 from autoscaler.state.decision_record import notice
-from autoscaler.state.model_state import PendingApproval
+from autoscaler.state.model_state import ROLLOUT_PROPOSAL, PendingApproval
 from autoscaler.state.model_view import SLIVER
 from autoscaler.state.rollout_state import RolloutState
 from topics.reason_codes import ReasonCode
 
-PROPOSAL_KIND = "rollout"
-"""Kind of the proposal that asks for a rollout in mode approve."""
 _LEAVING = (Life.RETIRING, Life.UNROUTED, Life.DRAINING)
 
 
@@ -126,8 +124,13 @@ class _Rollout:
     def _drop(self, group: ServingGroup) -> None:
         del self.own[group.name], self.changes.groups[group.name]
 
-    def _decide(self, code: ReasonCode, names: tuple[str, ...] = (),
-                figures: tuple[float, ...] = (), because: tuple[Reason, ...] = ()) -> None:  # fmt: skip
+    def _decide(
+        self,
+        code: ReasonCode,
+        names: tuple[str, ...] = (),
+        figures: tuple[float, ...] = (),
+        because: tuple[Reason, ...] = (),
+    ) -> None:
         why = Reason(code, self.service.model, names, figures, because=because)
         self.changes.decisions.append(notice(self.service.model, why, self.fleet.now_ms))
 
@@ -155,8 +158,8 @@ class _Rollout:
         )
 
     def _take_back(self, state: RolloutState, failed: Version, why: Reason) -> RolloutState:
-        """Make the former version the goal again, instead of `failed`. Groups of the failed version that do not serve
-        leave at once; groups that they were to replace stay."""
+        """Make the former version the goal again, instead of `failed`. Groups of the failed
+        version that do not serve leave at once; groups that they were to replace stay."""
         base, now_ms = state.base, self.fleet.now_ms
         assert base is not None  # noqa: S101  the caller checks it
         for group in tuple(self.own.values()):
@@ -204,7 +207,7 @@ class _Rollout:
         now_ms = self.fleet.now_ms
         expires_ms = now_ms + int(self.fleet.cluster.policy.approve_within_s * 1000)
         nothing = FleetChange((), (), ())
-        proposal = PendingApproval(0, PROPOSAL_KIND, (), nothing, (), why, now_ms, expires_ms)
+        proposal = PendingApproval(0, ROLLOUT_PROPOSAL, (), nothing, (), why, now_ms, expires_ms)
         self.changes.models[model] = replace(
             known, advisory=replace(known.advisory, proposal=proposal)
         )

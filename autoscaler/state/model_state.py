@@ -22,6 +22,9 @@ from autoscaler.state.rollout_state import RolloutState
 from topics import checks
 from topics.reason_codes import ReasonCode
 
+ROLLOUT_PROPOSAL = "rollout"
+"""Kind of a proposal to roll out the declared version, without a change of counts."""
+
 
 @dataclass(frozen=True, slots=True)
 class PendingApproval:

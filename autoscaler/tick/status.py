@@ -29,6 +29,7 @@ from autoscaler.sizing.prediction_drift import uncertainty
 from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
+from autoscaler.tick.rollout_status import RolloutStatus, rollout_status
 from topics.lora_adapters import requests_by_adapter
 from topics.topic_table import STATUS
 
@@ -58,8 +59,9 @@ class ModelStatus:
     plans count on; prefix_hit_measured: the same in the local window, None without data.
     spot_share: part of wanted_req_per_s on spot nodes; over_spot_limit: whether that part is larger
     than the model allows. kv_cache: KV cache of the planned slices as text, each as measured at a
-    start or predicted, "" if there is none.
-    pooling: whether the SLO limits only the whole answer, whose latency stands in the TTFT fields.
+    start or predicted, "" if there is none. pooling: whether the SLO limits only the whole answer,
+    whose latency stands in the TTFT fields. rollout: progress of a rollout, or the version that was
+    taken back; None without either.
     """
 
     model: str
@@ -95,6 +97,7 @@ class ModelStatus:
     over_spot_limit: bool = False
     kv_cache: str = ""
     pooling: bool = False
+    rollout: RolloutStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,7 @@ def _model_status(
         over_spot_limit=_over_spot_limit(service, state, cluster, planned, on_spot),
         pooling=service.architecture.pooling,
         kv_cache=_kv_cache(service, state, cluster, [combos[i] for i in known]),
+        rollout=rollout_status(service, state, counting, now_ms),
     )
     # The floor in force may exceed the declared minimum, because of a schedule.
     return _with_condition(made, held, whole.declared.services.get(service.model, service), state)

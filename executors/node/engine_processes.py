@@ -37,6 +37,7 @@ from topics.engine_start import EngineStart
 
 log = logging.getLogger(__name__)
 
+OTHER_MODEL = "{} is configured here with another source, weights, adapters or max_len"
 SHUTDOWN_TIMEOUT_S = 10.0  # domain s for requests in flight after SIGTERM
 _CUT_LOGS_S = 10.0
 
@@ -272,6 +273,8 @@ class EngineProcesses:
             return f"model {desired.model} is not configured here"
         if desired.engine not in self._config.engines:
             return f"engine {desired.engine} is not configured here"
+        if not self._config.models[desired.model].launches(desired.version):
+            return OTHER_MODEL.format(desired.model)
         if max(desired.gpus) >= self._node.gpus:
             return f"GPU {max(desired.gpus)} is assigned, but the node has {self._node.gpus}"
         return ""

@@ -12,7 +12,17 @@ import orjson
 from executors.engines.engine_protocol import EngineKind
 from executors.engines.engine_registry import parse_engines
 from executors.node.containers import RUNTIMES
-from topics.checks import InvalidRecord, count, name, number, object_fields, one_of, text
+from topics.checks import (
+    InvalidRecord,
+    count,
+    machine_text,
+    name,
+    number,
+    object_fields,
+    one_of,
+    text,
+)
+from topics.launch_version import model_part
 from topics.lora_adapters import DEFAULT_RANK, Adapter, check_adapters
 from topics.time_base import TimeBase
 
@@ -41,13 +51,20 @@ class ModelConfig:
     """A model by its name in the catalogue. max_len: maximum of tokens in one request.
 
     weights: path or repository that engines load, "" = source. adapters: LoRA adapters that they
-    load with it.
+    load with it. digest: of these settings as the file declares them (`topics.launch_version`), ""
+    = unknown.
     """
 
     source: str
     max_len: int
     weights: str = ""
     adapters: tuple[Adapter, ...] = ()
+    digest: str = ""
+
+    def launches(self, version: str) -> bool:
+        """Whether an instance launched here has the model's part of `version`."""
+        wanted = model_part(version)
+        return not (wanted and self.digest) or wanted == self.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +179,9 @@ def _node(where: str, raw: Any) -> NodeConfig:
 
 
 def _model(where: str, raw: Any) -> ModelConfig:
-    item = object_fields(where, raw, ("source", "max_len"), {"weights": "", "adapters": []})
+    optional = {"weights": "", "adapters": [], "digest": ""}
+    item = object_fields(where, raw, ("source", "max_len"), optional)
+    machine_text(f"{where}.digest", item["digest"], 64)
     text(f"{where}.source", item["source"], 500)
     text(f"{where}.weights", item["weights"], 4000)
     count(f"{where}.max_len", item["max_len"], 10**8)
@@ -171,7 +190,7 @@ def _model(where: str, raw: Any) -> ModelConfig:
         for i, one in enumerate(_list(f"{where}.adapters", item["adapters"]))
     )
     check_adapters(adapters)
-    return ModelConfig(item["source"], item["max_len"], item["weights"], adapters)
+    return ModelConfig(item["source"], item["max_len"], item["weights"], adapters, item["digest"])
 
 
 def _adapter(where: str, raw: Any) -> Adapter:

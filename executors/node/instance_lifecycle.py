@@ -335,7 +335,10 @@ def _backoff_ms(failures: int, rules: Rules) -> int:
 
 def can_reuse_process(desired: DesiredInstance, wanted: DesiredInstance) -> bool:
     """Whether a process launched for `desired` can serve `wanted`: all settings that only a launch
-    sets are equal. The group is only a label of the routes."""
+    sets are equal. The group is only a label of the routes. A version that an older controller did
+    not name equals any other."""
+    if desired.version and wanted.version and desired.version != wanted.version:
+        return False
     same = (desired.model, desired.gpus, desired.engine)
     if desired.gang is None or wanted.gang is None:
         return same == (wanted.model, wanted.gpus, wanted.engine) and desired.gang is wanted.gang

@@ -133,6 +133,7 @@ def observed_instances(state: NodeState) -> tuple[ObservedInstance, ...]:
             engine=item.desired.engine,
             finished=item.finished,
             start=item.start,
+            version=item.desired.version,
         )
         for item in state.instances
     )

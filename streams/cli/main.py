@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reject": ("streams.cli.controls", "drop a proposal of mode approve"),
     "release": ("streams.cli.controls", "stop managing a model; its instances keep running"),
     "adopt": ("streams.cli.controls", "manage a released model again"),
+    "rollout": ("streams.cli.rollout", "show, pause, resume or take back rollouts"),
     "operator": ("streams.cli.operator", "make and withdraw tokens of operators"),
     "keys": ("streams.cli.keys", "make, derive and rotate the keys that sign records"),
     "feed": ("streams.cli.feed", "publish node prices or availability from a file or URL"),

@@ -63,7 +63,8 @@ def add_parser(subparsers: Any) -> None:
     executor.add_argument("--vllm", default="vllm", metavar="PATH", help="the vllm to start")
     executor.add_argument(
         "--weights", action="append", default=[], metavar="MODEL=WEIGHTS",
-        help="folder or repository that a model is loaded from (default: its source)",
+        help="folder or repository that a model is loaded from (default: its weights, else its "
+        "source)",
     )  # fmt: skip
     executor.add_argument(
         "--metrics-port", type=int, default=0, help="port of its own /metrics on loopback (0: any)"
@@ -133,7 +134,10 @@ def _real(
             known = ", ".join(told["models"])
             raise UserError(f"--weights {item}: MODEL=WEIGHTS, with MODEL one of {known}")
         weights[model] = found
-    models = {m: {**about, "weights": weights.get(m, "")} for m, about in told["models"].items()}
+    models = {
+        m: {**about, "weights": weights.get(m, about["weights"])}
+        for m, about in told["models"].items()
+    }
     named = {about["weights"] or about["source"] for about in models.values()}
     adapters = {one["weights"] for about in models.values() for one in about["adapters"]}
     allowed = sorted(named | adapters)

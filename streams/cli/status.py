@@ -10,6 +10,7 @@ from typing import Any
 from streams import text_layout
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
+from streams.cli.rollout import rollout_text
 from streams.cli.time_arguments import clock_words
 from streams.plain_text import age_words, several
 from streams.text_layout import Line, columns, labelled, section, wrapped
@@ -65,6 +66,12 @@ def lines(found: Mapping[str, Any]) -> Iterator[Line]:
         for one in found.get("failed_starts", ())  # older controllers do not report them
     ]
     yield from section("Failed starts", (line for one in failed for line in wrapped(one)))
+    rollouts = [
+        f"{one['model']}: {rollout_text(one['rollout'])}"
+        for one in found["models"]
+        if one.get("rollout")
+    ]
+    yield from section("Rollouts", (line for one in rollouts for line in wrapped(one)))
     adapters = [adapters_line(one) for one in found["models"] if one.get("adapters_req_per_s")]
     yield from section("LoRA adapters", (line for one in adapters for line in wrapped(one)))
     caches = [

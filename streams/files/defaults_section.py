@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from autoscaler.domain.rollout_policy import RolloutPolicy
 from autoscaler.domain.schedule import Weekly
 from streams.files import units
 from streams.files.keys import Group, Key
+from streams.files.rollout_section import ROLLOUT, read_rollout
 from streams.files.units import Parser
 from streams.files.yaml_tree import Section
 
@@ -29,6 +31,7 @@ class Defaults:
     max_len: int = 32_768
     timezone: str = "UTC"
     cautious: bool = True
+    rollout: RolloutPolicy = field(default_factory=RolloutPolicy)
 
 
 def _cautious(value: object) -> bool:
@@ -95,6 +98,7 @@ DEFAULTS = Group(
         PERCENTILE, UTILIZATION, SPOT, CAPACITY_KEY, SCALE_IN_AFTER, MAX_DISRUPTION, MAX_LEN,
         TIMEZONE,
     ),
+    {"rollout": ROLLOUT},
 )  # fmt: skip
 
 
@@ -103,7 +107,8 @@ def read_defaults(section: Section | None, cautious: bool) -> Defaults:
     start = Defaults(cautious=cautious)
     if section is None:
         return start
-    defaults = over(section, start)
+    rollout = read_rollout(section.section("rollout"), start.rollout)
+    defaults = replace(over(section, start), rollout=rollout)
     DEFAULTS.finish(section)
     return defaults
 
@@ -119,4 +124,5 @@ def over(section: Section, base: Defaults) -> Defaults:
         max_len=MAX_LEN.take_or(section, base.max_len),
         timezone=TIMEZONE.take_or(section, base.timezone),
         cautious=CAPACITY_KEY.take_or(section, base.cautious),
+        rollout=base.rollout,
     )

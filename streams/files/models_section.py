@@ -21,6 +21,7 @@ from streams.files.model_source import architecture
 from streams.files.name_rules import check_name
 from streams.files.prometheus_section import LABELS, read_labels
 from streams.files.quality_section import QUALITY_ROUTE, stands_for_models
+from streams.files.rollout_section import ROLLOUT, read_rollout
 from streams.files.served_names import served_as
 from streams.files.unmanaged_section import UNMANAGED, read_unmanaged
 from streams.files.workload_section import WORKLOAD, read_workload, refuse_longer
@@ -32,6 +33,12 @@ SOURCE = Key(
     "source",
     units.text,
     "Hugging Face name, or the path of a config.json relative to this file.",
+)
+WEIGHTS = Key(
+    "weights",
+    units.text,
+    "Path or repository that engines load. A change begins a rollout.",
+    otherwise="`source`",
 )
 ENGINE = Key("engine", units.text, "Name under `engines`.", "default")
 SURVIVE = Key(
@@ -69,7 +76,7 @@ _LEAST = units.count(0, 100_000)
 MODEL = Group(
     "One served model.",
     (
-        SOURCE, ENGINE, common.MIN, common.MAX, common.REGIONS, SURVIVE, common.PRIORITY,
+        SOURCE, WEIGHTS, ENGINE, common.MIN, common.MAX, common.REGIONS, SURVIVE, common.PRIORITY,
         common.MODE, DISAGGREGATE, FREEZE, common.ZERO_AFTER, DEMAND, SERVED_AS, common.SHARE,
         *DEFAULTS.keys,
     ),
@@ -84,6 +91,7 @@ MODEL = Group(
             required=("keda",),
         ),
         "adapters": ADAPTERS,
+        "rollout": ROLLOUT,
         "unmanaged": UNMANAGED,
         "metric_labels": LABELS,
     },
@@ -210,6 +218,8 @@ def _declared(name: str, model: Section, given: Surroundings) -> Service:
         freezes=model.take(FREEZE.name, partial(_windows, own.timezone), ()),
         zero_after_s=common.ZERO_AFTER.take_or(model, 0.0),
         adapters=adapters,
+        weights=WEIGHTS.take_or(model, ""),
+        rollout=read_rollout(model.section("rollout"), given.defaults.rollout),
     )
 
 

@@ -198,8 +198,9 @@ def node_file(
             service.model: {
                 "source": service.architecture.name,
                 "max_len": service.max_len_tokens,
-                "weights": str(run.real.weights) if run.real else "",
+                "weights": str(run.real.weights) if run.real else service.weights,
                 "adapters": [asdict(one) for one in service.adapters],
+                "digest": service.launched_model,
             }
             for service in run.config.cluster.services
         },

@@ -24,9 +24,9 @@ def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedIns
         held = i.model in w.busy
         over = w.now_ms - since >= w.drain_s * 1000 and not held
         state = InstanceState.STOPPED if over else InstanceState.DRAINING
-    elif w.failing & {where, node, i.instance} and w.now_ms >= launched + 20_000:
+    elif w.failing & {where, node, i.instance, i.engine} and w.now_ms >= launched + 20_000:
         state = InstanceState.FAILED
-    elif where not in w.stuck and w.now_ms >= ready_ms:
+    elif not w.stuck & {where, i.engine} and w.now_ms >= ready_ms:
         state, since = InstanceState.READY, ready_ms
     first = w.phases.setdefault(i.instance, i.phase)
     phase = first if i.instance in w.stubborn else i.phase
@@ -49,4 +49,6 @@ def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedIns
         engine=i.engine,
         finished=w.finished[i.instance],
         start=start if listens or state is InstanceState.FAILED else None,
+        restarts=(w.now_ms - ready_ms) // 30_000 if i.engine in w.crashing and listens else 0,
+        version=i.version,
     )

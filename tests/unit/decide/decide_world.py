@@ -53,14 +53,13 @@ class World:
 
     rate(model, t_s) -> arrivals/s. poisson: arrivals with seeded noise; otherwise exact counts.
     Switches: silent gateways, zero models, slow (TTFT in ms), missing (share of requests that miss
-    the SLO), failing pools, nodes and instances, full pools (no launch finds room), stuck pools (no
-    instance becomes ready), stubborn instances (they roll role switches back), cut pools and nodes
-    (no status), reclaimed nodes (with the time of their end, in ms), longer (factor on the declared
-    input tokens), unmanaged (number of servers that Shoal did not start, or numbers by combo),
-    lag_s (by topic, how far the controller is behind), launch_basis (of all nodes), counts (whether
-    executors report finished requests), starts (memory that engines report, by pool, node or
-    instance). Urgent requests are answered in the next tick, full ones after `full_s` seconds.
-    """
+    the SLO), failing pools, nodes, instances and engines, full pools (no launch finds room), stuck
+    pools and engines (no instance becomes ready), crashing engines (they restart every 30 s),
+    stubborn instances (they roll role switches back), cut pools and nodes (no status), reclaimed
+    nodes (with the time of their end, in ms), longer (factor on the declared input tokens),
+    unmanaged (number of servers that Shoal did not start, or numbers by combo), lag_s (by topic,
+    how far the controller is behind), launch_basis (of all nodes), counts (whether executors report
+    finished XX    """
 
     cluster: Cluster
     catalogue: Catalogue
@@ -87,6 +86,7 @@ class World:
     full: set[str] = field(default_factory=set)
     stuck: set[str] = field(default_factory=set)
     stubborn: set[str] = field(default_factory=set)
+    crashing: set[str] = field(default_factory=set)
     cut: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
     starts: dict[str, EngineStart] = field(default_factory=dict)

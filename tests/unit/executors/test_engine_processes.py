@@ -352,3 +352,16 @@ async def test_a_start_refused_for_memory_is_reported_and_not_repeated(
     after = apply_observation(item, seen, NOW, Rules())
     assert after.start == seen.start
     assert (after.state is InstanceState.FAILED) is hopeless
+
+
+async def test_a_node_refuses_a_version_whose_model_its_file_does_not_declare(
+    bench: Bench,
+) -> None:
+    models = {"chat": ModelConfig("org/model", 8192, digest="new")}
+    bench.config = replace(bench.config, models=models)
+    bench.engines = bench.executor()
+    assert bench.launch(replace(WISH, version="e-old")) is None
+    why = await ended(bench, record())
+    assert why == "chat is configured here with another source, weights, adapters or max_len"
+    for version in ("", "e-new", "other-new"):
+        assert bench.launch(replace(WISH, version=version)) is not None

@@ -29,9 +29,9 @@ Steps = tuple[NodeState, list[Command]]
 
 def wish(
     name: str, gpus: tuple[int, ...] = (0,), model: str = "m", drain: bool = False,
-    phase: str = "aggregated",
+    phase: str = "aggregated", version: str = "",
 ) -> DesiredInstance:  # fmt: skip
-    return DesiredInstance(name, model, phase, "g", gpus, drain=drain)
+    return DesiredInstance(name, model, phase, "g", gpus, drain=drain, version=version)
 
 
 def pool(node: str) -> str:
@@ -207,3 +207,18 @@ def test_an_instance_assigned_again_under_its_own_name_wakes() -> None:
 def test_a_sleeping_process_that_dies_is_dropped() -> None:
     state, commands = step(asleep(), T0 + 600, a=ProcessObservation(alive=False))
     assert (states(state), commands) == ({}, [])
+
+
+@pytest.mark.parametrize(("former", "version", "wakes"), [("", "e-n", True), ("e-o", "e-n", False)])
+def test_a_sleeping_process_of_another_version_is_not_woken(
+    former: str, version: str, wakes: bool
+) -> None:
+    """An instance of an older controller names no version."""
+    state = asleep()
+    sleeper = state.instances[0]
+    sleeper = replace(sleeper, desired=replace(sleeper.desired, version=former))
+    state = replace(state, instances=(sleeper,))
+    state = accept(state, want(OWNED, 4, wish("b", version=version)))
+    state, commands = step(state, T0 + 600, a=ProcessObservation(alive=True))
+    assert commands == ([Wake("a", "b")] if wakes else [Terminate("a")])
+    assert {one.version for one in observed_instances(state) if one.instance == "b"} == {version}
