@@ -162,18 +162,15 @@ def _resolve(proposal: PendingApproval, service: Service, changes: FleetChanges)
     verdict = _answer(proposal, fleet)
     if verdict is None or proposal.rejected:
         return
+    if proposal.kind == ROLLOUT_PROPOSAL:
+        _decide_rollout(proposal, verdict, service, changes)
+        return
     if not verdict.active:
         changes.models[model] = replace(
             state, advisory=replace(state.advisory, proposal=replace(proposal, rejected=True))
         )
         rejected = _decided_controls(ReasonCode.PROPOSAL_REJECTED, proposal, verdict, model)
         changes.decisions.append(_ending(proposal, notice(model, rejected, fleet.now_ms)))
-        return
-    if proposal.kind == ROLLOUT_PROPOSAL:
-        changes.models[model] = _approved_rollout(_without_proposal(state), service)
-        approved = _decided_controls(ReasonCode.PROPOSAL_APPROVED, proposal, verdict, model)
-        decision = notice(model, approved, fleet.now_ms)
-        changes.decisions.append(_ending(proposal, decision))
         return
     counting = changes.counting(model)
     change, why = _still_valid(proposal, counting, fleet.views[model], fleet)
@@ -194,9 +191,21 @@ def _resolve(proposal: PendingApproval, service: Service, changes: FleetChanges)
     changes.decisions.append(_ending(proposal, notice(model, dropped, fleet.now_ms)))
 
 
-def _approved_rollout(state: ModelState, service: Service) -> ModelState:
+def _decide_rollout(
+    proposal: PendingApproval, verdict: Control, service: Service, changes: FleetChanges
+) -> None:
+    """Let a rollout begin, or refuse its version until an operator resumes it."""
+    model, now_ms = service.model, changes.fleet.now_ms
+    state = _without_proposal(changes.models[model])
+    code = ReasonCode.PROPOSAL_APPROVED if verdict.active else ReasonCode.PROPOSAL_REJECTED
+    why = _decided_controls(code, proposal, verdict, model)
     rollout = replace(state.rollout, approved=service.version)
-    return replace(state, rollout=rollout)
+    if not verdict.active:
+        rollout = replace(
+            state.rollout, target="", refused=service.version, refused_ms=now_ms, why=why
+        )
+    changes.models[model] = replace(state, rollout=rollout)
+    changes.decisions.append(_ending(proposal, notice(model, why, now_ms)))
 
 
 def _still_valid(

@@ -229,7 +229,9 @@ class _Rollout:
         paused = is_paused(self.service.model, self.fleet) or view.frozen
         if paused is not None:
             return self._waiting(state, paused)
-        if view.planned_req_per_s < view.state.target.req_per_s * (1.0 - SLIVER):
+        is_late = now_ms - state.began_ms >= 1000 * self.service.rollout.within_s
+        is_short = view.planned_req_per_s < view.state.target.req_per_s * (1.0 - SLIVER)
+        if is_short and not is_late:
             return self._waiting(state, Reason(ReasonCode.NOT_COVERED))
         return self._wave(state, goal, 0 if serves else 1)
 

@@ -11,9 +11,9 @@ from streams.cli import controls
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
 from streams.cli.publish import add_broker
+from streams.cli.status import rollout_text
 from streams.files.user_errors import UserError
 from streams.operator_commands import needs_why
-from streams.plain_text import age_words
 from streams.text_layout import Line, labelled, wrapped
 
 _HELP = {
@@ -68,16 +68,3 @@ def lines(models: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
         yield from wrapped("No rollout; all instances run the declared version.", indent="")
     for one in found:
         yield from labelled(one["model"], [rollout_text(one["rollout"])])
-
-
-def rollout_text(rollout: Mapping[str, Any]) -> str:
-    """The state of one rollout as text."""
-    counts = f"{rollout['done']} of {rollout['total']} combos run {rollout['engine']}"
-    ago = age_words(rollout["since_s"])
-    why = f": {rollout['why']}" if rollout["why"] else ""
-    if rollout["state"] == "taken back":
-        return f"{rollout['former']} was taken back {ago} ago{why}; {counts}"
-    if rollout["state"] == "asks":
-        return f"waits for an approval since {ago}; {counts}"
-    waves = f"wave {rollout['waves']}, begun {ago} ago"
-    return f"{rollout['state']}: {counts}; {waves}{why}"

@@ -10,7 +10,6 @@ from typing import Any
 from streams import text_layout
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
-from streams.cli.rollout import rollout_text
 from streams.cli.time_arguments import clock_words
 from streams.plain_text import age_words, several
 from streams.text_layout import Line, columns, labelled, section, wrapped
@@ -126,6 +125,19 @@ def adapters_line(model: Mapping[str, Any]) -> str:
     shown = ", ".join(f"{name} {rate:.1f}" for name, rate in rates[:_MOST_ADAPTERS])
     rest = f", and {len(rates) - _MOST_ADAPTERS} more" if len(rates) > _MOST_ADAPTERS else ""
     return f"{model['model']} by adapter, req/s: {shown}{rest}"
+
+
+def rollout_text(rollout: Mapping[str, Any]) -> str:
+    """The state of one rollout as text."""
+    counts = f"{rollout['done']} of {rollout['total']} combos run {rollout['engine']}"
+    ago = age_words(rollout["since_s"])
+    why = f": {rollout['why']}" if rollout["why"] else ""
+    if rollout["state"] == "taken back":
+        return f"{rollout['former']} was taken back {ago} ago{why}; {counts}"
+    if rollout["state"] == "asks":
+        return f"waits for an approval since {ago}; {counts}"
+    waves = f"wave {rollout['waves']}, begun {ago} ago"
+    return f"{rollout['state']}: {counts}; {waves}{why}"
 
 
 def gang_line(gang: Mapping[str, Any]) -> str:

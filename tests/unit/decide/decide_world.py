@@ -59,7 +59,7 @@ class World:
     nodes (with the time of their end, in ms), longer (factor on the declared input tokens),
     unmanaged (number of servers that Shoal did not start, or numbers by combo), lag_s (by topic,
     how far the controller is behind), launch_basis (of all nodes), counts (whether executors report
-    finished XX    """
+    finished XX"""
 
     cluster: Cluster
     catalogue: Catalogue
