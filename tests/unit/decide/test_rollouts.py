@@ -32,7 +32,7 @@ QUICK = RolloutPolicy(watch_s=30.0)
 def fleet(rate: float = 22.0, **changes: object) -> World:
     """A settled model on rented nodes of one GPU each, which serve 10 requests/s."""
     served = service("chat", **{"rollout": QUICK, "max_disruption": 0.5, **changes})
-    return world(rate, served, pools=(RENTED,)).run(300)
+    return world(rate, served, pools=(RENTED,)).run(150)
 
 
 def box(rate: float, spare: str = "none", **changes: object) -> World:
@@ -42,7 +42,7 @@ def box(rate: float, spare: str = "none", **changes: object) -> World:
     other = pool("cloud", per_node=1, usd=9.0)
     made = combos(*simple("chat", OWNED), *simple("chat", other))
     where = (OWNED, other)
-    return world(rate, service("chat", **settings), pools=where, catalogue={"chat": made}).run(300)
+    return world(rate, service("chat", **settings), pools=where, catalogue={"chat": made}).run(150)
 
 
 def change(w: World, **changes: object) -> World:
@@ -115,7 +115,7 @@ def test_every_launched_property_is_rolled_out_without_a_loss_of_capacity(
 def test_changes_that_launch_nothing_else_replace_nothing() -> None:
     w = fleet()
     before = instances(w)
-    change(w, max_disruption=0.2, percentile=0.9, scale_in_after_s=900.0).run(300)
+    change(w, max_disruption=0.2, percentile=0.9, scale_in_after_s=900.0).run(150)
     assert instances(w) == before
     assert Code.ROLLOUT_BEGAN not in codes(w)
 
@@ -123,7 +123,7 @@ def test_changes_that_launch_nothing_else_replace_nothing() -> None:
 def test_prefill_and_decode_are_rolled_out_as_one_unit() -> None:
     pair = combo("chat", [(PREFILL, 1, RENTED, 1, 10.0), (DECODE, 1, RENTED, 2, 5.0)])
     served = service("chat", rollout=QUICK)
-    w = world(7.0, served, pools=(RENTED,), catalogue={"chat": combos(pair)}).run(300)
+    w = world(7.0, served, pools=(RENTED,), catalogue={"chat": combos(pair)}).run(150)
     seen = Watch()
     change(w, engine=NEW).run(600, seen)
     assert engines(w) == [NEW] * 3
@@ -203,7 +203,7 @@ def test_a_bad_image_on_a_full_owned_node_is_replaced_by_the_former_version() ->
     assert len(seen.names[NEW]) == 1 and seen.least_req_per_s >= 30.0
 
 
-@pytest.mark.parametrize("after_s", range(20, 240, 40))
+@pytest.mark.parametrize("after_s", (20, 60, 100))
 def test_a_new_leader_continues_a_rollout(after_s: int) -> None:
     w, seen = box(22.0), Watch()
     change(w, engine=NEW).run(after_s, seen)
@@ -252,7 +252,7 @@ def test_records_of_an_older_controller_count_as_the_version_that_they_run() -> 
         w.applied[node] = replace(record, instances=old)
     w.ledger.clear()
     w.restart_controller()
-    w.run(300)
+    w.run(150)
     assert [i.instance for i in instances(w)] == before
     assert versions(w) == {w.cluster.services[0].version}
     change(w, weights="org/chat-2").run(600)
@@ -285,7 +285,7 @@ def test_a_rejected_rollout_replaces_nothing() -> None:
 def test_an_operator_pauses_resumes_and_takes_back_a_rollout() -> None:
     w = fleet()
     w.say("chat", "rollout-pause")
-    change(w, engine=NEW).run(300)
+    change(w, engine=NEW).run(150)
     assert engines(w) == ["default"] * 3
     w.say("chat", "rollout-pause", False)
     w.run(100)
@@ -312,8 +312,8 @@ def test_a_model_without_instances_starts_in_the_declared_version() -> None:
 
 def test_no_spare_and_one_instance_waits_with_a_reason() -> None:
     policy = replace(QUICK, spare="none")
-    w = world(5.0, service("chat", rollout=policy), pools=(RENTED,)).run(300)
-    change(w, engine=NEW).run(300)
+    w = world(5.0, service("chat", rollout=policy), pools=(RENTED,)).run(150)
+    change(w, engine=NEW).run(150)
     assert engines(w) == ["default"] and Code.NO_SLACK in codes(w)
 
 
