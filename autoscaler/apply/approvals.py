@@ -199,11 +199,10 @@ def _decide_rollout(
     state = _without_proposal(changes.models[model])
     code = ReasonCode.PROPOSAL_APPROVED if verdict.active else ReasonCode.PROPOSAL_REJECTED
     why = _decided_controls(code, proposal, verdict, model)
-    rollout = replace(state.rollout, approved=service.version)
+    digest = proposal.reasons[0].names[-1]
+    rollout = replace(state.rollout, approved=digest)
     if not verdict.active:
-        rollout = replace(
-            state.rollout, target="", refused=service.version, refused_ms=now_ms, why=why
-        )
+        rollout = replace(state.rollout, target="", refused=digest, refused_ms=now_ms, why=why)
     changes.models[model] = replace(state, rollout=rollout)
     changes.decisions.append(_ending(proposal, notice(model, why, now_ms)))
 

@@ -15,11 +15,12 @@ from autoscaler.apply.decision import decision_about
 from autoscaler.apply.fleet_changes import AppliedPlan, FleetChanges
 from autoscaler.apply.rollout_failures import failure_of
 from autoscaler.apply.rollout_orders import is_paused, ordered_again, ordered_back
-from autoscaler.apply.rollout_places import Placement, place_wave
+from autoscaler.apply.rollout_places import Placement, in_place, place_wave
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.planning.planner_messages import FleetChange
+from autoscaler.rollout.capacity_and_cost import raw_req_per_s
 from autoscaler.rollout.diff import FreeCapacity
 from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.rollout.versions import Version, declared_version, most_common, runs, version_of
@@ -170,16 +171,32 @@ class _Rollout:
                 self._drop(group)
             elif group.life is Life.ACTIVE and not self._up(group):
                 self._set(retire(group, now_ms))
+        self._restart(base)
         self._decide(ReasonCode.ROLLOUT_TAKEN_BACK, because=(why,))
         return replace(
             state, target="", proven="", refused=failed.digest, refused_ms=now_ms, why=why,
             bridge_req_per_s=0.0, waits=None,
         )  # fmt: skip
 
+    def _restart(self, base: Version) -> None:
+        """Give the GPUs of failed groups to groups of `base`, as far as demand needs them."""
+        view, combos = self.fleet.views[self.service.model], self.fleet.combos
+        left = raw_req_per_s((g for g in self.own.values() if g.counts), combos)
+        for group in tuple(self.own.values()):
+            if left >= view.raw_for(view.state.target.req_per_s) * (1.0 - SLIVER):
+                return
+            if group.life is Life.RETIRING and not runs(group, base) and not self._up(group):
+                new = in_place(group, base, self.service, self.changes)
+                if new is not None:
+                    self._set(new)
+                    left += raw_req_per_s([new], combos)
+
     def _finished(self, state: RolloutState, goal: Version) -> RolloutState:
-        """The state without a rollout, once a group of `goal` serves."""
+        """The state without a rollout, once all groups of `goal` serve."""
         if not any(self._up(group) for group in self.own.values()):
             return replace(state, bridge_req_per_s=0.0) if not self.own else state
+        if state.target and any(g.counts and not self._up(g) for g in self.own.values()):
+            return state
         if state.target:
             seconds = (self.fleet.now_ms - state.began_ms) / 1000.0
             self._decide(ReasonCode.ROLLOUT_DONE, (goal.engine,), (float(state.waves), seconds))
@@ -198,10 +215,13 @@ class _Rollout:
             return True
         model = self.service.model
         known = self.changes.models[model]
-        if known.advisory.proposal is not None:
-            return False
         old = self._outdated(goal)
-        names = (most_common(old) or goal).engine, goal.engine
+        names = (most_common(old) or goal).engine, goal.engine, goal.digest
+        waiting = known.advisory.proposal
+        if waiting is not None:
+            is_other = waiting.kind != ROLLOUT_PROPOSAL or waiting.reasons[0].names == names
+            if waiting.expires_ms > self.fleet.now_ms and is_other:
+                return False
         figures = float(len(old)), float(len(self.own))
         why = (Reason(ReasonCode.ROLLOUT_PROPOSED, model, names, figures),)
         now_ms = self.fleet.now_ms

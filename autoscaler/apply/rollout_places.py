@@ -15,7 +15,7 @@ from autoscaler.rollout.diff import FreeCapacity, start
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.versions import Version
 from autoscaler.sizing.sizing_rate import sizing_rate
-from autoscaler.state.model_view import RATE_EPSILON, ModelView
+from autoscaler.state.model_view import RATE_EPSILON, SLIVER, ModelView
 from autoscaler.state.rollout_state import RolloutState
 from topics.reason_codes import ReasonCode
 
@@ -104,7 +104,8 @@ class _Limits:
         """Whether `group` leaves as much capacity as the target needs."""
         rate = self._rates.get(group.name, 0.0)
         needed = self._view.raw_for(self._view.state.target.req_per_s)
-        return rate <= 0.0 or self._gone(rate, self._left - rate >= needed - RATE_EPSILON)
+        tolerance = SLIVER * (needed + rate) + RATE_EPSILON  # that of `ModelView.covers`
+        return rate <= 0.0 or self._gone(rate, self._left - rate >= needed - tolerance)
 
     def permits(self, group: ServingGroup, *, is_late: bool) -> bool:
         """Whether `max_disruption` permits `group` to leave, and the rest serves the present rate
@@ -134,7 +135,7 @@ def _all_in_place(
 ) -> list[Placement]:
     found = []
     for group in old:
-        new = _in_place(group, goal, service, changes) if may_leave(group) else None
+        new = in_place(group, goal, service, changes) if may_leave(group) else None
         if new is not None:
             found.append(Placement(group, new))
     return found
@@ -159,7 +160,7 @@ def _elsewhere(
     return new
 
 
-def _in_place(
+def in_place(
     group: ServingGroup, goal: Version, service: Service, changes: FleetChanges
 ) -> ServingGroup | None:
     """A replacement of `group` on its own GPUs, which waits until they are free."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from autoscaler.domain.cluster import Market, Pool
@@ -22,6 +23,8 @@ from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan, PlannedCount
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions
 from autoscaler.planning.strategies.registry import strategy_for
+from autoscaler.planning.time_limits import drain_timeout_s
+from autoscaler.rollout.wave_preview import WavePreview, preview_waves
 from streams import text_layout
 from streams.cli.json_output import encoded
 from streams.cli.plan import DECLARED_DEMAND, UNSERVED, default_demand, planned
@@ -31,7 +34,7 @@ from streams.cli.running_fleet import read_running
 from streams.files.plan_inputs import load_demand, load_fleet
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
-from streams.plain_text import quantity
+from streams.plain_text import age_words, quantity
 from streams.terminal import show_json_bytes
 from streams.text_layout import Line, columns, section, wrapped
 from topics.topic_table import PREFIX
@@ -84,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args.config)
     cluster = config.cluster
     strangers: tuple[str, ...] = ()
+    outdated: Mapping[str, int] = {}
     demands, whence = default_demand(cluster), DECLARED_DEMAND
     if args.fleet:
         fleet = load_fleet(args.fleet, cluster)
@@ -95,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
             )
         running = read_running(bootstrap(args, config), args.prefix, cluster)
         fleet, strangers = running.counts, running.strangers
+        outdated = running.outdated
         seen = {m: d for m, d in running.demand_req_per_s.items() if m in demands}
         if seen:
             demands = _with_rates(demands, seen)
@@ -105,18 +110,23 @@ def run(args: argparse.Namespace) -> int:
     options = PlanOptions(args.gap, args.time_limit, lambda: time.monotonic() - started_s)
     profile = cluster_profile(cluster)
     problem, made = planned(cluster, demands, fleet, profile, strategy_for(cluster.policy), options)
+    rollouts = _rollouts(problem, made, outdated)
     if args.json:
-        show_json_bytes(_json(made, strangers))
+        show_json_bytes(_json(made, strangers, rollouts))
     else:
-        text_layout.show([], lines(problem, made, whence, strangers))
+        text_layout.show([], lines(problem, made, whence, strangers, rollouts))
     return UNSERVED if made.shortfall_req_per_s else 0
 
 
 def lines(
-    problem: PlanningProblem, plan: Plan, whence: str, strangers: tuple[str, ...] = ()
+    problem: PlanningProblem,
+    plan: Plan,
+    whence: str,
+    strangers: tuple[str, ...] = (),
+    rollouts: Mapping[str, WavePreview] = MappingProxyType({}),
 ) -> Iterator[Line]:
     """One block per model that changes, then the nodes and their cost. whence: where the planned
-    demand comes from."""
+    demand comes from. rollouts: by model."""
     yield from wrapped(f"Changes from the running fleet to the plan for {whence}", indent="")
     pools = problem.pools()
     before, after = _bills(problem, plan)
@@ -125,11 +135,14 @@ def lines(
         model = service.model
         targets = plan.targets_of(model)
         if all(target.now == target.count for target in targets):
-            same.append(f"{model}: {_now(targets, problem)}")
+            if model not in rollouts:
+                same.append(f"{model}: {_now(targets, problem)}")
             continue
         usd = usd_change(before.get(model, 0.0), after.get(model, 0.0))
         title = f"{model}: {_capacity(problem, plan, model)}, {usd}"
         yield from section(title, _changes(targets, pools))
+    said = (f"{model}: {_rollout_text(one)}" for model, one in rollouts.items())
+    yield from section("Rollouts", (line for one in said for line in wrapped(one)))
     yield from section("Unchanged", (line for one in same for line in wrapped(one)))
     yield from section(
         "Rented nodes",
@@ -164,13 +177,37 @@ def _changes(targets: tuple[PlannedCount, ...], pools: Mapping[str, Pool]) -> It
             yield f"    {several(target.count, target.combo, pools)}, unchanged"
 
 
+def _rollouts(
+    problem: PlanningProblem, plan: Plan, outdated: Mapping[str, int]
+) -> dict[str, WavePreview]:
+    """The rollout of each model with combos of another version. outdated: these, by combo id."""
+    found = {}
+    for service in problem.cluster.services:
+        targets = plan.targets_of(service.model)
+        old = [t.combo for t in targets for _ in range(outdated.get(t.combo.id, 0))]
+        if old:
+            total = sum(target.now for target in targets)
+            drain_s = drain_timeout_s(service, problem.cluster.policy)
+            found[service.model] = preview_waves(old, total, service.rollout, drain_s)
+    return found
+
+
+def _rollout_text(rollout: WavePreview) -> str:
+    waves = f"{rollout.waves} wave{'' if rollout.waves == 1 else 's'}"
+    cost = f", at most {rollout.usd:.2f} USD for replacements" if rollout.usd else ""
+    return (
+        f"{rollout.combos} of {rollout.total} combos run another version; {waves}, at most "
+        f"{age_words(rollout.seconds)} without waits{cost}"
+    )
+
+
 def _unserved(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
     for model, missing in plan.shortfall_req_per_s.items():
         demand = quantity(problem.demands[model].req_per_s)
         yield f"  {model}: {quantity(missing)} of {demand} req/s cannot be served"
 
 
-def _json(plan: Plan, strangers: tuple[str, ...]) -> bytes:
+def _json(plan: Plan, strangers: tuple[str, ...], rollouts: Mapping[str, WavePreview]) -> bytes:
     value = {
         "now_usd_per_h": plan.now_usd_per_h,
         "cost_usd_per_h": plan.cost_usd_per_h,
@@ -192,6 +229,7 @@ def _json(plan: Plan, strangers: tuple[str, ...]) -> bytes:
             for node in plan.nodes
             if node.now != node.count
         ],
+        "rollouts": [{"model": model, **asdict(one)} for model, one in rollouts.items()],
         "not_of_this_file": strangers,
         "notes": [text_with_subject(note) for note in plan.notes],
         "applied": False,

@@ -13,6 +13,7 @@ from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.rollout.serving_group import Life
+from autoscaler.rollout.versions import declared_version, runs
 from autoscaler.tick.restore import restore
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
@@ -29,12 +30,14 @@ class Running:
     """The assigned instances and the demand. counts: assigned instances by combo id.
 
     demand_req_per_s: requests/s by model, from the model's last decision. strangers: combos of
-    instances with a model or pool that the file does not declare.
+    instances with a model or pool that the file does not declare. outdated: assigned combos that
+    run another version than the declared one.
     """
 
     counts: dict[str, int]
     demand_req_per_s: dict[str, float]
     strangers: tuple[str, ...]
+    outdated: dict[str, int]
 
 
 def read_running(broker: str, prefix: str, cluster: Cluster) -> Running:
@@ -61,7 +64,14 @@ def read_running(broker: str, prefix: str, cluster: Cluster) -> Running:
         for decision in sorted(latest.decisions, key=lambda d: (d.at_ms, d.number))
         if decision.demand_req_per_s > 0.0
     }
-    return Running(known, demand, tuple(sorted(set(counts) - set(known))))
+    outdated: Counter[str] = Counter(
+        group.combo_id
+        for group in state.groups
+        if group.life is Life.ACTIVE
+        and group.combo_id in known
+        and not runs(group, declared_version(cluster.service(group.model)))
+    )
+    return Running(known, demand, tuple(sorted(set(counts) - set(known))), dict(outdated))
 
 
 async def _read(broker: str, prefix: str) -> ControlState:
