@@ -28,12 +28,13 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     ),
     "shoal plan in budget mode": ("streams/cli/plan_budget.py",),
     "shoal plan with components": ("streams/cli/plan_components.py",),
-    "shoal diff": ("streams/cli/diff.py",),
+    "shoal diff": ("streams/cli/diff.py", "autoscaler/rollout/wave_preview.py"),
     "shoal status": (
         "streams/health/controller_facts.py", "autoscaler/tick/status.py",
         "streams/health/multi_node_status.py", "streams/health/quality_status.py",
         "streams/health/exposure.py", "streams/health/status_server.py",
         "streams/cli/controller_client.py", "streams/decision_log/log_writer.py",
+        "autoscaler/tick/rollout_status.py",
     ),
     "shoal explain": (
         "streams/health/controller_facts.py", "streams/cli/explain.py",
