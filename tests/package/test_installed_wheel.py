@@ -53,11 +53,6 @@ def _run(installed: Path, folder: Path, *argv: str) -> str:
     return done.stdout
 
 
-def test_up_plays_the_default_scenario(installed: Path, folder: Path) -> None:
-    _run(installed, folder, "up", "--for", "150", "--summary", "summary.json")
-    assert json.loads((folder / "summary.json").read_text())["requests"]["served"] > 0
-
-
 def test_plan_and_backtest_read_the_users_files(installed: Path, folder: Path) -> None:
     plan = _run(installed, folder, "plan", "--config", "shoal.yaml", "--json", "--no-explain")
     assert "tiny" in plan
@@ -66,6 +61,11 @@ def test_plan_and_backtest_read_the_users_files(installed: Path, folder: Path) -
         "--policies", "shoal,fixed-peak",
     )  # fmt: skip
     assert "fixed-peak" in compared
+
+
+def test_up_plays_the_default_scenario(installed: Path, folder: Path) -> None:
+    _run(installed, folder, "up", "--for", "90", "--summary", "summary.json")
+    assert json.loads((folder / "summary.json").read_text())["requests"]["served"] > 0
 
 
 def test_the_package_is_typed_and_installed_by_itself(installed: Path, folder: Path) -> None:
