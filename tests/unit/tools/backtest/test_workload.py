@@ -120,7 +120,7 @@ def test_requests_come_in_any_order_and_several_at_once(tmp_path: Path) -> None:
     ("row", "said"),
     [
         ("x,mini,1,1", "time: 'x'"),
-        ("nan,mini,1,1", "time: 'nan'"),
+        ("nan,mini,1,1", "rows left out: 1 without a time"),
         ("-1,mini,1,1", "time: '-1'"),
         ("1,mini,-5,1", "input_tokens: '-5'"),
         ("1,mini,12.5,1", "allowed: a whole number from 0 to"),
