@@ -36,6 +36,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
         "streams/cli/controller_client.py", "streams/decision_log/log_writer.py",
         "autoscaler/tick/rollout_status.py",
     ),
+    "shoal rollout": ("streams/cli/rollout.py",),
     "shoal explain": (
         "streams/health/controller_facts.py", "streams/cli/explain.py",
         "autoscaler/explain/explanation.py",
