@@ -77,7 +77,7 @@ ENGINES: Mapping[str, EngineOptions] = {
     "cut": EngineOptions(),
     "coreless": EngineOptions(),
     "adapted": EngineOptions(adapters=("legal", "sql")),
-    "cached": EngineOptions(args=("--enable-prefix-caching", "--block-size=16")),
+    "cached": EngineOptions(args=("--enable-prefix-caching", "--block-size=32")),
 }
 
 
