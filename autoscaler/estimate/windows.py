@@ -49,15 +49,8 @@ __all__ = [
 
 MAX_AHEAD_S = 60
 """Seconds by which a span may end in the future; a clock that is further ahead is wrong."""
-_TOKEN_COLUMNS = [
-    1,
-    6,
-    2,
-    8,
-    3,
-    4,
-    5,
-]  # columns of (covered seconds, COUNTS) that make up `TokenSums`
+# Columns of (covered seconds, COUNTS) that make up `TokenSums`.
+_TOKEN_COLUMNS = [1, 6, 2, 8, 3, 4, 5]
 _QUERIED, _HIT = (1 + COUNTS.index(name) for name in ("cache_queried_tokens", "cache_hit_tokens"))
 _MINUTE_S = 60
 _MAX_PENDING = 5000

@@ -152,10 +152,8 @@ def _difference(service: Service, room: MeasuredRoom, cluster: Cluster) -> Reaso
     if room.refused_len:
         tokens = (float(room.refused_len),)
         return Reason(ReasonCode.START_REFUSED, service.model, names, tokens)
-    spec, longest = (
-        service.architecture,
-        min(service.max_len_tokens, service.architecture.max_position),
-    )
+    spec = service.architecture
+    longest = min(service.max_len_tokens, spec.max_position)
     predicted = cache_of(spec, gpu, room.gpus).reported_tokens(longest)
     measured = cache_of(with_rooms(spec, (room,), longest), gpu, room.gpus).reported_tokens(longest)
     if abs(measured - predicted) <= _NOTABLE * predicted:

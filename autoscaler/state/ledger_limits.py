@@ -90,9 +90,8 @@ def check_model(state: ModelState) -> None:
         rates["trend.req_per_s"] = estimate.forecast.trend.req_per_s
     for name, rate in rates.items():
         number(name, rate, 0.0, MOST_REQ_PER_S)
-    number("capacity.derate", capacity.derate, 0.01, _MOST_GAIN)
-    number("capacity.predicted", capacity.predicted, 1.0, _MOST_GAIN)
-    number("capacity.highest", capacity.highest, 1.0, _MOST_GAIN)
+    for name in ("derate", "predicted", "highest"):
+        number(f"capacity.{name}", getattr(capacity, name), 0.01, _MOST_GAIN)
     number("capacity.slowdown", capacity.slowdown, 1e-3, 1e6)
     number("estimate.arrival_cv", estimate.arrival_cv, 0.01, 100.0)
     number("estimate.burstiness.pairs", estimate.burstiness.pairs, 0.0, 1e6)

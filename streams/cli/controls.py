@@ -109,10 +109,11 @@ def _number(text: str) -> int:
 def _scope(args: argparse.Namespace) -> str:
     """The model of the command, or all models."""
     everything = getattr(args, "all", False)
+    command = args.command.replace("rollout-", "rollout ")
     if everything and args.model:
-        raise UserError(f"shoal {args.command}: name a model or --all, not both")
+        raise UserError(f"shoal {command}: name a model or --all, not both")
     if not everything and not args.model:
-        raise UserError(f"shoal {args.command}: name a model, or --all")
+        raise UserError(f"shoal {command}: name a model, or --all")
     return ALL_MODELS if everything else str(args.model)
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+from typing import cast
+
 import pytest
 
+from streams.cli.controls import _control
+from streams.cli.publish import Broker
 from streams.cli.rollout import lines
+from streams.files.user_errors import UserError
 from streams.operator_commands import Conflict, Signed, control_record
 from topics.controls import ROLLOUT_BACK, ROLLOUT_PAUSE
 
@@ -55,3 +61,9 @@ def test_a_command_becomes_a_record_of_its_kind(command: str, kind: str, active:
 def test_a_pause_that_is_not_in_force_cannot_end() -> None:
     with pytest.raises(Conflict, match="not paused"):
         control_record("resume", "chat", ANN, "", ["chat"], [])
+
+
+def test_a_command_without_a_model_is_refused_in_the_words_of_the_user() -> None:
+    args = argparse.Namespace(model="", all=False, command="rollout-back")
+    with pytest.raises(UserError, match="shoal rollout back: name a model, or --all"):
+        _control(args, cast(Broker, None))
