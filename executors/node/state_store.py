@@ -147,7 +147,7 @@ class StateStore:
             return _restored(state, orjson.loads(text))
         except FileNotFoundError:
             return state, {}
-        except (OSError, InvalidRecord, KeyError, TypeError, ValueError) as error:
+        except (OSError, InvalidRecord, AttributeError, KeyError, TypeError, ValueError) as error:
             log.error("%s cannot be used; the node's engines are looked up: %r", path, error)
             return state, {}
 
