@@ -16,7 +16,7 @@ def fire(news: TriggerInputs) -> Iterator[Trigger]:
     ratio = news.cluster.policy.ratio
     for pool in news.cluster.pools:
         old, new = news.state.supply.offers.get(pool.id), news.supply.offers.get(pool.id)
-        if new is None or new == old:
+        if new is None:
             continue
         before = pool.max_nodes if old is None else old.nodes
         if (before > 0) != (new.nodes > 0) or abs(new.nodes - before) > ratio * before:

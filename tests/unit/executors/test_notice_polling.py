@@ -11,7 +11,7 @@ from executors.node.reclaim_hook import poll_notices
 
 
 async def polled(
-    monkeypatch: pytest.MonkeyPatch, answers: list[float | None | Exception]
+    monkeypatch: pytest.MonkeyPatch, answers: list[float | Exception | None]
 ) -> tuple[list[float | None], list[float]]:
     """(the notices, the pauses) of a command that gives `answers`."""
     notices: list[float | None] = []

@@ -107,9 +107,7 @@ def test_an_engine_without_a_record_starts_with_its_launch(machine: Machine) -> 
 
 
 @pytest.mark.parametrize(("rank", "endpoint"), [(0, "host:20001"), (1, "")])
-def test_only_rank_0_of_a_gang_serves_requests(
-    machine: Machine, rank: int, endpoint: str
-) -> None:
+def test_only_rank_0_of_a_gang_serves_requests(machine: Machine, rank: int, endpoint: str) -> None:
     machine.runs(10, tag("a", (0,), gang=GangRank("gang", rank, STAGES)))
     (item,) = machine.adopt().state.instances
     assert item.endpoint == endpoint
