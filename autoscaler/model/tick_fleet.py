@@ -16,6 +16,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.estimate.engine_rate import engine_rates
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
 from autoscaler.estimate.scale_in_evidence import is_stale
+from autoscaler.model.unmanaged_servers import unmanaged_counts
 from autoscaler.modes.quality.quality_state import RoutedTraffic
 from autoscaler.rollout.backoff import Backoff
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
@@ -156,6 +157,7 @@ def _view(
         count = sum(n for _, n in state.advisory.recommended)
         raw = sum(combos[i].req_per_s * n for i, n in state.advisory.recommended if i in combos)
     ready = [g for g in counting if sight.views[g.name].all_ready]
+    theirs = {} if service.managed else unmanaged_counts(service, state)
     settled = len(ready) == len(counting)
     since_ms = (state.capacity.settled_ms or inputs.now_ms) if settled else 0
     instances = sight.fleet.instances
@@ -172,7 +174,10 @@ def _view(
     }
     view = ModelView(
         serving=ObservedServing(
-            ready=tuple(combos[g.combo_id] for g in ready if g.combo_id in combos),
+            ready=(
+                *(combos[g.combo_id] for g in ready if g.combo_id in combos),
+                *(combos[i] for i, n in theirs.items() if i in combos for _ in range(n)),
+            ),
             nothing_starting=settled,
             requests_in_engines=held,
             group_counts=counts,

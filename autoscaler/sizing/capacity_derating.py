@@ -37,7 +37,7 @@ def update_derating(view: ModelView) -> ModelState:
     """The model's state with a lower or higher factor; unchanged without evidence."""
     before = view.state.capacity
     state, now_ms = update_slowdown(view), view.now_ms
-    view = replace(view, state=state)
+    view = _of_running(replace(view, state=state))
     known = state.capacity
     if gain_is_lost(view):
         state = replace(state, capacity=replace(known, gain_lost_ms=now_ms))
@@ -63,6 +63,13 @@ def update_derating(view: ModelView) -> ModelState:
     if higher <= known.derate:
         return state
     return replace(state, capacity=replace(known, derate=higher, derated_ms=now_ms))
+
+
+def _of_running(view: ModelView) -> ModelView:
+    """`view` with the capacity of the running servers, for a model that Shoal does not change:
+    recommended servers serve no requests."""
+    running = sum(combo.req_per_s for combo in view.serving.ready)
+    return view if view.service.managed or not running else replace(view, raw_req_per_s=running)
 
 
 def _overestimated(view: ModelView) -> Reason:

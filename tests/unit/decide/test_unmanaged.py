@@ -206,3 +206,19 @@ def test_nothing_is_recommended_until_they_are_counted() -> None:
     empty = beside(0, 20.0)
     empty.run(120)
     assert sum(dict(d.change)[THEIRS] for d in recommended(empty)) == 3
+
+
+def test_observed_servers_that_miss_their_slo_at_a_planned_load_are_advised_more() -> None:
+    """Four servers are planned for 32 requests/s. At 28, a fifth of the requests miss the SLO. Only
+    the servers that run prove anything, so advice that nobody follows is not raised again and again.
+    """
+    fine, late = beside(4, 28.0), beside(4, 28.0)
+    late.missing["chat"] = 0.2
+    fine.run(330)
+    late.run(330)
+    assert recommended(fine) == [] and fine.state.models["chat"].capacity.derate >= 1.0
+    assert sum(dict(d.change).get(THEIRS, 0) for d in recommended(late)) > 0
+    factor = late.state.models["chat"].capacity.derate
+    assert 0.7 < factor < 0.9
+    late.run(300)
+    assert late.state.models["chat"].capacity.derate == factor
