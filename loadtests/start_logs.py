@@ -20,6 +20,7 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance import catalog
 from autoscaler.performance.architecture import from_config
 from autoscaler.performance.engine_arguments import engine_memory
+from autoscaler.performance.engine_overhead import BYTES_PER_LOGIT
 from autoscaler.performance.memory import cache_of
 
 LOGS = Path(__file__).parent / "data" / "start_logs.json"
@@ -29,6 +30,9 @@ GROUPS = FITTED, HELD_OUT, LATER = "fitted", "held out", "added later"
 _GRAPHS_SINCE = (0, 21)
 """The version of vLLM that began to keep memory for CUDA graphs free. Earlier ones took it from the
 rest."""
+_SORTED_UNTIL, _SORTED_BYTES = (0, 17), 38.5
+"""The version of vLLM whose sampler no longer sorts the logits (unless FlashInfer did it before),
+and the bytes per logit until then, as logs of H100 with four vocabularies state them."""
 NEAR = 0.1
 """A prediction within this share of the log is near enough."""
 
@@ -69,7 +73,9 @@ def _start(row: dict, checkpoints: dict) -> Start:  # type: ignore[type-arg]
     gpu, tp = catalog.gpu(row["gpu"]), row["tp"]
     cache = cache_of(spec, gpu, tp)
     longest = row.get("max_model_len") or spec.max_position
+    states = cache.state_blocks
     starts = cache.sequence_blocks(longest, cache.in_flight) <= cache.blocks
+    starts = starts and (states is None or spec.max_seqs <= states)
     measured, predicted = 0.0, 0.0
     if row.get("kv_tokens"):
         measured, predicted = float(row["kv_tokens"]), cache.reported_tokens(longest)
@@ -80,6 +86,7 @@ def _start(row: dict, checkpoints: dict) -> Start:  # type: ignore[type-arg]
     name = f"{row['model']} on {tp}x{row['gpu']}"
     refused = bool(row.get("refused"))
     group = LATER if row.get("added") else HELD_OUT if bits % 2 == 1 else FITTED
+    group = row.get("group", group)
     return Start(row["source"], name, measured, predicted, refused, starts, group)
 
 
@@ -93,9 +100,10 @@ def _spec(row: dict, checkpoints: dict) -> ModelSpec:  # type: ignore[type-arg]
         spec = catalog.quantized(spec, row["weights"])
     spec = engine_memory(row["args"]).apply_to(spec)
     version = re.match(r"(\d+)\.(\d+)(?:\.|\Z)", row.get("vllm", ""))
-    if version and (int(version[1]), int(version[2])) < _GRAPHS_SINCE:
-        return replace(spec, eager=True)
-    return spec
+    made = (int(version[1]), int(version[2])) if version else _GRAPHS_SINCE
+    if made < _SORTED_UNTIL and row.get("sampler") != "flashinfer":
+        spec = replace(spec, vocab=round(spec.vocab * _SORTED_BYTES / BYTES_PER_LOGIT))
+    return replace(spec, eager=True) if made < _GRAPHS_SINCE else spec
 
 
 def main() -> None:

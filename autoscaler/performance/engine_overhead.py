@@ -16,8 +16,9 @@ _BATCHES = (160.0, 16384), (70.0, 8192), (0.0, 2048)
 """vLLM's default of tokens per iteration, by GPU memory in GiB from which on it holds."""
 _SMALL_BATCH_ON, _AMD = ("A100", "A800"), "MI"
 _BYTES = 2.0
-_BYTES_PER_LOGIT = 26.0
-_MXFP4_PADDING = 0.09
+BYTES_PER_LOGIT = 14.0
+"""The logits in 2 bytes and in 4, the probabilities, and the noise of the sampler."""
+_MXFP4_PADDING = 0.055
 """Share by which experts in MXFP4 grow on GPUs without FP4 units, whose kernels pad their sides."""
 _BASE_GIB, _EXPERTS_GIB, _STATES_GIB, _ENCODER_GIB = 0.25, 0.5, 0.8, 0.25
 _EMULATED_GIB, _EMULATED_EXPERTS_GIB = 0.5, 1.2
@@ -41,17 +42,22 @@ def overhead_bytes(model: ModelSpec, gpu: GpuSpec, tp: int) -> float:
     gib = _BASE_GIB
     if tp > 1:
         gib += _LINKED_GIB if gpu.interconnect_gb_s > gpu.pcie_gb_s else _UNLINKED_GIB
-    gib += _EXPERTS_GIB if model.is_moe else 0.0
+    if not model.eager:
+        gib += _GRAPHS_GIB + _GRAPHS_GIB_BY_SEQUENCE * min(model.max_seqs, 512)
+    # The sampler runs after the layers, so the larger of both determines the peak.
+    logits = BYTES_PER_LOGIT * float(model.max_seqs) * model.vocab
+    peak = max(_layers_peak(model, gpu, tp), logits)
+    return gib * _GIB + peak + _padding(model, gpu, tp)
+
+
+def _layers_peak(model: ModelSpec, gpu: GpuSpec, tp: int) -> float:
+    """Bytes of the intermediate results and workspaces of one iteration before the sampler."""
+    gib = _EXPERTS_GIB if model.is_moe else 0.0
     if not _has_units(model, gpu):
         gib += _EMULATED_EXPERTS_GIB if model.is_moe else _EMULATED_GIB
     gib += _STATES_GIB if model.state_bytes else 0.0
     gib += _ENCODER_GIB if model.tower_bytes else 0.0
-    if not model.eager:
-        gib += _GRAPHS_GIB + _GRAPHS_GIB_BY_SEQUENCE * min(model.max_seqs, 512)
-    # The sampler runs after the layers, so the larger of both determines the peak.
-    logits = _BYTES_PER_LOGIT * float(model.max_seqs) * model.vocab
-    peak = max(_activations(model, batched_tokens(model, gpu), tp), logits)
-    return gib * _GIB + peak + _padding(model, gpu, tp)
+    return gib * _GIB + _activations(model, batched_tokens(model, gpu), tp)
 
 
 def _activations(model: ModelSpec, tokens: int, tp: int) -> float:
