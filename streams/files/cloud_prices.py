@@ -259,7 +259,7 @@ def prices_of_pools(
         )
     if not found:
         declared = ", ".join(f"{pool} ({kind})" for pool, kind in sorted(instances.items())[:5])
-        has = ", ".join(sorted(seen)[:3]) or "no price of an instance"
+        has = ", ".join(pool[:100] for pool in sorted(seen)[:3]) or "no price of an instance"
         raise UserError(
             f"{name}: no price is of a declared pool; it has {has}; pools with an instance type: "
             f"{declared or 'none (gpu: g6.xlarge declares one)'}"

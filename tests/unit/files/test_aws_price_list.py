@@ -58,6 +58,13 @@ def test_other_systems_tenancies_and_reservations_are_ignored() -> None:
         read_feed("prices", json.dumps({"PriceList": others}).encode(), "f", 5, POOLS)
 
 
+def test_an_endless_name_makes_no_endless_error() -> None:
+    text = json.dumps({"PriceList": [product(instanceType="x" * 5000)]}).encode()
+    with pytest.raises(UserError, match="no price is of a declared pool") as caught:
+        read_feed("prices", text, "f", 5, POOLS)
+    assert len(str(caught.value)) < 500
+
+
 def test_a_price_in_yuan_needs_its_rate() -> None:
     text = json.dumps({"PriceList": [product({"CNY": "10"})]}).encode()
     with pytest.raises(UserError, match="product 1: pricePerUnit: 'CNY' is not allowed"):
