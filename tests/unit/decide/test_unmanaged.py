@@ -210,7 +210,7 @@ def test_nothing_is_recommended_until_they_are_counted() -> None:
 
 def test_observed_servers_that_miss_their_slo_at_a_planned_load_are_advised_more() -> None:
     """Four servers are planned for 32 requests/s. At 28, a fifth of the requests miss the SLO. Only
-    the servers that run prove anything, so advice that nobody follows is not raised again and again.
+    the servers that run prove anything, so advice without effect is not raised again and again.
     """
     fine, late = beside(4, 28.0), beside(4, 28.0)
     late.missing["chat"] = 0.2
