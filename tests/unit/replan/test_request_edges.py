@@ -40,6 +40,13 @@ def test_a_model_of_components_is_evaluated_again_for_another_mix() -> None:
         assert found == (("chat",) if stale else ())
 
 
+def test_rates_below_one_request_in_a_thousand_seconds_count_as_equal() -> None:
+    """The rate matters by a factor of 1.5, which means nothing near 0."""
+    for rate, stale in ((0.0014, False), (0.0016, True)):
+        asked = {"rates": {"chat": rate, "code": 8.0}, "evaluated": demands(chat=0.0)}
+        assert below(**asked) == (("chat",) if stale else ())
+
+
 def test_a_rise_of_exactly_five_percent_is_no_rise() -> None:
     refused = {"infeasibility": Infeasibility(20.0, NOW + 1, True)}
     rates = {"chat": 21.0, "code": 8.0}
