@@ -21,10 +21,11 @@ import pytest
 
 from loadtests.mutations.line_coverage import LineCoverage, Lines
 from loadtests.mutations.mutants import Mutant
+from loadtests.mutations.time_limits import Seconds, TimeLimits
 
 PACKAGES = ("topics", "autoscaler", "streams", "executors", "loadtests", "tests", "deploy")
 OPTIONS = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "0")
-_PATIENCE_S, _SLOWER = 30.0, 10  # a run is stopped after this, and so many times its usual time
+_LONGEST_S = 3600.0  # of a run in which each test stays within its time limit
 _T = TypeVar("_T")
 
 
@@ -48,22 +49,22 @@ class Judge:
         lines, seconds, self.failed = self._baseline(session)
         if self.failed:
             return True
+        files = {test: {file for file, _ in places} for test, places in lines.items()}
+        quick_first = sorted(session.items, key=lambda item: seconds[item.nodeid][1])
         for mutant in self._mutants:
-            places = {(mutant.file, line) for line in mutant.lines}
-            tests = [
-                item
-                for item in sorted(session.items, key=lambda item: seconds[item.nodeid])
-                if mutant.function is None or places & lines[item.nodeid]
-            ]
-            limit_s = _PATIENCE_S + _SLOWER * sum(seconds[item.nodeid] for item in tests)
-            if not tests or self._passes(session, mutant, tests, limit_s):
+            if mutant.function is None:  # any test may notice it, those of its file most likely
+                tests = sorted(quick_first, key=lambda item: mutant.file not in files[item.nodeid])
+            else:
+                places = {(mutant.file, line) for line in mutant.lines}
+                tests = [item for item in quick_first if places & lines[item.nodeid]]
+            if not tests or self._passes(session, mutant, tests, TimeLimits(seconds)):
                 self._survived(mutant, len(tests))
         return True
 
     def _baseline(
         self, session: pytest.Session
-    ) -> tuple[dict[str, Lines], dict[str, float], list[str]]:
-        def run() -> tuple[dict[str, Lines], dict[str, float], list[str]]:
+    ) -> tuple[dict[str, Lines], dict[str, Seconds], list[str]]:
+        def run() -> tuple[dict[str, Lines], dict[str, Seconds], list[str]]:
             coverage = LineCoverage(self._root, {mutant.file for mutant in self._mutants})
             session.config.pluginmanager.register(coverage)
             coverage.install()
@@ -71,10 +72,14 @@ class Judge:
             sys.settrace(None)
             return coverage.tests(), coverage.seconds, failed
 
-        return forked(run, 3600.0) or ({}, {}, ["the tests ended their process"])
+        return forked(run, _LONGEST_S) or ({}, {}, ["the tests ended their process"])
 
     def _passes(
-        self, session: pytest.Session, mutant: Mutant, tests: list[pytest.Item], limit_s: float
+        self,
+        session: pytest.Session,
+        mutant: Mutant,
+        tests: list[pytest.Item],
+        limits: TimeLimits,
     ) -> bool:
         """Whether `tests` pass with `mutant`. A run that hangs has noticed the change. Processes
         that a test starts read the change from the file."""
@@ -84,16 +89,18 @@ class Judge:
 
         def run() -> bool:
             if mutant.function is not None:
+                session.config.pluginmanager.register(limits)
                 _replace_code(str(file), mutant.function, compile(changed, file, "exec"))
                 return not _run(session, tests, stop=True)
             forget_packages()
-            return pytest.main([*OPTIONS, "-x", *(item.nodeid for item in tests)]) == 0
+            names = [item.nodeid for item in tests]
+            return pytest.main([*OPTIONS, "-x", *names], plugins=[limits]) == 0
 
         for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
             compiled.unlink()  # it would be read if the size and the second are the same
         try:
             file.write_bytes(changed)
-            return forked(run, limit_s) is True
+            return forked(run, _LONGEST_S) is True
         finally:
             file.write_bytes(original)
 

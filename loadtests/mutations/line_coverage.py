@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from loadtests.mutations.time_limits import Seconds
+
 Lines = set[tuple[str, int]]
 
 
@@ -26,7 +28,7 @@ class LineCoverage:
         self._lines: dict[str, Lines] = defaultdict(set)
         self._current: Lines = set()
         self._traced: dict[CodeType, bool] = {}
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, Seconds] = {}
 
     def install(self) -> None:
         """Begin to trace this thread and those that start later."""
@@ -60,9 +62,10 @@ class LineCoverage:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """The seconds of a test with its fixtures, which come first."""
         self._current = self._lines[item.nodeid.partition("::")[0]]
-        began = time.perf_counter()
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
         result = yield
-        self.seconds[item.nodeid] = time.perf_counter() - began
+        cpu_s = time.process_time() - began_cpu_s
+        self.seconds[item.nodeid] = time.perf_counter() - began_s, cpu_s
         return result
 
     @pytest.hookimpl(wrapper=True)
