@@ -95,6 +95,7 @@ async def run(
         try:
             server = await metrics_server.serve(metrics, config.metrics_port)
         except OSError:
+            loads.close()  # its sockets would block their collection
             raise InvalidRecord("metrics_port", config.metrics_port, "a free port") from None
         host, port = server.addresses[0][:2]
         ready = {

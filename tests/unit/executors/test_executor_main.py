@@ -16,6 +16,7 @@ from executors.node import __main__ as process
 from executors.node import executor_metrics
 from executors.node.executor import Executor
 from executors.node.executor_config import ExecutorConfig, parse_config
+from executors.node.load_publisher import LoadPublisher
 from executors.node.state_store import StateStore
 from tests.unit.executors.test_executor_config import GOOD
 from topics.checks import InvalidRecord
@@ -143,10 +144,19 @@ async def test_a_metrics_port_in_use_is_named(ran: Ran, monkeypatch: pytest.Monk
     async def refuse(*_: Any) -> Any:
         raise OSError
 
+    feeds: list[LoadPublisher] = []
+    close = LoadPublisher.close
+
+    def closes(publisher: LoadPublisher) -> None:
+        feeds.append(publisher)
+        close(publisher)
+
     monkeypatch.setattr(executor_metrics, "serve", refuse)
+    monkeypatch.setattr(LoadPublisher, "close", closes)
     with pytest.raises(InvalidRecord) as refusal:
         await ran.go()
     assert (refusal.value.field, refusal.value.allowed) == ("metrics_port", "a free port")
+    assert len(feeds) == 1 and feeds[0]._context.closed
 
 
 @pytest.fixture
