@@ -43,6 +43,9 @@ recording: $(VENV)/.dev       ## docs/results/recording.md and the README's firs
 # Tests that start processes mostly wait; a file stays in one place, as its tests share what they start.
 PROCESSES := -n 3 --dist loadfile tests/acceptance tests/integration tests/contract
 
+# Processes that tests start need the compiled modules: else each of them compiles everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Before Python 3.11.8 a parse fails (SystemError, "AST constructor recursion depth mismatch") if garbage
 # is collected during it whose end shows a traceback: marking columns in that parses too.
 test test-vllm: export PYTHONNODEBUGRANGES := 1
