@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide, restore
 from autoscaler.domain.cluster import Cluster, Policy, Pool, Service
@@ -41,10 +42,11 @@ from topics.telemetry import Telemetry
 
 T0 = 1_700_000_000_000
 QUIET_S = 30
-"""Seconds without an effect after which `wait` ticks less often, and before its end in which it
-ticks in each second again."""
+"""Seconds without an effect after which a world ticks less often."""
 STRIDE_S = 10
 """Seconds between the ticks of a quiet world."""
+NOISE_STRIDE_S = 3
+"""Seconds between the ticks of a quiet world with a rate that changes all the time."""
 
 
 @dataclass
@@ -124,38 +126,31 @@ class World:
         return T0 + self.t_s * 1000
 
     def run(self, seconds: int, each: Callable[[World], None] | None = None) -> World:
-        """Tick in each of `seconds`, and call `each` after every tick."""
-        for _ in range(seconds):
-            self.tick()
+        """Tick for `seconds`, and call `each` after every tick. Ticks are one second apart while
+        something happens: within `QUIET_S` of the start or an effect, near a step of the rate,
+        while a plan is due, while nodes have faults, and while instances start or drain."""
+        end_s = self.t_s + seconds
+        self.quiet_s = 0
+        while self.t_s < end_s:
+            self.tick(min(self._stride_s(), end_s - self.t_s))
             if each is not None:
                 each(self)
         return self
 
-    def wait(self, seconds: int) -> World:
-        """As `run`, but cheaper: ticks are `STRIDE_S` apart while nothing happens, that is, without
-        an effect for `QUIET_S`, without faults of nodes or an instance that starts or drains, and
-        with constant arrivals without noise."""
-        end_s = self.t_s + seconds
-        self.quiet_s = 0
-        while self.t_s < end_s:
-            self.tick(STRIDE_S if self._is_quiet(end_s) else 1)
-        return self
-
-    def _is_quiet(self, end_s: int) -> bool:
-        if self.seed is not None or self.quiet_s < QUIET_S or self.due or self.busy or self.cut:
-            return False
-        if self.t_s + STRIDE_S + QUIET_S > end_s:
-            return False
+    def _stride_s(self) -> int:
+        """Seconds until the next tick."""
+        if self.quiet_s < QUIET_S or self.due or self.busy or self.cut:
+            return 1
         steady = (InstanceState.READY, InstanceState.FAILED)
-        seen = (i for status in self.statuses.values() for i in status.instances)
-        if any(i.state not in steady for i in seen):
-            return False
-        ahead = range(self.t_s + 1, self.t_s + STRIDE_S + 1)
-        return all(
-            self.rate(s.model, t_s) == self.rate(s.model, self.t_s)
-            for s in self.cluster.services
-            for t_s in ahead
-        )
+        instances = (i for status in self.statuses.values() for i in status.instances)
+        if any(i.state not in steady for i in instances):
+            return 1
+        span = range(self.t_s - STRIDE_S, self.t_s + STRIDE_S + 1)
+        rates = [[self.rate(s.model, t_s) for s in self.cluster.services] for t_s in span]
+        steps = sum(a != b for a, b in pairwise(rates))
+        if steps == 0:
+            return STRIDE_S if self.seed is None else NOISE_STRIDE_S
+        return NOISE_STRIDE_S if steps == 2 * STRIDE_S else 1
 
     def tick(self, seconds: int = 1) -> tuple[Effect, ...]:
         """One tick, `seconds` after the one before."""

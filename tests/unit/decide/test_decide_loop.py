@@ -63,7 +63,7 @@ def test_a_ramp_scales_out_with_a_reason_and_the_price_of_new_nodes() -> None:
     """Load rises from 5 to 30 requests/s on combos of 10. Instances are added, with figures and
     units in the reason.
     """
-    w = world(lambda _m, t: 5.0 if t < 100 else 30.0).wait(400)
+    w = world(lambda _m, t: 5.0 if t < 100 else 30.0).run(400)
     assert w.ready("chat") == 4  # 30 / 0.8 = 37.5 requests/s of raw capacity
     out = [d for d in w.of_kind("scale_out") if d.at_ms >= T0 + 100_000]
     assert (
@@ -80,7 +80,7 @@ def test_missed_slos_at_a_planned_load_derate_capacity_and_add_an_instance() -> 
     """At 15.5 of the planned 16 req/s half of all requests miss the SLO. Capacity is derated to 15%
     below that load. The shortfall adds one instance within 45 s.
     """
-    w = world(15.5, pools=(pool(nodes=40, per_node=1, usd=2.0),)).wait(600)
+    w = world(15.5, pools=(pool(nodes=40, per_node=1, usd=2.0),)).run(600)
     assert w.assigned_count("chat") == 2
     w.missing["chat"] = 0.5
     w.run(45)
@@ -92,7 +92,7 @@ def test_missed_slos_at_a_planned_load_derate_capacity_and_add_an_instance() -> 
     assert ReasonCode.SLO_MISSED in triggers or any(
         r.urgency is Urgency.FULL for r in w.requests()[-3:]
     )
-    w.wait(2500)
+    w.run(2500)
     assert w.routed_req_per_s("chat") <= 40.0  # 15.5 / 0.8 / 0.5: derating ends at one half
 
 
@@ -100,7 +100,7 @@ def test_waiting_requests_count_as_demand() -> None:
     """8.15 req/s arrive and 8 req/s are planned, which is within noise. But 400 requests are in
     flight, while the rate explains only 35: the excess triggers a plan.
     """
-    w = world(lambda _m, t: 7.0 if t < 400 else 8.15).wait(600)
+    w = world(lambda _m, t: 7.0 if t < 400 else 8.15).run(600)
     assert w.assigned_count("chat") == 1
     w.in_flight["chat"] = 50  # 35 by Little's law, and a random queue
     w.run(60)
@@ -115,7 +115,7 @@ def test_waiting_requests_count_as_demand() -> None:
 
 def test_missed_slos_at_a_low_load_add_no_capacity() -> None:
     """All requests miss the SLO at 2 of 10 requests/s, so more engines would not help."""
-    w = world(2.0, missing={"chat": 1.0}).wait(1500)
+    w = world(2.0, missing={"chat": 1.0}).run(1500)
     assert w.assigned_count("chat") == 1
 
 
@@ -131,7 +131,7 @@ def test_an_infeasible_surge_is_stated_once_and_not_retried_in_every_tick() -> N
     within the pool.
     """
     small = pool(nodes=1, per_node=1)
-    w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).wait(300)
+    w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).run(300)
     assert w.kinds().count("infeasible") == 1
     assert w.assigned_count("chat") == 1
     assert w.state.models["chat"].infeasibility.has_unserved
@@ -140,7 +140,7 @@ def test_an_infeasible_surge_is_stated_once_and_not_retried_in_every_tick() -> N
 def test_missing_capacity_that_waits_for_approval_is_no_infeasible_demand() -> None:
     """Nodes are free, but the addition waits for a person."""
     w = world(lambda _m, t: 5.0 if t < 90 else 50.0, service("chat", mode=Mode.APPROVE))
-    w.wait(300)
+    w.run(300)
     state = w.state.models["chat"]
     assert (
         state.advisory.proposal is not None
@@ -151,7 +151,7 @@ def test_missing_capacity_that_waits_for_approval_is_no_infeasible_demand() -> N
 
 def test_full_plans_record_the_request_lengths_that_they_assume() -> None:
     """Later lengths are compared with these."""
-    w = world(5.0).wait(320)
+    w = world(5.0).run(320)
     assert w.requests(Urgency.FULL)
     assert w.state.full.last.lengths == {"chat": w.state.models["chat"].estimate.lengths}
 
@@ -161,19 +161,19 @@ def test_a_promise_that_cannot_be_kept_is_stated_although_demand_is_served() -> 
     every ten minutes.
     """
     alone, two = pool(nodes=1, per_node=1), pool(nodes=2, per_node=1)
-    w = world(5.0, service(min_instances=1, survive="one-node"), pools=(alone,)).wait(900)
+    w = world(5.0, service(min_instances=1, survive="one-node"), pools=(alone,)).run(900)
     assert w.assigned_count("chat") == 1
     said = w.of_kind("infeasible")
     assert [(d.at_ms - T0) // 60_000 for d in said] == [0, 10]
     assert all(d.codes == (ReasonCode.PROMISED_SURVIVAL, ReasonCode.NOT_POSSIBLE) for d in said)
-    kept = world(5.0, service(min_instances=1, survive="one-node"), pools=(two,)).wait(300)
+    kept = world(5.0, service(min_instances=1, survive="one-node"), pools=(two,)).run(300)
     assert kept.assigned_count("chat") == 2
     assert kept.of_kind("infeasible") == []
 
 
 def test_the_maximum_holds_under_any_load() -> None:
     """`max: 2` under a load that needs more."""
-    w = world(lambda _m, t: 5.0 if t < 90 else 90.0, service(max_instances=2)).wait(300)
+    w = world(lambda _m, t: 5.0 if t < 90 else 90.0, service(max_instances=2)).run(300)
     assert w.assigned_count("chat") == 2
     (said,) = w.of_kind("infeasible")
     assert said.codes == (ReasonCode.UNSERVED, ReasonCode.CEILING)
@@ -182,7 +182,7 @@ def test_the_maximum_holds_under_any_load() -> None:
 def test_mode_recommend_states_decisions_and_publishes_no_assignment_or_route() -> None:
     """Its decisions have `applied` False."""
     quiet = service(mode=Mode.RECOMMEND)
-    w = world(lambda _m, t: 5.0 if t < 100 else 30.0, quiet).wait(1500)
+    w = world(lambda _m, t: 5.0 if t < 100 else 30.0, quiet).run(1500)
     assert w.of_kind("scale_out") and not any(d.applied for d in w.decisions)
     assert w.applied == {} and w.routes == {} and w.plans == []
     assert len(w.decisions) < 10
@@ -222,7 +222,7 @@ def test_a_tick_without_a_change_publishes_nothing() -> None:
 
 def test_a_new_leader_publishes_every_key_again_under_its_token() -> None:
     """Every assignment and route gets a higher generation; its content is unchanged."""
-    w = world(20.0).wait(200)
+    w = world(20.0).run(200)
     before = dict(w.applied)
     w.restart_controller()
     effects = w.tick()
@@ -237,21 +237,21 @@ def test_a_restart_causes_neither_scale_out_nor_scale_in() -> None:
     """The state is rebuilt under steady load. The only decision is "rebuilt", and decision numbers
     continue.
     """
-    w = world(20.0).wait(300)
+    w = world(20.0).run(300)
     wanted, number = w.assigned_count("chat"), w.decisions[-1].number
     w.restart_controller()
     w.windows.__init__(1800)  # type: ignore[misc]  # no replay of the windows either
-    w.wait(300)
+    w.run(300)
     assert [d.kind for d in w.decisions if d.number > number] == ["rebuilt"]
     assert w.assigned_count("chat") == wanted
 
 
 def test_serials_are_not_used_twice_after_a_restart() -> None:
     """Instances that start after a rebuild get new serials."""
-    w = world(lambda _m, t: 5.0 if t < 200 else 60.0).wait(150)
+    w = world(lambda _m, t: 5.0 if t < 200 else 60.0).run(150)
     old = {i.instance for a in w.applied.values() for i in a.instances}
     w.restart_controller()
-    w.wait(200)
+    w.run(200)
     new = {i.instance for a in w.applied.values() for i in a.instances}
     assert old < new
 
@@ -266,7 +266,7 @@ def test_the_serial_of_a_group_that_is_gone_is_not_used_again_after_a_restart() 
     kept = {g.name for g in w.state.groups}
     assert len(kept) < len(names)
     w.restart_controller()
-    w.wait(300)
+    w.run(300)
     assert not {g.name for g in w.state.groups} & (names - kept)
 
 

@@ -41,9 +41,9 @@ def test_lasting_excess_is_scaled_in_to_the_minimum() -> None:
     Removal waits until no local window within `scale_in_after` needs the capacity. The first
     instance leaves after eight minutes of excess or later, the last after twelve.
     """
-    w = over_provisioned().wait(299)
+    w = over_provisioned().run(299)
     assert w.ready("chat") == 5
-    w.wait(301 + 720)
+    w.run(301 + 720)
     assert w.ready("chat") == 1
     ins = w.of_kind("scale_in")
     assert ins and all(d.change and d.change[0][1] < 0 for d in ins)
@@ -52,7 +52,7 @@ def test_lasting_excess_is_scaled_in_to_the_minimum() -> None:
 
 def test_instances_on_a_node_that_stays_rented_are_kept() -> None:
     """Four combos share one node of four GPUs, so removing three of them would save nothing."""
-    w = world(lambda _m, t: 30.0 if t < 300 else 4.0).wait(1500)
+    w = world(lambda _m, t: 30.0 if t < 300 else 4.0).run(1500)
     assert w.assigned_count("chat") == 4 and w.of_kind("scale_in") == []
 
 
@@ -61,14 +61,14 @@ def test_a_telemetry_gap_never_scales_in_and_is_marked_within_two_ticks(gap_s: i
     """Gaps of 10, 60 and 600 s. NoData is stated within 2 ticks, and no instance leaves during the
     gap.
     """
-    w = world(40.0).wait(800)
+    w = world(40.0).run(800)
     wanted = w.assigned_count("chat")
     w.silent.add("g1")
     w.run(2)
     assert w.state.models["chat"].estimate.no_data
     w.run(gap_s - 2)
     w.silent.clear()
-    w.wait(900)
+    w.run(900)
     assert w.of_kind("scale_in") == [] and w.assigned_count("chat") == wanted
     assert not w.state.models["chat"].estimate.no_data
     assert sum(ReasonCode.NO_TELEMETRY in d.codes for d in w.decisions) == 1
@@ -79,12 +79,12 @@ def test_in_a_telemetry_gap_the_counts_of_executors_raise_capacity_and_never_low
     counts: bool,
 ) -> None:
     """Demand nearly doubles during the gap, and then almost ends. Older executors do not count."""
-    w = world(lambda _m, t: 20.0 if t < 700 else 38.0 if t < 1000 else 2.0, counts=counts).wait(690)
+    w = world(lambda _m, t: 20.0 if t < 700 else 38.0 if t < 1000 else 2.0, counts=counts).run(690)
     assert w.assigned_count("chat") == 3
     w.silent.add("g1")
-    w.wait(310)
+    w.run(310)
     assert w.assigned_count("chat") == (5 if counts else 3)
-    w.wait(1500)
+    w.run(1500)
     assert w.assigned_count("chat") == (5 if counts else 3) and w.of_kind("scale_in") == []
     if counts:
         why = next(d for d in w.of_kind("scale_out") if d.at_ms > T0 + 690_000)
@@ -95,9 +95,9 @@ def test_a_gap_never_counts_as_idle() -> None:
     """After a period of excess, telemetry stops for an hour. All instances that served before the
     gap still serve.
     """
-    w = over_provisioned().wait(500)
+    w = over_provisioned().run(500)
     w.silent.add("g1")
-    w.wait(1500)
+    w.run(1500)
     assert w.of_kind("scale_in") == [] and w.ready("chat") == 5
 
 
@@ -108,28 +108,28 @@ def test_zero_reported_by_a_gateway_without_the_routes_is_no_evidence() -> None:
     where = pool()
     both = (service("chat"), service("code"))
     catalogue = {m: simple(m, where) for m in ("chat", "code")}
-    w = world(40.0, *both, pools=(where,), catalogue=catalogue).wait(400)
+    w = world(40.0, *both, pools=(where,), catalogue=catalogue).run(400)
     w.zero.add("chat")
     w.confirm = False
-    w.wait(1500)
+    w.run(1500)
     assert w.of_kind("scale_in") == []
     w.confirm = True
-    w.wait(1200)
+    w.run(1200)
     assert {d.model for d in w.of_kind("scale_in")} == {"chat"}
 
 
 def test_zero_arrivals_are_no_evidence_while_engines_have_requests() -> None:
     """The in-flight counts of the engines contradict the zero."""
-    w = world(40.0).wait(400)
+    w = world(40.0).run(400)
     w.zero.add("chat")
     w.busy.add("chat")
-    w.wait(1500)
+    w.run(1500)
     assert w.of_kind("scale_in") == []
 
 
 def test_rising_latency_blocks_scale_in() -> None:
     """Utilisation is low, but TTFT rises."""
-    w = over_provisioned().wait(450)
+    w = over_provisioned().run(450)
 
     def climb(w: World) -> None:
         w.ttft_ms["chat"] = 300.0 * 1.002 ** (w.t_s - 450)  # TTFT doubles in six minutes
@@ -142,7 +142,7 @@ def test_rising_latency_blocks_scale_in() -> None:
 
 def test_missed_slos_block_scale_in() -> None:
     """One request in four misses its SLO at a percentile of 95."""
-    w = over_provisioned(missing={"chat": 0.25}).wait(1500)
+    w = over_provisioned(missing={"chat": 0.25}).run(1500)
     assert w.of_kind("scale_in") == []
 
 
@@ -150,10 +150,10 @@ def test_misses_of_an_ended_surge_do_not_restart_the_scale_in_period() -> None:
     """Excess from t = 300 on, misses until t = 1000. Scale-in begins once the window contains no
     misses.
     """
-    w = over_provisioned(missing={"chat": 0.25}).wait(1000)
+    w = over_provisioned(missing={"chat": 0.25}).run(1000)
     assert w.of_kind("scale_in") == []
     w.missing.clear()
-    w.wait(500)
+    w.run(500)
     first = w.of_kind("scale_in")[0]
     assert first.at_ms - T0 < 1_000_000 + 120_000 + 302_000  # at most a window and a period later
     assert w.ready("chat") == 1
@@ -161,9 +161,9 @@ def test_misses_of_an_ended_surge_do_not_restart_the_scale_in_period() -> None:
 
 def test_a_restarted_controller_continues_the_observation_of_an_excess() -> None:
     """The first scale-in comes when it would have come without the restart."""
-    steady, w = over_provisioned().wait(1400), over_provisioned().wait(600)
+    steady, w = over_provisioned().run(1400), over_provisioned().run(600)
     w.restart_controller()
-    w.wait(800)
+    w.run(800)
     at_ms = [one.of_kind("scale_in")[0].at_ms for one in (steady, w)]
     assert abs(at_ms[0] - at_ms[1]) <= 10_000
 
@@ -172,21 +172,21 @@ def test_a_restarted_controller_observes_the_whole_period_before_it_scales_in() 
     """The controller restarts during excess, and its topics were lost. Its first scale-in comes
     after `scale_in_after` of its own observation, and at most a local window later.
     """
-    w = over_provisioned().wait(600)
+    w = over_provisioned().run(600)
     w.restart_controller(lost=True)
     restarted = w.now_ms
-    w.wait(750)
+    w.run(750)
     first = w.of_kind("scale_in")[0]
     assert first.at_ms - restarted >= 600_000
 
 
 def test_a_restarted_controller_without_windows_does_not_scale_in() -> None:
     """Its windows could not be replayed, so it has no data from before the restart."""
-    w = over_provisioned().wait(900)
+    w = over_provisioned().run(900)
     w.restart_controller()
     w.windows.__init__(1800)  # type: ignore[misc]
     restarted = w.now_ms
-    w.wait(530)
+    w.run(530)
     assert [d.kind for d in w.decisions if d.at_ms > restarted] == ["rebuilt"]
 
 
@@ -194,7 +194,7 @@ def test_surplus_leaves_soon_and_needed_capacity_stays() -> None:
     """Load falls to 10% for ten minutes. Capacity covers the planned demand at every moment. The
     surplus 90% leaves within two minutes of the decision, not in steps of a tenth.
     """
-    w = world(lambda _m, t: 150.0 if t < 300 else 15.0, pools=(ONE,)).wait(299)
+    w = world(lambda _m, t: 150.0 if t < 300 else 15.0, pools=(ONE,)).run(299)
     assert w.ready("chat") >= 18
 
     def check(w: World) -> None:
@@ -219,7 +219,7 @@ def test_removals_without_present_evidence_keep_to_the_disruption_budget() -> No
     """
     w = world(
         lambda _m, t: 150.0 if t < 300 else 15.0, service(max_disruption=0.2), pools=(ONE,)
-    ).wait(780)
+    ).run(780)
     w.busy = {"chat"}  # drains do not end
     while not w.of_kind("scale_in"):
         w.run(1)
@@ -259,8 +259,8 @@ def test_a_tenfold_burst_gets_a_plan_request_within_three_seconds(rate: float) -
 
 def test_telemetry_delivered_a_hundred_times_counts_once() -> None:
     """Repeated telemetry leads to the decisions of a single delivery."""
-    once = over_provisioned(copies=1).wait(450)
-    often = over_provisioned(copies=100).wait(450)
+    once = over_provisioned(copies=1).run(450)
+    often = over_provisioned(copies=100).run(450)
     assert once.decisions == often.decisions and once.applied == often.applied
 
 
@@ -268,7 +268,7 @@ def test_capacity_never_falls_below_demand_during_scale_in() -> None:
     """Load falls slowly. In every tick the routed capacity at the planned utilization covers the
     demand.
     """
-    w = world(lambda _m, t: 60.0 if t < 300 else max(6.0, 60.0 - (t - 300) / 60)).wait(400)
+    w = world(lambda _m, t: 60.0 if t < 300 else max(6.0, 60.0 - (t - 300) / 60)).run(400)
 
     def check(w: World) -> None:
         assert w.routed_req_per_s("chat") * 0.8 >= w.rate("chat", w.t_s) - 1e-6
@@ -281,7 +281,7 @@ def test_a_drain_starts_only_after_gateways_confirm_the_routes() -> None:
     """Routes omit the instance first. `drain` becomes true once the gateway applies the routes or
     the time limit ends.
     """
-    w = over_provisioned().wait(700)
+    w = over_provisioned().run(700)
     drained: list[tuple[int, int]] = []
 
     def watch(w: World) -> None:

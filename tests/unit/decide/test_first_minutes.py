@@ -23,7 +23,7 @@ def test_a_declared_workload_starts_with_the_fleet_it_needs() -> None:
     w = world(lambda _m, t: 0.0 if t < 90 else 30.0, service(req_per_s=30.0), pools=(ONE,)).run(2)
     assert w.assigned_count("chat") == 4
     assert ReasonCode.DECLARED in w.decisions[0].codes
-    w.wait(600)
+    w.run(600)
     assert [d.kind for d in w.decisions] == ["scale_out"] and w.ready("chat") == 4
 
 
@@ -31,9 +31,9 @@ def test_a_declared_workload_counts_until_windows_have_evidence() -> None:
     """30 req/s are declared and 5 arrive. All four instances stay until the excess has lasted long
     enough; then one is left.
     """
-    w = world(5.0, service(req_per_s=30.0), pools=(ONE,)).wait(600)
+    w = world(5.0, service(req_per_s=30.0), pools=(ONE,)).run(600)
     assert w.ready("chat") == 4 and w.state.models["chat"].estimate.rate_observed
-    w.wait(180)
+    w.run(180)
     assert w.ready("chat") == 1
 
 
@@ -42,15 +42,15 @@ def test_idle_time_before_the_first_request_is_no_evidence_of_excess() -> None:
     until 5 req/s have lasted for `scale_in_after` (600 s).
     """
     w = world(lambda _m, t: 0.0 if t < 500 else 5.0, service(req_per_s=30.0), pools=(ONE,))
-    w.wait(1080)
+    w.run(1080)
     assert w.assigned_count("chat") == 4
-    w.wait(200)
+    w.run(200)
     assert w.assigned_count("chat") == 1
 
 
 def test_a_declared_workload_that_never_arrives_stops_counting() -> None:
     """After twice `scale_in_after` without a request the fleet shrinks to its minimum."""
-    w = world(0.0, service(req_per_s=30.0), pools=(ONE,)).wait(1190)
+    w = world(0.0, service(req_per_s=30.0), pools=(ONE,)).run(1190)
     assert w.assigned_count("chat") == 4
     w.run(60)
     assert w.assigned_count("chat") == 1

@@ -24,7 +24,7 @@ def test_no_instance_drains_for_a_replacement_that_never_starts() -> None:
             combo("chat", [(AGGREGATED, 1, second, 1, 10.0)]),
         )
     }
-    w = world(12.0, pools=(first, second), catalogue=catalogue, stuck={second.id}).wait(200)
+    w = world(12.0, pools=(first, second), catalogue=catalogue, stuck={second.id}).run(200)
     assert w.assigned_count("chat") == 2 and w.ready("chat") == 2
     broken, other = (i.instance for i in w.applied["us.one.on-demand.0"].instances)
     w.failing.add(broken)
@@ -46,7 +46,7 @@ def test_a_pool_with_repeated_failures_backs_off_and_other_models_are_unaffected
     bad, good = pool("bad", nodes=nodes), pool("good", nodes=2)
     both = (service("chat"), service("code"))
     catalogue = {"chat": simple("chat", bad), "code": simple("code", good)}
-    w = world(5.0, *both, pools=(bad, good), catalogue=catalogue, failing={bad.id}).wait(3600)
+    w = world(5.0, *both, pools=(bad, good), catalogue=catalogue, failing={bad.id}).run(3600)
     failures = [d for d in w.decisions if d.model == "chat" and "no CUDA device" in d.reason]
     gaps = [b.at_ms - a.at_ms for a, b in pairwise(failures)]
     assert 3 <= len(failures) <= 7
@@ -67,7 +67,7 @@ def test_a_failing_pool_is_replaced_by_another() -> None:
             combo("chat", [(AGGREGATED, 1, good, 1, 10.0)]),
         )
     }
-    w = world(5.0, pools=(bad, good), catalogue=catalogue, failing={bad.id}).wait(200)
+    w = world(5.0, pools=(bad, good), catalogue=catalogue, failing={bad.id}).run(200)
     assert w.ready("chat") == 1
     assert {a.pool for a in w.applied.values() if a.instances} == {good.id}
 
@@ -84,7 +84,7 @@ def test_one_failure_in_a_full_pool_moves_the_plan_to_another_pool(market: Marke
         )
     }
     switches = {"failing": {cheap.id}, "full": {cheap.id}}
-    w = world(5.0, pools=(cheap, good), catalogue=catalogue, **switches).wait(200)
+    w = world(5.0, pools=(cheap, good), catalogue=catalogue, **switches).run(200)
     assert w.ready("chat") == 1
     assert {a.pool for a in w.applied.values() if a.instances} == {good.id}
     assert len([d for d in w.decisions if "no CUDA device" in d.reason]) == 1
@@ -96,7 +96,7 @@ def test_one_failure_in_a_full_pool_moves_the_plan_to_another_pool(market: Marke
 def test_a_pool_whose_workload_was_corrected_is_tried_again_within_a_minute() -> None:
     """Its nodes back off for minutes."""
     bad = pool("bad", nodes=3)
-    w = world(5.0, pools=(bad,), failing={bad.id}, launch_basis="a").wait(400)
+    w = world(5.0, pools=(bad,), failing={bad.id}, launch_basis="a").run(400)
     assert max(mark.until_ms for mark in w.state.observed.backoff.values()) > w.now_ms + 120_000
     w.failing.clear()
     w.run(60)
@@ -120,7 +120,7 @@ def test_a_start_that_times_out_counts_as_failed() -> None:
         )
     }
     policy = Policy(start_timeout_s=180.0)
-    w = world(5.0, pools=(bad, good), catalogue=catalogue, policy=policy, stuck={bad.id}).wait(440)
+    w = world(5.0, pools=(bad, good), catalogue=catalogue, policy=policy, stuck={bad.id}).run(440)
     late = [d for d in w.decisions if ReasonCode.NOT_READY in d.codes]
     assert [d.at_ms - T0 for d in late] == [184_000, 367_000]
     assert w.ready("chat") == 1

@@ -31,14 +31,14 @@ def test_each_change_of_demand_gets_one_recommendation() -> None:
     """Load is 5, then 30, then 5 req/s. Each recommendation is based on the last recommended fleet,
     not on an empty one.
     """
-    w = world(lambda _m, t: 30.0 if 400 <= t < 1200 else 5.0, QUIET, pools=(ONE,)).wait(390)
+    w = world(lambda _m, t: 30.0 if 400 <= t < 1200 else 5.0, QUIET, pools=(ONE,)).run(390)
     assert [dict(d.change) for d in w.decisions] == [{"chat:a1@us/l40s/on-demand": 1}]
     w.run(100)
     assert recommended(w) == 4
     count = len(w.decisions)
-    w.wait(700)
+    w.run(700)
     assert len(w.decisions) == count  # stated once
-    w.wait(900)
+    w.run(900)
     assert recommended(w) == 1
     assert sum(n for d in w.decisions for _, n in d.change) == 1
     assert {d.applied for d in w.decisions} == {False}
@@ -54,9 +54,9 @@ def test_modes_that_do_not_act_have_no_effects(mode: Mode) -> None:
         service(mode=mode, min_instances=2),
         pools=(ONE,),
         seed=2,
-    ).wait(1700)
+    ).run(1700)
     w.restart_controller()
-    w.wait(700)
+    w.run(700)
     assert {type(e) for e in w.effects} <= {PublishDecision, PublishLedger, SolveRequested}
     assert w.applied == {} and w.routes == {} and w.plans == []
     assert not any(d.applied for d in w.decisions if d.model != "*")

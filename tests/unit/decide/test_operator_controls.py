@@ -34,14 +34,14 @@ def busy(at_s: int) -> World:
 @pytest.mark.parametrize("kind", ["pause", "release"])
 def test_a_paused_fleet_does_not_change(scope: str, kind: str) -> None:
     """A surge, a lost node and an excess follow the pause. Decisions state each of them."""
-    w = world(lambda _m, t: 60.0 if 160 <= t < 300 else 20.0, pools=(ONE,)).wait(150)
+    w = world(lambda _m, t: 60.0 if 160 <= t < 300 else 20.0, pools=(ONE,)).run(150)
     before = w.ready("chat")
     w.say(scope, kind)
     w.run(1)
     done = actions(w)
     w.run(40)
     w.cut.add(min(w.rented(ONE.id)))
-    w.wait(900)
+    w.run(900)
     assert actions(w) == done and w.ready("chat") == before
     said = [d for d in w.decisions if d.model == scope and "by ann: incident 7" in d.reason]
     assert len(said) == 1
@@ -50,7 +50,7 @@ def test_a_paused_fleet_does_not_change(scope: str, kind: str) -> None:
 
 
 def test_a_resumed_model_gets_its_needed_capacity_at_once() -> None:
-    w = busy(160).wait(150)
+    w = busy(160).run(150)
     w.say("chat", "pause")
     w.run(100)
     assert w.assigned_count("chat") < 6
@@ -61,7 +61,7 @@ def test_a_resumed_model_gets_its_needed_capacity_at_once() -> None:
 
 
 def test_a_pause_with_a_time_limit_ends_by_itself() -> None:
-    w = busy(160).wait(150)
+    w = busy(160).run(150)
     w.say("chat", "pause", until_ms=w.now_ms + 60_000)
     w.run(55)
     assert w.assigned_count("chat") < 6
@@ -72,7 +72,7 @@ def test_a_pause_with_a_time_limit_ends_by_itself() -> None:
 def test_other_models_scale_while_one_is_paused() -> None:
     w = world(
         lambda _m, t: 60.0 if t >= 160 else 20.0, service("chat"), service("mini"), pools=(ONE,)
-    ).wait(150)
+    ).run(150)
     w.say("chat", "pause")
     w.run(120)
     assert w.assigned_count("mini") > w.assigned_count("chat")
@@ -81,7 +81,7 @@ def test_other_models_scale_while_one_is_paused() -> None:
 @pytest.mark.parametrize("why", ["release chat", "pause chat", "pause *", "recommend"])
 def test_instances_of_an_undeclared_paused_model_keep_running(why: str) -> None:
     """No instance of the model drains, and its routes stay."""
-    w = world(20.0, service("chat"), service("mini"), pools=(ONE,)).wait(150)
+    w = world(20.0, service("chat"), service("mini"), pools=(ONE,)).run(150)
     before = w.routes["chat"].groups
     assert len(before) == w.assigned_count("chat") == 3
     if why == "recommend":
@@ -98,7 +98,7 @@ def test_instances_of_an_undeclared_paused_model_keep_running(why: str) -> None:
 
 
 def test_a_model_undeclared_during_its_pause_leaves_when_the_pause_ends() -> None:
-    w = world(20.0, service("chat"), service("mini"), pools=(ONE,)).wait(150)
+    w = world(20.0, service("chat"), service("mini"), pools=(ONE,)).run(150)
     w.say("*", "pause")
     w.run(5)
     w.undeclare("chat")
@@ -115,12 +115,12 @@ def test_a_freeze_window_blocks_removals_and_permits_additions() -> None:
         lambda _m, t: 60.0 if 200 <= t < 400 else 20.0,
         service(freezes=(frozen,)),
         pools=(ONE,),
-    ).wait(330)
+    ).run(330)
     high = w.ready("chat")
     assert high >= 7
-    w.wait(2400)
+    w.run(2400)
     assert w.ready("chat") == high and "scale_in" not in w.kinds()
-    w.wait(1500)
+    w.run(1500)
     assert w.ready("chat") < high and "scale_in" in w.kinds()
     assert any(ReasonCode.FREEZE_BEGAN in d.codes for d in w.decisions)
 
@@ -129,13 +129,13 @@ def test_a_scheduled_minimum_holds_during_its_window() -> None:
     now = dt.datetime.fromtimestamp(T0 / 1000, tz=dt.UTC)
     hours = [f"{now + dt.timedelta(minutes=m):%H:%M}" for m in (5, 25)]
     floor = Weekly.parse(f"{hours[0]}-{hours[1]}")
-    w = world(5.0, service(floors=((floor, 4),)), pools=(ONE,)).wait(280)
+    w = world(5.0, service(floors=((floor, 4),)), pools=(ONE,)).run(280)
     assert w.ready("chat") == 1
-    w.wait(180)
+    w.run(180)
     assert w.ready("chat") == 4
-    w.wait(1000)
+    w.run(1000)
     assert w.ready("chat") == 4
-    w.wait(1200)
+    w.run(1200)
     assert w.ready("chat") == 1
 
 
@@ -144,20 +144,20 @@ def test_a_model_goes_to_zero_after_its_idle_time_and_not_before() -> None:
     request wakes the model.
     """
     idle = service(min_instances=0, zero_after_s=1200.0, scale_in_after_s=300.0)
-    w = world(lambda _m, t: 0.0 if 300 <= t < 3000 else 15.0, idle, pools=(ONE,)).wait(300 + 1150)
+    w = world(lambda _m, t: 0.0 if 300 <= t < 3000 else 15.0, idle, pools=(ONE,)).run(300 + 1150)
     assert w.ready("chat") == 1
-    w.wait(400)
+    w.run(400)
     assert w.ready("chat") == 0 and w.assigned_count("chat") == 0
-    w.wait(1300)
+    w.run(1300)
     assert w.ready("chat") >= 1
 
 
 def test_missing_telemetry_does_not_scale_to_zero() -> None:
     """Telemetry is missing for longer than the idle time, and the last combo stays."""
-    w = world(15.0, service(min_instances=0, zero_after_s=600.0), pools=(ONE,)).wait(300)
+    w = world(15.0, service(min_instances=0, zero_after_s=600.0), pools=(ONE,)).run(300)
     before = w.ready("chat")
     w.silent.add("g1")
-    w.wait(1700)
+    w.run(1700)
     assert w.ready("chat") == before
 
 

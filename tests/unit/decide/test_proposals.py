@@ -32,7 +32,7 @@ def answer(w: World, number: int, approve: bool, token: int = 1) -> None:
 
 
 def test_a_proposal_names_change_reason_and_expiry_and_changes_nothing() -> None:
-    w = approving().wait(200)
+    w = approving().run(200)
     (first, *_) = open_proposals(w)
     assert first.kind == "scale_out" and not first.applied and first.change and first.reason
     assert first.expires_ms - first.at_ms == 1_800_000
@@ -43,7 +43,7 @@ def test_an_open_proposal_is_not_repeated_each_second() -> None:
     """A proposal is not repeated while it covers the demand. Larger demand leads to a larger
     proposal.
     """
-    w = approving().wait(900)
+    w = approving().run(900)
     first = len(open_proposals(w))
     assert first <= 3
     w.rate = lambda _m, _t: 70.0
@@ -84,16 +84,16 @@ def test_an_answer_counts_once_if_its_leader_is_killed_before_it_writes_the_ledg
 
 
 def test_a_rejected_proposal_is_not_repeated_before_its_expiry() -> None:
-    w = approving(within_s=600.0).wait(300)
+    w = approving(within_s=600.0).run(300)
     newest = open_proposals(w)[-1]
     count = len(open_proposals(w))
     answer(w, newest.number, approve=False)
-    w.wait(200)
+    w.run(200)
     assert f"proposal #{newest.number} was rejected by ann: incident 7" in [
         d.reason for d in w.decisions
     ]
     assert len(open_proposals(w)) == count and w.assigned_count("chat") == 0
-    w.wait(500)
+    w.run(500)
     assert len(open_proposals(w)) > count
 
 
@@ -120,11 +120,11 @@ def test_an_approval_of_another_leaders_proposal_has_no_effect() -> None:
 def test_a_removal_waits_for_approval_and_is_withdrawn_when_demand_returns() -> None:
     w = approving(rate=45.0).run(60)
     answer(w, open_proposals(w)[-1].number, approve=True)
-    w.wait(200)
+    w.run(200)
     before = w.ready("chat")
     assert before == 6
     w.rate = lambda _m, _t: 5.0
-    w.wait(900)
+    w.run(900)
     removals = [d for d in open_proposals(w) if d.kind == "scale_in"]
     assert removals and w.ready("chat") == before
     w.rate = lambda _m, _t: 45.0
@@ -143,9 +143,9 @@ def test_an_approved_removal_without_evidence_is_stated_and_not_applied() -> Non
     """Telemetry stopped after the proposal, so evidence of excess is missing."""
     w = approving(rate=45.0).run(60)
     answer(w, open_proposals(w)[-1].number, approve=True)
-    w.wait(200)
+    w.run(200)
     w.rate = lambda _m, _t: 5.0
-    w.wait(900)
+    w.run(900)
     w.silent.add("g1")
     w.run(30)
     answer(w, open_proposals(w)[-1].number, approve=True)
@@ -159,20 +159,20 @@ def test_an_approved_removal_without_evidence_is_stated_and_not_applied() -> Non
 def test_an_approved_removal_is_applied() -> None:
     w = approving(rate=45.0).run(60)
     answer(w, open_proposals(w)[-1].number, approve=True)
-    w.wait(200)
+    w.run(200)
     w.rate = lambda _m, _t: 5.0
-    w.wait(900)
+    w.run(900)
     answer(w, [d for d in open_proposals(w) if d.kind == "scale_in"][-1].number, approve=True)
-    w.wait(200)
+    w.run(200)
     assert w.ready("chat") == 1
 
 
 def test_the_replacement_of_a_lost_node_is_proposed() -> None:
     w = approving().run(60)
     answer(w, open_proposals(w)[-1].number, approve=True)
-    w.wait(150)
+    w.run(150)
     w.cut.add(min(w.rented(ONE.id)))
-    w.wait(150)
+    w.run(150)
     assert open_proposals(w)[-1].kind == "replace"
 
 

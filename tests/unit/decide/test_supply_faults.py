@@ -29,7 +29,7 @@ def test_a_price_beyond_twenty_times_the_declared_one_is_rejected() -> None:
 def test_only_available_nodes_are_rented() -> None:
     w = world(lambda _m, t: 5.0 if t < 100 else 45.0, pools=(ONE,)).run(99)
     w.availability[ONE.id] = Availability(ONE.id, 1, w.now_ms)
-    w.wait(200)
+    w.run(200)
     assert len(w.rented(ONE.id)) == 2
     w.availability[ONE.id] = Availability(ONE.id, 2, w.now_ms)
     w.run(10)
@@ -41,23 +41,23 @@ def test_urgent_additions_keep_to_the_budget_and_state_it() -> None:
         lambda _m, t: 5.0 if t < 100 else 45.0,
         pools=(ONE,),
         policy=Policy(budget_usd_per_h=7.0),
-    ).wait(300)
+    ).run(300)
     assert len(w.rented(ONE.id)) == 3
     assert any(ReasonCode.BUDGET in d.codes for d in w.of_kind("infeasible"))
 
 
 def test_no_instance_leaves_while_one_of_two_gateways_is_silent() -> None:
     """Half of the 40 req/s is no longer reported, for longer than excess must last."""
-    w = world(40.0, pools=(ONE,), gateways=("g1", "g2")).wait(900)
+    w = world(40.0, pools=(ONE,), gateways=("g1", "g2")).run(900)
     wanted = w.assigned_count("chat")
     w.silent.add("g2")
-    w.wait(1000)
+    w.run(1000)
     assert w.assigned_count("chat") == wanted and w.of_kind("scale_in") == []
 
 
 def test_a_failed_node_does_not_block_the_other_nodes_of_its_pool() -> None:
     where = pool(nodes=8, per_node=1)
-    w = world(50.0, pools=(where,), failing={"us.l40s.on-demand.3"}).wait(200)
+    w = world(50.0, pools=(where,), failing={"us.l40s.on-demand.3"}).run(200)
     assert w.ready("chat") == 7  # 50 / 0.8 = 62.5 req/s raw
     assert "us.l40s.on-demand.3" not in w.rented(where.id)
 
@@ -67,7 +67,7 @@ def test_lost_nodes_leave_cost_slots_and_routes() -> None:
     nodes replace them. After ten minutes the controller gives them up.
     """
     where = pool(nodes=5, per_node=1)
-    w = world(20.0, pools=(where,)).wait(300)
+    w = world(20.0, pools=(where,)).run(300)
     lost = sorted(w.rented(where.id))[:2]
     w.cut.update(lost)
     w.run(20)
@@ -76,13 +76,13 @@ def test_lost_nodes_leave_cost_slots_and_routes() -> None:
     assert w.ready("chat") == 3
     assert w.plans[-1].cost_usd_per_h == 3 * 8.0
     assert {p.combo for p in w.plans[-1].targets} == {"chat:a1@us/l40s/on-demand"}
-    w.wait(560)
+    w.run(560)
     assert w.ready("chat") == 3 and not any(
         placed.node in lost for g in w.state.groups for placed in g.placed
     )
     w.rate = lambda _m, _t: 36.0  # This load needs five nodes, so it uses the given-up nodes again.
     w.cut.clear()
-    w.wait(150)
+    w.run(150)
     assert w.ready("chat") == 5
 
 
@@ -103,12 +103,12 @@ def test_instances_of_a_silent_region_are_not_started_twice() -> None:
     Afterwards the assignments are as before.
     """
     where = pool(nodes=9, per_node=1)
-    w = world(12.0, pools=(where,)).wait(200)
+    w = world(12.0, pools=(where,)).run(200)
     before = dict(w.applied)
     w.cut.add(where.id)
-    w.wait(700)
+    w.run(700)
     w.cut.clear()
-    w.wait(700)
+    w.run(700)
     assert {n: a.instances for n, a in w.applied.items()} == {
         n: a.instances for n, a in before.items()
     }
@@ -136,7 +136,7 @@ def test_the_second_single_addition_may_be_spot() -> None:
     served = service(spot_share=0.5)
     w = world(
         lambda _m, t: 5.0 if t < 100 else 14.0, served, pools=(SPOT, SOLID), catalogue=EITHER
-    ).wait(180)
+    ).run(180)
     assert (len(w.rented(SPOT.id)), len(w.rented(SOLID.id))) == (1, 1)
 
 
@@ -156,9 +156,9 @@ def test_larger_instances_replace_small_ones_at_the_maximum() -> None:
         service(max_instances=3),
         pools=(tiny, large),
         catalogue=catalogue,
-    ).wait(399)
+    ).run(399)
     assert w.assigned_count("chat") == 3 and w.routed_req_per_s("chat") == 3.75
-    w.wait(600)
+    w.run(600)
     assert w.routed_req_per_s("chat") * 0.8 >= 12.0 and w.assigned_count("chat") <= 3
 
 
@@ -173,9 +173,9 @@ def test_a_higher_priority_gets_gpus_in_a_full_pool() -> None:
     def rate(model: str, t: int) -> float:
         return 32.0 if model == "low" else 0.0 if t < 200 else 13.0
 
-    w = world(rate, *services, pools=(full,), catalogue=catalogue).wait(199)
+    w = world(rate, *services, pools=(full,), catalogue=catalogue).run(199)
     assert (w.ready("low"), w.ready("high")) == (4, 0)
-    w.wait(700)
+    w.run(700)
     assert (w.ready("low"), w.ready("high")) == (2, 2)
 
 
@@ -190,7 +190,7 @@ def test_scale_in_keeps_the_capacity_to_survive_a_lost_node() -> None:
 
     w = world(
         lambda _m, t: 40.0 if t < 300 else 12.0, service(survive="one-node"), pools=(ONE,)
-    ).wait(200)
+    ).run(200)
     w.run(1500, check)
     assert w.of_kind("scale_in") and w.ready("chat") == 3
 
@@ -198,7 +198,7 @@ def test_scale_in_keeps_the_capacity_to_survive_a_lost_node() -> None:
 def test_an_unserved_model_sends_one_urgent_request_per_half_minute() -> None:
     """No nodes are available for ten minutes."""
     small = pool(nodes=1, per_node=1)
-    w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).wait(700)
+    w = world(lambda _m, t: 5.0 if t < 90 else 50.0, pools=(small,)).run(700)
     late = [r for r in w.requests(Urgency.URGENT) if r.at_ms > w.now_ms - 500_000]
     assert 10 <= len(late) <= 18
 
@@ -223,7 +223,7 @@ def test_a_silent_feed_is_stated_and_planned_with_caution() -> None:
     name = w.cluster.pools[0].id
     w.prices[name] = Price(name, 4.0, w.now_ms)
     w.availability[name] = Availability(name, 6, w.now_ms)
-    w.wait(1790)
+    w.run(1790)
     assert w.state.supply.prices_usd_per_h() == {name: 4.0}
     w.run(30)
     assert w.state.supply.prices_usd_per_h() == {name: 8.0}
@@ -239,7 +239,7 @@ def test_a_reclaimed_node_is_replaced_at_once_and_empty_before_its_end() -> None
     serves for at most half of the notice and has stopped before its end.
     """
     where = pool(nodes=8, per_node=1, market=Market.SPOT)
-    w = world(20.0, pools=(where,), start_s=90, drain_s=20).wait(300)
+    w = world(20.0, pools=(where,), start_s=90, drain_s=20).run(300)
     before = w.rented(where.id)
     node = sorted(before)[0]
     taken_ms = w.now_ms + 120_000
@@ -289,21 +289,21 @@ def test_a_model_at_zero_wakes_after_all_its_idle_nodes_were_deleted() -> None:
 
 def test_rented_nodes_that_all_failed_are_replaced_after_half_an_hour() -> None:
     """At first the loss looks like a cut-off region, in which no instance is started."""
-    w = world(20.0, pools=(pool(nodes=12, per_node=1),)).wait(300)
+    w = world(20.0, pools=(pool(nodes=12, per_node=1),)).run(300)
     dead = w.rented(w.cluster.pools[0].id)
     w.cut.update(dead)
-    w.wait(1700)
+    w.run(1700)
     assert w.rented(w.cluster.pools[0].id) == dead
-    w.wait(300)
+    w.run(300)
     new = w.rented(w.cluster.pools[0].id) - dead
     assert len(new) == len(dead)
     assert w.ready("chat") == len(new)
 
 
 def test_dead_nodes_are_given_up_after_an_hour_if_no_other_node_is_left() -> None:
-    w = world(20.0, pools=(pool(nodes=3, per_node=1),)).wait(300)
+    w = world(20.0, pools=(pool(nodes=3, per_node=1),)).run(300)
     w.cut.update(w.rented(w.cluster.pools[0].id))
-    w.wait(3500)
+    w.run(3500)
     w.cut.clear()  # the provider starts new nodes under the same names
-    w.wait(300)
+    w.run(300)
     assert w.ready("chat") == 3

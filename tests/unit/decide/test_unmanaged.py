@@ -42,8 +42,8 @@ def test_only_capacity_missing_next_to_unmanaged_servers_is_recommended() -> Non
     three, none.
     """
     short, enough = beside(2, 20.0), beside(3, 20.0)
-    short.wait(300)
-    enough.wait(300)
+    short.run(300)
+    enough.run(300)
     assert [d.change for d in recommended(short)] == [((THEIRS, 1),)]
     assert recommended(enough) == []
     assert not short.state.published.assignments and not enough.state.published.assignments
@@ -54,7 +54,7 @@ def test_stopping_every_unneeded_server_is_recommended_once() -> None:
     w = beside(3, 0.0)
     none = service(mode=Mode.RECOMMEND, min_instances=0, unmanaged=THEIRS, scale_in_after_s=60.0)
     w.cluster = replace(w.cluster, services=(none,))
-    w.wait(3600)
+    w.run(3600)
     assert sum(dict(d.change)[THEIRS] for d in recommended(w)) == -3
 
 

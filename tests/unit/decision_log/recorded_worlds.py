@@ -62,4 +62,5 @@ def _watch(run: World, seconds: int, watcher: Callable[[TickResult], None]) -> N
         return after, effects
 
     with mock.patch.object(decide_world, "decide", recorded):
-        run.run(seconds)
+        for _ in range(seconds):
+            run.tick()

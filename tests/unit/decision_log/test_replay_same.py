@@ -67,9 +67,9 @@ def eventful(seed: int) -> World:
 
     tick = w.tick
 
-    def ticking() -> object:
+    def ticking(seconds: int = 1) -> object:
         happen(w)
-        return tick()
+        return tick(seconds)
 
     w.tick = ticking  # type: ignore[assignment,method-assign]
     return w
