@@ -38,7 +38,7 @@ def group(serial: int, node: str = "n", where: str = RENTED.id, **changes: Any) 
     return replace(made, **changes)
 
 
-def seen(*groups: ServingGroup, age_s: float = 1.0, **changes: Any) -> Status:
+def status_of(*groups: ServingGroup, age_s: float = 1.0, **changes: Any) -> Status:
     """The status of the node of `groups`, whose instances are ready."""
     place = groups[0].placed[0]
     instances = tuple(
@@ -76,7 +76,7 @@ def test_a_node_is_rented_since_its_first_group() -> None:
 def test_lost_nodes_are_not_on_the_bill_unless_a_new_group_uses_their_name() -> None:
     kept, lost = group(1, "n"), group(2, "m")
     groups = (kept, lost, group(3, "own", OWNED.id))
-    here = sight(groups, seen(kept), seen(lost, age_s=60.0))
+    here = sight(groups, status_of(kept), status_of(lost, age_s=60.0))
     prices = {RENTED.id: 8.0}
     assert here.silent == here.unpaid(groups) == {"m"}
     assert billed_usd_per_h(groups, here, prices) == 8.0
@@ -84,18 +84,18 @@ def test_lost_nodes_are_not_on_the_bill_unless_a_new_group_uses_their_name() -> 
     assert here.unpaid((kept, new)) == frozenset()
     assert billed_usd_per_h((kept, new), here, prices) == 16.0
     assert here.unpaid((kept,)) == {"m"}
-    assert sight(groups, seen(kept), seen(lost)).unpaid(groups) == frozenset()
+    assert sight(groups, status_of(kept), status_of(lost)).unpaid(groups) == frozenset()
 
 
 def test_a_lost_group_is_unreachable_unless_its_region_is_cut_off() -> None:
     kept, lost = group(1, "n"), group(2, "m")
-    alone = sight((kept, lost), seen(kept), seen(lost, age_s=60.0))
+    alone = sight((kept, lost), status_of(kept), status_of(lost, age_s=60.0))
     assert alone.unreachable(lost) and not alone.unreachable(kept)
     assert not alone.counts(lost) and alone.counts(kept)
     assert not alone.counts(replace(kept, life=Life.RETIRING))
-    both = sight((kept, lost), seen(kept, age_s=60.0), seen(lost, age_s=60.0))
+    both = sight((kept, lost), status_of(kept, age_s=60.0), status_of(lost, age_s=60.0))
     assert both.cut_pools == {RENTED.id, OWNED.id} and not both.unreachable(lost)
-    long_ago = sight((kept, lost), seen(kept, age_s=3700.0), seen(lost, age_s=3700.0))
+    long_ago = sight((kept, lost), status_of(kept, age_s=3700.0), status_of(lost, age_s=3700.0))
     late = replace(lost, created_ms=NOW - 3_700_000)
     assert long_ago.gone == {"n", "m"} and long_ago.unreachable(late)
 
@@ -104,15 +104,15 @@ def test_feeds_and_serving_pools_come_from_the_statuses() -> None:
     one, two, idle = group(1, "n"), group(2, "m"), group(3, "o", OWNED.id)
     here = sight(
         (one, two, idle),
-        seen(one, load_feed="b"), seen(two, load_feed="a"),
-        replace(seen(idle, load_feed=""), instances=()),
+        status_of(one, load_feed="b"), status_of(two, load_feed="a"),
+        replace(status_of(idle, load_feed=""), instances=()),
     )  # fmt: skip
     assert here.load_feeds((one, two, idle)) == ("a", "b")
     assert here.load_feeds((one, group(9, "unheard"))) == ("b",)
     assert here.serving_pools() == {RENTED.id}
-    silent = sight((one, two), seen(one, age_s=16.0), seen(two, age_s=16.0))
+    silent = sight((one, two), status_of(one, age_s=16.0), status_of(two, age_s=16.0))
     assert silent.serving_pools() == frozenset()
-    starting = seen(one)
+    starting = status_of(one)
     slow = replace(starting.instances[0], state=InstanceState.STARTING)
     assert sight((one,), replace(starting, instances=(slow,))).serving_pools() == frozenset()
 
@@ -120,7 +120,9 @@ def test_feeds_and_serving_pools_come_from_the_statuses() -> None:
 def test_the_first_reclaim_of_a_groups_nodes_counts() -> None:
     wide = replace(group(1, "n"), placed=(*group(1, "n").placed, *group(2, "m").placed))
     here = sight(
-        (wide,), seen(group(1, "n"), reclaim_ms=NOW + 90), seen(group(2, "m"), reclaim_ms=NOW + 60)
+        (wide,),
+        status_of(group(1, "n"), reclaim_ms=NOW + 90),
+        status_of(group(2, "m"), reclaim_ms=NOW + 60),
     )
     assert here.reclaim_ms(wide) == NOW + 60
     assert here.reclaim_ms(group(3, "o")) == 0
@@ -129,7 +131,7 @@ def test_the_first_reclaim_of_a_groups_nodes_counts() -> None:
 
 def test_new_groups_have_no_ready_instance_and_undone_switches_keep_theirs() -> None:
     old = group(1)
-    here = sight((old,), seen(old))
+    here = sight((old,), status_of(old))
     new = group(2)
     known = here.with_new((old, new))
     assert known.views[new.name].ready == () and not known.views[new.name].all_ready
@@ -148,9 +150,9 @@ def test_new_groups_have_no_ready_instance_and_undone_switches_keep_theirs() -> 
 
 @pytest.mark.parametrize(("idle_s", "silent"), [(45.0, False), (45.1, True)])
 def test_an_idle_node_may_be_silent_for_three_times_as_long(idle_s: float, silent: bool) -> None:
-    idle = replace(seen(group(1), age_s=idle_s), instances=())
+    idle = replace(status_of(group(1), age_s=idle_s), instances=())
     assert sight((), idle).silent == ({"n"} if silent else set())
-    busy = seen(group(1), age_s=15.0)
+    busy = status_of(group(1), age_s=15.0)
     assert sight((group(1),), busy).silent == frozenset()
     assert sight((group(1),), replace(busy, at_ms=NOW - 15_001)).silent == {"n"}
 
@@ -164,7 +166,7 @@ def test_a_single_lost_node_is_given_up_after_ten_minutes(
 ) -> None:
     """An owned node must report again before it gets a launch."""
     one, well = group(1, "n", where.id), group(2, "m", where.id)
-    here = sight((one, well), seen(one, age_s=age_s), seen(well))
+    here = sight((one, well), status_of(one, age_s=age_s), status_of(well))
     assert here.gone == ({"n"} if gone else set())
     assert here.unusable == ({"n"} if unusable else set())
 
@@ -174,14 +176,14 @@ def test_a_start_times_out_after_twice_its_prediction_and_at_least_ten_minutes()
         combo = replace(ONE, start_s=start_s)
         for waited_s, broken in ((late_s, False), (late_s + 1, True)):
             one = group(1, created_ms=NOW - waited_s * 1000)
-            status = replace(seen(one), instances=())
+            status = replace(status_of(one), instances=())
             here = snapshot((one,), {"n": status}, {ONE.id: combo}, CLUSTER, NOW, 0)
             assert (here.views[one.name].broken is not None) is broken
 
 
 def test_a_version_that_never_served_fails_without_a_mark_for_its_node() -> None:
     one = group(1)
-    status = seen(one)
+    status = status_of(one)
     broken = replace(status.instances[0], state=InstanceState.FAILED)
     here = sight((one,), replace(status, instances=(broken,)))
     found = detect_faults((one,), here, {}, lambda _: True, NOW, lambda _: True)
@@ -191,7 +193,7 @@ def test_a_version_that_never_served_fails_without_a_mark_for_its_node() -> None
 
 def test_groups_on_one_reclaimed_node_retire_unless_they_leave_already() -> None:
     one, leaving = group(1), group(2, life=Life.DRAINING)
-    here = sight((one, leaving), seen(one, leaving, reclaim_ms=NOW + 60_000))
+    here = sight((one, leaving), status_of(one, leaving, reclaim_ms=NOW + 60_000))
     found = detect_faults((one, leaving), here, {}, lambda _: True, NOW)
     assert [g.life for g in found.groups] == [Life.RETIRING, Life.DRAINING]
     assert found.lost == (one,)
