@@ -51,7 +51,7 @@ CONFIGS = {
     "not text": ("models: \x00\x01", ("shoal.yaml", "is not YAML")),
     "fits nowhere": (
         LARGE,
-        ("shoal.yaml:9", "models.large", "141.1 GB of weights", "1xL4 of eu/l4", "19.6 GB"),
+        ("shoal.yaml:9", "models.large", "141.1 GB of weights", "1xL4 of eu/l4", "20.0 GB"),
     ),
 }
 
