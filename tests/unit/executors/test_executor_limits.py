@@ -1,4 +1,4 @@
-"""Limits of logs, starts, scripted faults and sleepers on a node, at the value where they begin."""
+"""Limits of logs, notices, starts, drains and restarts on a node, at the value where they begin."""
 
 from __future__ import annotations
 
