@@ -44,6 +44,7 @@ from streams.controller.leadership_term import Terms
 from streams.controller.operator_endpoints import open_operator_endpoints
 from streams.controller.outbox import Outbox
 from streams.controller.tick_loop import Loop, Ports
+from streams.controller.topic_restore import TopicRestore
 from streams.controller.topic_watch import TopicWatch, report_changed
 from streams.files.keyfiles import read_keys
 from streams.files.plan_inputs import load_demand, with_workload
@@ -172,7 +173,8 @@ async def run_controller(
     )
 
     loop.traced = DecisionSpans(spans).traced
-    loop.watchers = (Finalizer(latest, declared.in_file, outbox),)
+    restore = TopicRestore(loop)
+    loop.watchers = (Finalizer(latest, declared.in_file, outbox), restore)
     sweep = KeySweep(KeyOwners(known, latest, lambda: loop.state), outbox)
 
     def may_delete() -> bool:
@@ -183,8 +185,8 @@ async def run_controller(
 
     def on_gone(topic: str, key: str) -> None:
         sweep.forget(topic, key.encode())
+        restore.restore_key(topic, key)
         latest.drop(topic, key)
-        loop.restore_deleted(topic, key)
 
     provisioner = None
     if config.provision:
@@ -221,6 +223,7 @@ async def run_controller(
         verifier=verifier,
         on_forged=loop.overwrite_forged,
         on_key=lambda topic, key: sweep.note(topic, key, clock.now_s()),
+        on_created=restore.note_created,
     )
     sweep.reread = control.reread
     telemetry = (DemandTopic if options.merged else TelemetryTopic)(
@@ -269,7 +272,9 @@ async def run_controller(
         elif config.prometheus:
             loops["unmanaged servers"] = _unmanaged(config, declared, latest).run
         if not found.embedded:
-            watch = TopicWatch(options.broker, options.prefix, control, telemetry, loop)
+            watch = TopicWatch(
+                options.broker, options.prefix, control, telemetry, restore.note_created
+            )
             loops["topics"] = watch.run
         identity = Identity(
             options.controller_id,

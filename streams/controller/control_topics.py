@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -81,9 +82,13 @@ class ControlTopics:
 
     on_key: called with (short topic name, key) of each record with a value, valid or not.
 
+    on_created: called with the short name of a topic that was deleted and created again.
+
     verifier: checks signatures and counts failures. A record that fails the check is reported as
     invalid, within the limit of `Forgeries`. If it is an assignment or routes, on_forged gets it
     too.
+
+    open_consumer, monotonic_s: client and clock, replaced in simulations.
     """
 
     def __init__(
@@ -100,10 +105,15 @@ class ControlTopics:
         verifier: Verifier | None = None,
         on_forged: Callable[[Any], None] = lambda _record: None,
         on_key: Callable[[str, bytes | None], None] = lambda _topic, _key: None,
+        on_created: Callable[[str], None] = lambda _topic: None,
+        open_consumer: Callable[..., Any] = new_consumer,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._on_key = on_key
+        self._on_created = on_created
+        self._new_consumer = open_consumer
         self._verifier = verifier or Verifier(NO_KEYS)
-        self._forgeries = Forgeries(on_poison)
+        self._forgeries = Forgeries(on_poison, monotonic_s)
         self._on_forged = on_forged
         self._bootstrap = bootstrap
         self._prefix = prefix
@@ -154,8 +164,12 @@ class ControlTopics:
 
     async def _reaches_the_end(self, reading: Any) -> bool:
         """Whether `reading` reached the current ends of the topics before another consumer replaced
-        it."""
+        it. A position beyond the end belongs to a deleted topic, and nothing of the new one is
+        read."""
+        before = {part: await reading.position(part) for part in self._partitions}
         ends = await reading.end_offsets(list(self._partitions))
+        if any(before[part] > end for part, end in ends.items()):
+            return False
         this: object = reading
         while this is self._consumer:
             positions = {part: await reading.position(part) for part in ends}
@@ -199,7 +213,7 @@ class ControlTopics:
         ]
 
     async def _open(self) -> AIOKafkaConsumer:
-        made = new_consumer(
+        made: AIOKafkaConsumer = self._new_consumer(
             self._bootstrap,
             "shoal-control",
             # Kafka answers a fetch at the first byte. The embedded broker always waits this long.
@@ -218,11 +232,21 @@ class ControlTopics:
     async def _read(self, consumer: AIOKafkaConsumer) -> None:
         batches = await consumer.getmany(timeout_ms=1000, max_records=_AT_ONCE)
         for part, messages in batches.items():
+            self._continue_at(part, messages[0].offset)
             name = short_name(part.topic, self._prefix)
             for message in messages:
                 self._fold(name, message)
             self._next[part] = messages[-1].offset + 1
+        for part in consumer.assignment():
+            self._continue_at(part, await consumer.position(part))
         await self.behind.update(consumer)
+
+    def _continue_at(self, part: TopicPartition, offset: int) -> None:
+        """Note that `part` is read on from `offset`. The client goes back only if the end is
+        before the position: then the topic was created again."""
+        if offset < self._next.get(part, 0):
+            self._next[part] = offset
+            self._on_created(short_name(part.topic, self._prefix))
 
     def _fold(self, name: str, message: Any) -> None:
         key = (message.key or b"").decode(errors="replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,14 +24,20 @@ class DeadLetters:
     """
 
     def __init__(
-        self, outbox: Publisher, latest: ControlState, reader: str, leads: Callable[[], bool]
+        self,
+        outbox: Publisher,
+        latest: ControlState,
+        reader: str,
+        leads: Callable[[], bool],
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._outbox = outbox
         self._latest = latest
         self._reader = reader
         self._leads = leads
         self._waiting: deque[Poison] = deque(maxlen=_MOST_POISON)
-        self._payload, self._lines = PerMinute(MOST_PAYLOAD_BYTES), PerMinute(_MOST_LOGGED)
+        self._payload = PerMinute(MOST_PAYLOAD_BYTES, monotonic_s)
+        self._lines = PerMinute(_MOST_LOGGED, monotonic_s)
 
     def __call__(self, poison: Poison) -> None:
         if self._lines.allows():

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide
 from autoscaler.domain.cluster import Cluster
@@ -39,6 +40,8 @@ from topics.records import Assignment, Routes
 from topics.topic_table import ASSIGNMENTS, ROUTES, KeyDeletion
 
 log = logging.getLogger(__name__)
+
+_Publish = PublishAssignment | PublishRoutes | PublishDecision | PublishPlan | PublishLedger
 
 REFRESH_MS = 300_000
 _LOOK_S = 5.0
@@ -216,21 +219,18 @@ class Loop:
             if self.leads():
                 self.say_again(self.clock.now_ms() - self.refresh_ms)
 
-    def say_again(self, older_ms: int | None = None) -> None:
+    def say_again(self, older_ms: int) -> None:
         """Publish again the desired state of each node and model whose last record is from
-        `older_ms` or earlier (None: of all nodes and models, and the whole ledger with the next
-        tick).
-
-        Readers treat the copy as a duplicate.
-        """
-        if older_ms is None:
-            self.state = replace(self.state, term=replace(self.state.term, begun=False))
+        `older_ms` or earlier. Readers treat the copy as a duplicate."""
         wanted: list[Assignment | Routes] = [*self.state.published.routes.values()]
         wanted += self.state.published.assignments.values()
         for record in wanted:
-            said_ms = self._said_ms.get(_place(record), 0)
-            if older_ms is None or said_ms <= older_ms:
-                self._say(record)
+            if self._said_ms.get(_place(record), 0) <= older_ms:
+                self.say(record)
+
+    def say_ledger_again(self) -> None:
+        """Publish the whole ledger with the next tick, except arrivals of hours that are over."""
+        self.state = replace(self.state, term=replace(self.state.term, begun=False))
 
     def overwrite(self, record: Assignment | Routes) -> None:
         """Handle `record`, which was read back from its topic.
@@ -250,16 +250,6 @@ class Loop:
             self._warn("%s of %s was written without a good signature: overwriting it",
                        *_place(record))  # fmt: skip
             self._replace(record)
-
-    def restore_deleted(self, topic: str, key: str) -> None:
-        """Write a key again that was deleted from `topic` although its name is in use."""
-        if not self.leads():
-            return
-        published = self.state.published
-        if topic == ROUTES.name and key in published.routes:
-            self._say(published.routes[key])
-        elif topic == ASSIGNMENTS.name and key in published.assignments:
-            self._say(published.assignments[key])
 
     def _replace(self, record: Assignment | Routes) -> None:
         """Publish this leader's record of the same key. A declared name without one gets an empty
@@ -288,21 +278,23 @@ class Loop:
         # A term begins by publishing all desired state under its own token, so records with
         # another token belong to an earlier term.
         if ours is not None and ours.leader_token == token:
-            self._say(ours)
+            self.say(ours)
 
     def _warn(self, text: str, *values: object) -> None:
         if self._warnings.allows():
             log.warning(text, *values)
 
-    def _say(self, record: Assignment | Routes) -> None:
-        self._said_ms[_place(record)] = self.clock.now_ms()
-        self.ports.desired.apply(record)
+    def say(self, record: Any) -> None:
+        """Publish a record of this leader."""
+        if isinstance(record, (Assignment, Routes)):
+            self._said_ms[_place(record)] = self.clock.now_ms()
+            self.ports.desired.apply(record)
+        else:
+            self.ports.publisher.put(record)
 
     def _carry_out(self, effect: Effect, cluster: Cluster) -> None:
-        if isinstance(effect, (PublishAssignment, PublishRoutes)):
-            self._say(effect.record)
-        elif isinstance(effect, (PublishDecision, PublishPlan, PublishLedger)):
-            self.ports.publisher.put(effect.record)
+        if isinstance(effect, _Publish):
+            self.say(effect.record)
         elif isinstance(effect, DeleteKey):
             topic, key = effect.place
             self._said_ms.pop((topic, key), None)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import EnsuredTopics, TopicsUnusable, ensure_topics
 from streams.controller.control_topics import ControlTopics
-from streams.controller.tick_loop import Loop
 from streams.ports.telemetry_topic import TelemetryTopic
+from topics.topic_table import short_name
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +18,9 @@ _PAUSE_S = 15.0
 
 
 class TopicWatch:
-    """Recreates deleted topics and makes the readers follow added partitions."""
+    """Recreates deleted topics and makes the readers follow added partitions. on_created: called
+    with the short name of a topic that this process created again. ensure: creates the missing
+    topics; replaced in simulations."""
 
     def __init__(
         self,
@@ -25,13 +28,15 @@ class TopicWatch:
         prefix: str,
         control: ControlTopics,
         telemetry: TelemetryTopic,
-        loop: Loop,
+        on_created: Callable[[str], None],
+        ensure: Callable[[str, str], Awaitable[EnsuredTopics]] | None = None,
     ) -> None:
+        self._on_created = on_created
+        self._ensure = ensure or ensure_topics
         self._broker = broker
         self._prefix = prefix
         self._control = control
         self._telemetry = telemetry
-        self._loop = loop
 
     async def run(self) -> None:
         """Check the topics every 15 s, without end. A fault is logged, and repeated faults of the
@@ -40,7 +45,7 @@ class TopicWatch:
         while True:
             await asyncio.sleep(_PAUSE_S)
             try:
-                found = await ensure_topics(self._broker, self._prefix)
+                found = await self._ensure(self._broker, self._prefix)
             except BrokerUnreachable as error:
                 if str(error) != said:
                     said = str(error)
@@ -50,9 +55,8 @@ class TopicWatch:
                 log.error("topics: %s", error)
                 continue
             said = ""
-            if found.created:
-                log.error("deleted topics were created again, empty: %s", ", ".join(found.created))
-                self._loop.say_again()
+            for name in found.created:
+                self._on_created(short_name(name, self._prefix))
             report_changed(found)
             self._control.repartition(found.partitions)
             self._telemetry.repartition(found.partitions)

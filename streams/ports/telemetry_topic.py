@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -41,7 +42,8 @@ class TelemetryTopic:
 
     verifier: checks the signatures of gateways and counts failures. embedded: whether the broker is
     the embedded one. That broker cannot map times to offsets, so all of its records are replayed.
-    It delays each fetch by the full wait, so the wait is short.
+    It delays each fetch by the full wait, so the wait is short. open_consumer, monotonic_s: client
+    and clock, replaced in simulations.
     """
 
     def __init__(
@@ -55,11 +57,14 @@ class TelemetryTopic:
         embedded: bool = False,
         topic: Topic = TELEMETRY,
         verifier: Verifier | None = None,
+        open_consumer: Callable[..., Any] = new_consumer,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bootstrap = bootstrap
+        self._new_consumer = open_consumer
         self._clock = clock
         self._on_poison = on_poison
-        self._forgeries = Forgeries(on_poison)
+        self._forgeries = Forgeries(on_poison, monotonic_s)
         self._verifier = verifier or Verifier(Keys())
         self._horizon_s = horizon_s
         self._embedded = embedded
@@ -129,7 +134,7 @@ class TelemetryTopic:
                 await self._read(consumer, sink)
 
     async def _open(self) -> AIOKafkaConsumer:
-        consumer = new_consumer(
+        consumer: AIOKafkaConsumer = self._new_consumer(
             self._bootstrap,
             "shoal-telemetry",
             fetch_max_wait_ms=40 if self._embedded else 500,

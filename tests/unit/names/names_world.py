@@ -28,6 +28,7 @@ from streams.controller.election import Election
 from streams.controller.finalizer import Finalizer
 from streams.controller.key_sweep import KeyOwners, KeySweep
 from streams.controller.tick_loop import Loop, Ports
+from streams.controller.topic_restore import TopicRestore
 from streams.files.shoal_yaml import load_config
 from streams.invalid_records import Poison
 from streams.ports.record_signing import Seal
@@ -151,7 +152,8 @@ class NamesWorld:
         self.loop = Loop(
             state, self.declared, TelemetryWindows(), self.latest, ports, clock, lambda: self.leads
         )
-        self.loop.watchers = (Finalizer(self.latest, self.declared.in_file, self),)
+        self.restore = TopicRestore(self.loop)
+        self.loop.watchers = (Finalizer(self.latest, self.declared.in_file, self), self.restore)
         self.sweep = KeySweep(KeyOwners(self.known, self.latest, lambda: self.loop.state), self)
         self.reread: set[str] = set()
         self.sweep.reread = self.reread.add
@@ -187,8 +189,8 @@ class NamesWorld:
 
     def _on_gone(self, name: str, key: str) -> None:
         self.sweep.forget(name, key.encode())
+        self.restore.restore_key(name, key)
         self.latest.drop(name, key)
-        self.loop.restore_deleted(name, key)
 
     def put(self, record: Any) -> None:
         """Write a record of the controller, as its outbox does."""

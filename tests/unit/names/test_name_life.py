@@ -153,7 +153,7 @@ def test_the_gateway_drops_a_model_whose_deletion_it_missed(tmp_path: Path) -> N
     w.table.finalize_unrenewed(0.0)
     w.table.finalize_unrenewed(1000.0)
     assert set(w.table.routers) == {"mini", "a"}, "no leader renews anything"
-    w.loop.say_again()
+    w.loop.say_again(w.now_ms)
     w.gateway_reads()
     w.table.finalize_unrenewed(2000.0)
     assert "a" in w.table.routers, "its renewal may still arrive"

@@ -171,7 +171,7 @@ def test_a_mode_that_does_not_act_publishes_only_decisions(mode: Mode) -> None:
     for second in range(1, 400):
         feed(loop, second, 9)
         loop.tick(NOW_MS + second * 1000)
-    loop.say_again()
+    loop.say_again(NOW_MS + 10**9)
     decisions = records.of(Decision)
     assert {"scale_out"} <= {decision.kind for decision in decisions}
     assert not any(decision.applied for decision in decisions)
@@ -204,7 +204,7 @@ def test_a_repeated_record_has_the_same_generation_and_token() -> None:
     latest = {a.node: a for a in records.of(Assignment)}
     assert latest
     records.put_.clear()
-    loop.say_again()
+    loop.say_again(NOW_MS + 10**9)
     assert {*records.of(Assignment), *records.of(Routes)} <= before
     assert {a.node: a for a in records.of(Assignment)} == latest
 
@@ -215,7 +215,7 @@ def test_a_recreated_ledger_is_written_again_with_the_next_tick() -> None:
     second = settle(loop)
     known = {record.key for record in records.of(LedgerEntry)}
     records.put_.clear()
-    loop.say_again()
+    loop.say_ledger_again()
     loop.tick(NOW_MS + (second + 1) * 1000)
     assert {record.key for record in records.of(LedgerEntry)} >= known
 

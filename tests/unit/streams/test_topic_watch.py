@@ -16,17 +16,13 @@ from tests.hang_limit import HANG_S
 
 
 class Readers:
-    """Replaces the readers of topics and the control loop, and counts its calls."""
+    """Replaces the readers of topics."""
 
     def __init__(self) -> None:
         self.partitions: list[Mapping[str, int]] = []
-        self.said_again = 0
 
     def repartition(self, partitions: Mapping[str, int]) -> None:
         self.partitions.append(partitions)
-
-    def say_again(self) -> None:
-        self.said_again += 1
 
 
 async def test_corrected_topics_and_an_unreachable_broker_are_logged(
@@ -38,7 +34,7 @@ async def test_corrected_topics_and_an_unreachable_broker_are_logged(
         EnsuredTopics(False, (), {"status": 4}, ("shoal.status",)),
         away,
         away,
-        EnsuredTopics(False, (), {"status": 4}),
+        EnsuredTopics(False, ("shoal.controls",), {"status": 4}),
     ]
     over = asyncio.Event()
 
@@ -53,8 +49,9 @@ async def test_corrected_topics_and_an_unreachable_broker_are_logged(
     monkeypatch.setattr(topic_watch, "ensure_topics", ensure)
     monkeypatch.setattr(topic_watch, "_PAUSE_S", 0.0)
     readers: Any = Readers()
+    created: list[str] = []
     watching = asyncio.ensure_future(
-        topic_watch.TopicWatch("b:1", "shoal.", readers, readers, readers).run()
+        topic_watch.TopicWatch("b:1", "shoal.", readers, readers, created.append).run()
     )
     async with asyncio.timeout(HANG_S):
         await over.wait()
@@ -65,4 +62,4 @@ async def test_corrected_topics_and_an_unreachable_broker_are_logged(
         "settings of topics were corrected: shoal.status",
         "topics: Kafka at b:1 cannot be used: tls.crt cannot be read",
     ]
-    assert readers.said_again == 0 and readers.partitions[0] == {"status": 4}
+    assert created == ["controls"] and readers.partitions[0] == {"status": 4}
