@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,23 +22,27 @@ from loadtests.invariants.simulated_run import World
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Result of one seed: the broken promises as text, the number of checks of each line of the
-    table of promises, and the simulated seconds.
+    table of promises (`under`: by line and kind of fault), and the simulated seconds.
     """
 
     seed: int
     broken: tuple[str, ...]
     checked: dict[str, int]
+    under: dict[tuple[str, str], int]
     faults: tuple[str, ...]
     seconds: float
     cpu_s: float
 
 
 def run(seed: int, kinds: Sequence[str] = ()) -> Outcome:
-    """Simulate `seed`, with faults of `kinds` if any are given. An exception in the product counts
-    as a broken promise."""
+    """Simulate `seed`, with faults of `kinds` if any are given."""
+    return outcome(World(scenario(seed, kinds)))
+
+
+def outcome(world: World) -> Outcome:
+    """Run `world`. An exception in the product counts as a broken promise."""
     logging.disable(logging.CRITICAL)
     began = time.process_time()
-    world = World(scenario(seed, kinds))
     try:
         broken = [str(one) for one in world.run()]
     except Exception as error:
@@ -46,7 +50,8 @@ def run(seed: int, kinds: Sequence[str] = ()) -> Outcome:
     faults = tuple(str(fault) for fault in world.scenario.faults)
     took = time.process_time() - began
     checked = dict(world.promises.checked)
-    return Outcome(seed, tuple(broken), checked, faults, world.now_s, took)
+    under = dict(world.promises.under)
+    return Outcome(world.scenario.seed, tuple(broken), checked, under, faults, world.now_s, took)
 
 
 def _outcomes(seeds: range, kinds: Sequence[str], jobs: int) -> Iterator[Outcome]:
@@ -72,6 +77,13 @@ def _number(text: str) -> int:
     return int(text)
 
 
+def print_matrix(names: Sequence[str], under: Mapping[tuple[str, str], int]) -> None:
+    """Print the number of checks of each line under each kind of fault."""
+    print(f"{'checks under':<19}" + "".join(f"{name[:8]:>9}" for name in names))
+    for kind in sorted({kind for _, kind in under}):
+        print(f"{kind:<19}" + "".join(f"{under.get((name, kind), 0):9d}" for name in names))
+
+
 def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 every promise held, 1 a promise broke, 2 bad arguments."""
     parser = argparse.ArgumentParser(
@@ -93,22 +105,24 @@ def main(argv: list[str] | None = None) -> int:
     if options.seed is not None:
         seeds = range(options.seed, options.seed + 1)
     checked: Counter[str] = Counter()
+    under: Counter[tuple[str, str]] = Counter()
     failed: list[Outcome] = []
     simulated_s = cpu_s = 0.0
-    for done, outcome in enumerate(_outcomes(seeds, options.faults, options.jobs), start=1):
-        checked.update(outcome.checked)
-        simulated_s += outcome.seconds
-        cpu_s += outcome.cpu_s
-        if outcome.broken:
-            failed.append(outcome)
-            again = f"--seed {outcome.seed}"
+    for done, one in enumerate(_outcomes(seeds, options.faults, options.jobs), start=1):
+        checked.update(one.checked)
+        under.update(one.under)
+        simulated_s += one.seconds
+        cpu_s += one.cpu_s
+        if one.broken:
+            failed.append(one)
+            again = f"--seed {one.seed}"
             if options.faults:
                 again += f' --faults "{",".join(options.faults)}"'
-            print(f"seed {outcome.seed} FAILED; reproduce with {again}", flush=True)
-            for line in outcome.broken:
+            print(f"seed {one.seed} FAILED; reproduce with {again}", flush=True)
+            for line in one.broken:
                 print(f"  {line}")
-        if outcome.broken or len(seeds) == 1:
-            for fault in outcome.faults:
+        if one.broken or len(seeds) == 1:
+            for fault in one.faults:
                 print(f"    {fault}")
         if done % 25 == 0 and sys.stderr.isatty():
             print(f"{done} of {len(seeds)} seeds, {len(failed)} failed", file=sys.stderr)
@@ -118,12 +132,14 @@ def main(argv: list[str] | None = None) -> int:
     for name in names:
         bad = sum(any(f"line {name} " in one for one in o.broken) for o in failed)
         print(f"{name:>6} {checked[name]:8d}  {bad}")
+    print_matrix(names, under)
     if options.json:
         figures = {
             "seeds": len(seeds),
             "first": seeds.start,
             "failed": [o.seed for o in failed],
             "checks": {name: checked[name] for name in names},
+            "under": {kind: {name: under[name, kind] for name in names} for kind in sorted(KINDS)},
             "simulated_h": simulated_s / 3600,
             "cpu_s": cpu_s,
         }

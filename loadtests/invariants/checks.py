@@ -19,6 +19,7 @@ from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.state.effects import PublishDecision, SolveRequested
 from loadtests.invariants.faults import GHOST, model_of
 from loadtests.invariants.log import T0
+from loadtests.invariants.storage_checks import StorageChecks
 from streams.controller.tick_loop import TickResult
 from topics.fleet import InstanceState
 
@@ -46,7 +47,8 @@ class Broken:
 
 
 class Promises:
-    """Checks of one world. checked: number of checks of each line that could have failed.
+    """Checks of one world. checked: number of checks of each line that could have failed. under:
+    the same by line and kind of fault (`Scenario.kinds_at`).
 
     believable_usd: prices that feeds really published.
     """
@@ -55,6 +57,7 @@ class Promises:
         self._world = world
         self.broken: list[Broken] = []
         self.checked: Counter[str] = Counter()
+        self.under: Counter[tuple[str, str]] = Counter()
         self.believable_usd: set[tuple[str, float]] = set()
         self._in_force: dict[str, tuple[int, int]] = {}
         self._led_s = 0.0
@@ -64,6 +67,7 @@ class Promises:
         self._told: set[tuple[str, str]] = set()
         self._ticks = 0
         self._serving: set[str] = set()
+        self._storage = StorageChecks(world, self._hold)
 
     # -- each tick of the leader --------------------------------------------------------------
 
@@ -77,6 +81,7 @@ class Promises:
         self._supply(done)
         self._solver(controller, done)
         self._silence(controller, done)
+        self._storage.ticked(controller, done)
         if self._ticks % _EVERY == 0:
             again, effects = decide(done.before, done.observation, done.cluster, done.now_ms)
             self._hold("replay", (again, effects) == (done.after, done.effects),
@@ -206,22 +211,11 @@ class Promises:
         for name in done.after.observed.silent_nodes - done.before.observed.silent_nodes:
             node = self._world.nodes.get(name)
             status = done.observation.statuses.get(name)
-            now_s = self._world.now_s
-            if node is None or status is None or not self._calm(now_s - 20.0, now_s):
+            now_s, scenario = self._world.now_s, self._world.scenario
+            if node is None or status is None or not scenario.calm(now_s - 20.0, now_s):
                 continue
             silent = not (node.up and node.executor_up) or node.link.cut or term_s < 20.0
             self._hold("17", silent, f"{name} is taken for lost while it speaks")
-
-    def _calm(self, since_s: float, until_s: float) -> bool:
-        """Whether no fault cut off executors from the leader between these seconds."""
-        between = (
-            "broker away", "leader cut", "slow network", "node cut", "region cut",
-            "executor killed", "node lost", "lost writes", "leader stopped", "reclaim",
-        )  # fmt: skip
-        return not any(
-            fault.kind in between and fault.at_s <= until_s and since_s <= fault.until_s
-            for fault in self._world.scenario.faults
-        )
 
     # -- each second --------------------------------------------------------------------------
 
@@ -259,7 +253,7 @@ class Promises:
         leading = [c.name for c in world.controllers.values() if c.leads]
         self._hold("11", len(leading) <= 1, f"{' and '.join(leading)} lead at the same time")
         healthy = [c for c in world.controllers.values() if not (c.stopped or c.link.cut)]
-        hindered = world.log.away or any(
+        hindered = world.log.away or bool(world.log.absent) or any(
             world.active.get(k) for k in ("slow network", "lost writes", "no acknowledgement",
                                           "leadership deleted")
         )  # fmt: skip
@@ -315,12 +309,13 @@ class Promises:
         for service in world.cluster.services:
             self._served(leader, service.model, service.min_instances)
         self._rates(leader)
+        self._storage.end(leader)
         strays = [
             f for f in world.scenario.faults if f.kind == "stray" and f.until_s - f.at_s >= 29
         ]
         for fault in strays:
             said = any(f"by-hand-{fault.at_s:.0f}" in reason for reason in self._said)
-            heard = self._calm(fault.at_s, fault.until_s)
+            heard = world.scenario.calm(fault.at_s, fault.until_s)
             self._hold("26", said or not heard, f"no decision mentions {fault}")
 
     def _served(self, leader: Controller, model: str, floor: int) -> None:
@@ -364,6 +359,8 @@ class Promises:
     def _hold(self, line: str, good: bool, what: str) -> None:
         """Count a check. Each broken promise is recorded only once."""
         self.checked[line] += 1
+        for kind in self._world.scenario.kinds_at(self._world.now_s):
+            self.under[line, kind] += 1
         if not good and (line, what) not in self._told:
             self._told.add((line, what))
             self.broken.append(Broken(line, self._world.now_s, what))

@@ -9,42 +9,49 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 
-import numpy as np
+from aiokafka.errors import KafkaError
 
 from autoscaler.decide import ControllerState
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.windows import TelemetryWindows
+from autoscaler.performance.profile_sources import cluster_profile
+from autoscaler.planning.planner import answer_request
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, no_plan_answer
+from autoscaler.planning.strategies.registry import strategy_for
 from autoscaler.state.controller_state import Term
-from loadtests.invariants.clients import Followed, SimLeaderProducer, SimProducer
-from loadtests.invariants.log import T0, Entry, Link, Log, Reader
+from loadtests.invariants.clients import SimConsumer, SimLeaderProducer, SimProducer, ensured
+from loadtests.invariants.log import T0, Link, Log
 from loadtests.invariants.virtual import Process
+from streams.broker.broker_reach import BrokerUnreachable
+from streams.broker.consumer_lag import ConsumerLag
+from streams.broker.topic_admin import EnsuredTopics
 from streams.clock import Clock
 from streams.controller.composition import published
-from streams.controller.control_state import ControlState, RecordRefused, control_record_handler
-from streams.controller.control_topics import FOLLOWED
+from streams.controller.control_state import ControlState, control_record_handler
+from streams.controller.control_topics import ControlTopics
+from streams.controller.dead_letters import DeadLetters
 from streams.controller.declared_names import DeclaredNames
 from streams.controller.demand_sources import gateways_sink
 from streams.controller.election import Election
+from streams.controller.key_sweep import KeyOwners, KeySweep
 from streams.controller.leadership import LeadershipClient
 from streams.controller.leadership_term import Terms
 from streams.controller.outbox import Outbox
 from streams.controller.tick_loop import Loop, Ports, TickResult
+from streams.controller.topic_restore import TopicRestore
+from streams.controller.topic_watch import TopicWatch
+from streams.decision_log.log_writer import DecisionLog
 from streams.ports.record_signing import Seal
-from streams.ports.telemetry_wire import read_reported
-from streams.solver.solver_client import plan_here
+from streams.ports.telemetry_topic import TelemetryTopic
 from topics.broker_clock import BrokerClock
-from topics.checks import InvalidRecord
-from topics.codec import decode
 from topics.keys import Keys
+from topics.macs import Signer, Verifier
 from topics.reason_codes import ReasonCode
-from topics.signing import body_refusal
-from topics.telemetry_columns import AGE_MS
 from topics.time_base import TimeBase
-from topics.topic_table import LEADERSHIP
+from topics.topic_table import LEADERSHIP, PREFIX
 
 KEYS = Keys(cluster="simulation" * 4)
 
@@ -77,7 +84,9 @@ class SimSolver:
             await asyncio.sleep(2.0)
             self._ready.append(no_plan_answer(request, Reason(ReasonCode.SOLVER_AWAY)))
             return
-        self._ready.append(plan_here(request, cluster))
+        # Without a clock, the work limits the search, so that a seed gives the same run.
+        profile, strategy = cluster_profile(cluster), strategy_for(cluster.policy)
+        self._ready.append(answer_request(request, cluster, profile, strategy))
         self.news.set()
 
     def take(self) -> tuple[PlanAnswer, ...]:
@@ -87,8 +96,14 @@ class SimSolver:
         return found
 
 
+class Unreachable(Exception):
+    """The process ended, because the broker did not answer at its start."""
+
+
 class Controller:
-    """One process of the controller on host `name`. wall_skew_ms: error of that host's clock."""
+    """One process of the controller on host `name`. wall_skew_ms: error of that host's clock.
+    folder: of its decision log, None for none.
+    """
 
     def __init__(
         self,
@@ -101,6 +116,7 @@ class Controller:
         cluster: Callable[[], Cluster],
         watch: Callable[[Controller, TickResult], None],
         rng: random.Random,
+        folder: Path | None = None,
     ) -> None:
         self.name = name
         self.link = link
@@ -110,49 +126,87 @@ class Controller:
         def mono_ns() -> int:
             return int(process.now_s * 1e9)
 
+        def now() -> float:
+            return process.now_s
+
+        def opened(*_: object, **__: object) -> SimConsumer:
+            return SimConsumer(log, link, now)
+
+        async def ensure(*_: object) -> EnsuredTopics:
+            return await ensured(log, link)
+
         broker = BrokerClock(mono_ns, lambda: T0 + wall_skew_ms + mono_ns() // 1_000_000)
         base = TimeBase(1.0, T0 + wall_skew_ms, 0)
         self.clock = Clock(base, mono_ns, broker.now_ms)
-        self.latest = ControlState()
+        self.latest = latest = ControlState()
         self.election = Election(f"{name}-{life}")
         self.solver = SimSolver(process, rng)
         self.windows = TelemetryWindows(cluster().policy.global_window_s)
-        known = DeclaredNames(
-            cluster, self.latest.desired.assignments, self.latest.dropped.undeclared
-        )
-        self._count = gateways_sink(self.windows, {}, lambda: self.loop.pace.fresh.set(), known)
-        self.poison = 0
+        self.disk = None if folder is None else DecisionLog(folder, name, 1 << 30, 600, now, KEYS)
+        desired = latest.desired
+        known = DeclaredNames(cluster, desired.assignments, latest.dropped.undeclared, desired.size)
         producer = SimLeaderProducer(log, link)
-        self.seat = LeadershipClient(
+        self.seat = seat = LeadershipClient(
             SimProducer(log, link), LEADERSHIP.wire_name(), name, self.election, self.clock,
             broker.add_sample,
         )  # fmt: skip
-        self.outbox = Outbox(producer, leads=self.seat.leads)
-        desired = published(cluster, self.outbox, Seal(KEYS, self.clock))
-        self.loop = Loop(
+        signer, verifier = Signer(KEYS, broker.now_ms), Verifier(KEYS)
+        self.outbox = Outbox(
+            producer, leads=seat.leads, signer=signer, last_signed_ms=verifier.last_signed_ms
+        )
+        bury = DeadLetters(self.outbox, latest, name, seat.leads, now)
+        acts = published(cluster, self.outbox, Seal(KEYS, self.clock))
+        self.loop = loop = Loop(
             ControllerState(Term(self.clock.now_ms())),
             cluster,
             self.windows,
-            self.latest,
-            Ports(desired, self.outbox, self.solver),
+            latest,
+            Ports(acts, self.outbox, self.solver),
             self.clock,
-            leads=self.seat.leads,
-            watchers=(lambda done: watch(self, done),),
+            leads=seat.leads,
         )
-        names = [t.name for t in FOLLOWED]
-        read_s = lambda: process.now_s  # noqa: E731
-        self._telemetry_reader = Reader(log, link, ("telemetry",))
-        self._fold = control_record_handler(
-            self.latest, self.election, self.clock, self.loop.overwrite,
-            lambda alert: self.latest.take(alert, 0), known,
+        record = () if self.disk is None else (self.disk.record,)
+        again = TopicRestore(loop)
+        loop.watchers = (*record, again, lambda done: watch(self, done))
+        self._sweep = sweep = KeySweep(KeyOwners(known, latest, lambda: loop.state), self.outbox)
+
+        def on_gone(topic: str, key: str) -> None:
+            sweep.forget(topic, key.encode())
+            again.restore_key(topic, key)
+            latest.drop(topic, key)
+
+        self.control = ControlTopics(
+            "", PREFIX, {},
+            control_record_handler(
+                latest, self.election, self.clock, loop.overwrite,
+                lambda alert: latest.take(alert, 0), known,
+            ),
+            on_gone, bury,
+            lambda: [node for node, record in desired.assignments.items() if record.instances],
+            verifier=verifier,
+            on_forged=loop.overwrite_forged,
+            on_key=lambda topic, key: sweep.note(topic, key, process.now_s),
+            on_created=again.note_created,
+            open_consumer=opened,
+            monotonic_s=now,
         )  # fmt: skip
-        self.control = Followed(log, Reader(log, link, names), read_s, self._take)
-        self.telemetry = Followed(log, self._telemetry_reader, read_s, self._hear)
+        self.control.behind = ConsumerLag(PREFIX, now, now)
+        sweep.reread = self.control.reread
+        self.telemetry = TelemetryTopic(
+            "", PREFIX, self.clock, bury, {}, cluster().policy.global_window_s,
+            verifier=verifier, open_consumer=opened, monotonic_s=now,
+        )  # fmt: skip
+        self.telemetry.behind = ConsumerLag(PREFIX, now, now)
+        self._sink = gateways_sink(self.windows, {}, loop.pace.fresh.set, known)
+        loop.late_s = lambda: {**self.control.behind.late_s(), **self.telemetry.behind.late_s()}
         self.terms = Terms(
-            self.seat, self.loop, producer, self.outbox, self.control,  # type: ignore[arg-type]
-            lambda: None, [(self.telemetry, lambda *_: None)],  # type: ignore[list-item]
-            lambda *_: None,
+            seat, loop, producer, self.outbox, self.control,  # type: ignore[arg-type]
+            bury.flush, [(self.telemetry, self._sink)], lambda *_: None,
         )  # fmt: skip
+        self._ensure = ensure
+        self._watch = TopicWatch(
+            "", PREFIX, self.control, self.telemetry, again.note_created, ensure
+        )
         process.start(self._run())
 
     @property
@@ -161,43 +215,30 @@ class Controller:
         return not self.stopped and self.seat.leads()
 
     async def _run(self) -> None:
-        await self.seat.introduce()
-        await self.control.caught_up()
-        self.windows.advance(self.clock.now_ms())
-        self._telemetry_reader.skip_to(
-            self.process.now_s - self.loop.declared().policy.global_window_s
-        )
-        await self.telemetry.caught_up()
+        try:
+            await self._ensure()
+            await self.seat.introduce()
+            await self.control.start()
+            self.windows.advance(self.clock.now_ms())
+            await self.telemetry.replay(self._sink)
+        except (BrokerUnreachable, KafkaError, TimeoutError) as error:
+            raise Unreachable from error
         await asyncio.gather(
-            self.control.follow(), self.telemetry.follow(), self.seat.run(), self.terms.run(),
-            self.loop.refresh(),
+            self.control.follow(), self.telemetry.follow(self._sink), self.seat.run(),
+            self.terms.run(), self.loop.refresh(), self._watch.run(), self._delete_keys(),
         )  # fmt: skip
 
-    def _take(self, name: str, entry: Entry) -> None:
-        if entry.value is None:
-            self.latest.drop(name, entry.key)
-            return
-        try:
-            record: Any = decode(name, entry.value)
-        except InvalidRecord:
-            self.poison += 1
-            return
-        if body_refusal(name, entry.value, KEYS):
-            self.poison += 1
-            self.loop.overwrite_forged(record)
-            return
-        try:
-            self._fold(name, record, entry.offset, entry.append_ms)
-        except RecordRefused:
-            self.poison += 1
-
-    def _hear(self, _name: str, entry: Entry) -> None:
-        records, bad = read_reported([entry.value or b""])
-        self.poison += len(bad)
-        appended_ms = np.full(len(records), entry.append_ms)
-        self._count(records, self.clock.events()(appended_ms, records.numbers[:, AGE_MS]))
+    async def _delete_keys(self) -> None:
+        """Sweep once a second, as the composition root does."""
+        while True:
+            await asyncio.sleep(1.0)
+            term = self.loop.state.term
+            began = bool(term.ticked_ms) and term.leader_token == self.election.highest
+            if began and self.seat.leads() and self.loop.declared().may_change:
+                self._sweep.sweep(self.clock.now_s())
 
     def kill(self) -> None:
-        """Kill the process (SIGKILL)."""
-        self.link.cut = True
+        """Kill the process (SIGKILL). Its tasks end in any order, so they draw from another
+        source."""
+        self.link.cut, self.link.rng = True, random.Random(0)
         self.process.kill()

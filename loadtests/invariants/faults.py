@@ -13,6 +13,7 @@ from loadtests.extreme import Names, unbelievable
 from loadtests.invariants.controller import KEYS
 from loadtests.invariants.log import T0
 from loadtests.invariants.scenario import Fault
+from loadtests.invariants.storage_faults import STORAGE
 from topics.alerts import Alert
 from topics.codec import encode
 from topics.controls import Control
@@ -108,7 +109,7 @@ def _leader_killed(world: World, fault: Fault, begins: bool) -> None:
         if leader is not None:
             world.kill(leader.name)
     else:
-        _all_run(world)
+        world.start_all()
 
 
 def _standby_killed(world: World, fault: Fault, begins: bool) -> None:
@@ -117,13 +118,7 @@ def _standby_killed(world: World, fault: Fault, begins: bool) -> None:
         for name in [n for n, c in world.controllers.items() if c is not leader]:
             world.kill(name)
     else:
-        _all_run(world)
-
-
-def _all_run(world: World) -> None:
-    for name in ("alpha", "beta"):
-        if name not in world.controllers:
-            world.start(name)
+        world.start_all()
 
 
 def _leader_stopped(world: World, fault: Fault, begins: bool) -> None:
@@ -149,7 +144,8 @@ def _away(world: World, fault: Fault, begins: bool) -> None:
 
 
 def _broker_clock(world: World, fault: Fault, begins: bool) -> None:
-    by_ms = 60_000 if fault.pick < 0.5 else -60_000
+    """The clock is set, and set back at the end."""
+    by_ms = (-600_000, -60_000, 60_000, 600_000)[int(fault.pick * 4)]
     world.log.skew_ms += by_ms if begins else -by_ms
 
 
@@ -236,22 +232,19 @@ def _prices(world: World, fault: Fault, begins: bool) -> None:
                 value,
                 T0 + int(world.now_s * 1000) + 1,
             )
-            if not world.log.away:
-                world.log.append("supply.prices", pool.id, text)
+            world.write("supply.prices", pool.id.encode(), text)
 
 
 def _poison(world: World, fault: Fault, begins: bool) -> None:
-    if begins and not world.log.away:
+    if begins:
         for topic in TABLE:
             for value in (b"\xff\x00", b"{}", b"[" * 2000, b'{"schema_version":99}', b"null"):
-                world.log.append(topic.name, f"poison-{fault.at_s:.0f}", value)
+                world.write(topic.name, f"poison-{fault.at_s:.0f}".encode(), value)
 
 
 def _extreme(world: World, fault: Fault, begins: bool) -> None:
     """Write records with values at their bounds on every topic, when the fault begins and when it
     ends."""
-    if world.log.away:
-        return
     idle = [name for name, node in sorted(world.nodes.items()) if not node.processes]
     names = Names(
         T0 + int(world.now_s * 1000),
@@ -260,27 +253,26 @@ def _extreme(world: World, fault: Fault, begins: bool) -> None:
         tuple(pool.id for pool in world.cluster.pools),
     )
     for topic, key, value in unbelievable(names):
-        world.log.append(topic, (key or b"").decode(), value)
+        world.write(topic, key, value)
 
 
 def _stale_leader(world: World, fault: Fault, begins: bool) -> None:
     """Write an empty assignment with a former leader's token for every node."""
-    if not begins or world.log.away or world.log.transactional:
+    if not begins or world.log.transactional:
         return  # the broker refuses a former leader's writes
     for node in world.nodes.values():
         found = node.state.assignment
         if found is not None and found.leader_token > 1:
             old = replace(found, instances=(), leader_token=found.leader_token - 1)
-            world.log.append(
-                "assignments", node.name, encode(sign_record(old, KEYS, _FAR_MS, 900_000))
-            )
+            value = encode(sign_record(old, KEYS, _FAR_MS, 900_000))
+            world.write("assignments", node.name.encode(), value)
 
 
 def _forged(world: World, fault: Fault, begins: bool) -> None:
     """Write assignments that are unsigned, signed with another key, or from a leader without a
     claim.
     """
-    if not begins or world.log.away:
+    if not begins:
         return
     for node in world.nodes.values():
         found = node.state.assignment
@@ -293,7 +285,7 @@ def _forged(world: World, fault: Fault, begins: bool) -> None:
             encode(replace(sign_record(found, KEYS, _FAR_MS, 900_000), instances=())),
             encode(sign_record(ghost, KEYS, _FAR_MS, 900_000)),
         ):
-            world.log.append("assignments", node.name, value)
+            world.write("assignments", node.name.encode(), value)
 
 
 def _solver_away(world: World, fault: Fault, begins: bool) -> None:
@@ -339,6 +331,7 @@ def _pause(world: World, fault: Fault, begins: bool) -> None:
 def _leadership_deleted(world: World, fault: Fault, begins: bool) -> None:
     if begins:
         world.log.delete("leadership")
+        world.log.create()
 
 
 _ACTS: dict[str, Act] = {
@@ -379,4 +372,5 @@ _ACTS: dict[str, Act] = {
     "reclaim": _reclaim,
     "pause": _pause,
     "leadership deleted": _leadership_deleted,
+    **STORAGE,
 }

@@ -16,10 +16,11 @@ from executors.gateway.route_table import RouteTable
 from loadtests.invariants.controller import KEYS
 from loadtests.invariants.log import T0, Link, Log, Reader
 from loadtests.invariants.nodes import EngineProcess, Vouched
+from topics.broker_clock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
+from topics.macs import Signer, Verifier
 from topics.routing import RouteGroup
-from topics.signing import body_refusal
 from topics.sketch import bucket_of
 from topics.telemetry import Telemetry
 
@@ -57,6 +58,11 @@ class Gateway:
         self.in_flight: dict[str, int] = {}
         self.completed: dict[str, int] = {}
         self._log, self._rng = log, rng
+        self._now_s = 0.0
+        self._broker_clock = BrokerClock(
+            lambda: int(self._now_s * 1e9), lambda: T0 + int(self._now_s * 1000)
+        )
+        self._signer = Signer(KEYS, self._broker_clock.now_ms, name)
         self._life = 0
         self._begin()
 
@@ -64,6 +70,7 @@ class Gateway:
         self.table = RouteTable(GatewayMetrics(), None, 0.0)
         self.fronts: dict[str, Front] = {}
         self._vouched = Vouched()
+        self._verifier = Verifier(KEYS, rereads=True)
         self._leaders = Reader(self._log, self.link, ("leadership",))
         self._routes = Reader(self._log, self.link, ("routes",))
         self._pending: deque[Telemetry] = deque()
@@ -79,6 +86,7 @@ class Gateway:
         """Read routes and send the buffered records."""
         if not self.up:
             return
+        self._now_s = now_s
         before = self._vouched.highest
         for _, entry in self._leaders.poll(now_s):
             try:
@@ -88,12 +96,12 @@ class Gateway:
         if self._vouched.highest != before:
             self.table.set_highest_token(self._vouched.highest)
         for _, entry in self._routes.poll(now_s):
-            if entry.value is None:
-                self.table.finalize(entry.key)
-                continue
-            value = entry.value
-            if body_refusal("routes", value, KEYS):
+            value, key = entry.value, entry.key
+            if self._verifier.refusal("routes", key, value, entry.headers, entry.timestamp):
                 self.forged += 1
+                continue
+            if value is None:
+                self.table.finalize((key or b"").decode(errors="replace"))
                 continue
             try:
                 self.table.offer(decode("routes", value))
@@ -173,5 +181,8 @@ class Gateway:
             record = self._pending.popleft()
             age_ms = max(0, now_ms - record.end_ms + self.off_ms)
             value = encode(replace(record, age_ms=age_ms))
+            key = record.model.encode()
+            headers = self._signer.headers("telemetry", key, value)
             for _ in range(1 + (self._rng.random() < self.link.copies)):
-                self._log.append("telemetry", record.model, value)
+                entry = self._log.append("telemetry", key, value, headers)
+                self._broker_clock.add_sample(entry.timestamp, int(now_s * 1e9))

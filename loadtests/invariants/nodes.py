@@ -26,7 +26,7 @@ from topics.checks import InvalidRecord
 from topics.codec import decode, encode
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
 from topics.leadership import Leadership, token_of
-from topics.signing import body_refusal
+from topics.macs import Signer, Verifier
 
 HEARTBEAT_S, IDLE_HEARTBEAT_S = 2.0, 10.0
 _RULES = Rules(start_timeout_ms=200_000, stable_ms=120_000)
@@ -85,7 +85,11 @@ class Node:
         self._log, self._start_s, self._rng = log, start_s, rng
         self._vouched, self._waiting = Vouched(), dict[int, tuple[Assignment, int]]()
         self._now_s = 0.0
-        self._broker_clock = BrokerClock(lambda: int(self._now_s * 1e9), lambda: 0)
+        self._broker_clock = BrokerClock(
+            lambda: int(self._now_s * 1e9), lambda: T0 + int(self._now_s * 1000)
+        )
+        self._signer = Signer(KEYS, self._broker_clock.now_ms)
+        self._verifier = Verifier(KEYS, rereads=True)
         self._follow()
         self._told_s = -IDLE_HEARTBEAT_S * rng.random()
         self._shown: tuple[object, ...] = ()
@@ -93,7 +97,7 @@ class Node:
 
     def _follow(self) -> None:
         self._leaders = Reader(self._log, self.link, ("leadership",))
-        self._orders = Reader(self._log, self.link, ("assignments",), lambda key: key == self.name)
+        self._orders = Reader(self._log, self.link, ("assignments",))
 
     def restart_executor(self) -> None:
         """Restart the executor from its state folder. Its engines keep running meanwhile."""
@@ -126,8 +130,10 @@ class Node:
             except InvalidRecord:
                 continue
             self._vouched.heard(word, entry.offset)
+        own = self.name.encode()
         for _, entry in self._orders.poll(now_s):
-            self._offered(entry.value or b"", entry.append_ms)
+            if entry.key == own and entry.value is not None:
+                self._offered(entry.value, entry.timestamp)
         for token in sorted(self._waiting):
             if token <= self._vouched.highest:
                 record, append_ms = self._waiting.pop(token)
@@ -153,7 +159,7 @@ class Node:
         return T0 + int(now_s * 1000) + self.wall_skew_ms
 
     def _offered(self, value: bytes, append_ms: int) -> None:
-        if body_refusal("assignments", value, KEYS):
+        if self._verifier.refusal("assignments", self.name.encode(), value, (), append_ms):
             self.forged += 1
             return
         try:
@@ -211,7 +217,8 @@ class Node:
         news = (shown, generation, bool(self.reclaim_s))
         if now_s - self._told_s < every_s and (news == self._shown or now_s - self._told_s < 0.2):
             return
-        if self.link.cut or self._log.away or self._rng.random() < self.link.lost:
+        away = self.link.cut or self._log.away or "status" in self._log.absent
+        if away or self._rng.random() < self.link.lost:
             return  # The status is sent at the next step.
         self._told_s, self._shown = now_s, news
         status = Status(
@@ -219,9 +226,11 @@ class Node:
             reclaim_ms=T0 + int(self.reclaim_s * 1000) + self.wall_skew_ms if self.reclaim_s else 0,
             observed_token=self.state.assignment.leader_token if self.state.assignment else 0,
         )  # fmt: skip
+        key, value = self.name.encode(), encode(status)
+        headers = self._signer.headers("status", key, value)
         for _ in range(1 + (self._rng.random() < self.link.copies)):
-            entry = self._log.append("status", self.name, encode(status))
-            self._broker_clock.add_sample(entry.append_ms, int(now_s * 1e9))
+            entry = self._log.append("status", key, value, headers)
+            self._broker_clock.add_sample(entry.timestamp, int(now_s * 1e9))
 
     def ready(self) -> set[str]:
         """Instances that the executor reports as ready."""

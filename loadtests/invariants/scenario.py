@@ -12,6 +12,7 @@ from autoscaler.performance import catalog
 
 QUIET_S = 180.0
 """Seconds without faults at the end of each run, by which everything must have converged."""
+_AFTER_S = 60.0
 _MODELS = (
     ("chat", "meta-llama/Llama-3.1-8B-Instruct"),
     ("code", "meta-llama/Llama-3.2-3B-Instruct"),
@@ -25,8 +26,22 @@ KINDS = (
     "executor clock", "executor killed", "node lost", "node cut", "region cut", "launches fail",
     "launches stuck", "engine killed", "prices absurd", "poison", "stale leader", "forged",
     "solver away", "solver slow", "alert storm", "stray", "reclaim", "pause",
-    "leadership deleted", "extreme records",
+    "leadership deleted", "extreme records", "compaction", "keys deleted", "topic deleted",
+    "wrong partitions", "leader changes", "disk full",
 )  # fmt: skip
+SUBJECTS = (
+    "telemetry gap", "false zero", "strain", "pause", "stray", "prices absurd", "solver away",
+    "alert storm", "forged", "leader changes", "disk full", "node lost",
+)  # fmt: skip
+"""Faults that a line of the table of promises is about. Each of `KINDS` is drawn with each of them
+within `COVER` consecutive seeds."""
+_BETWEEN = frozenset((
+    "broker away", "leader cut", "slow network", "node cut", "region cut", "executor killed",
+    "node lost", "lost writes", "leader stopped", "reclaim", "topic deleted",
+))  # fmt: skip
+"""Faults that can cut off executors from the leader."""
+_OTHERS = 4
+COVER = len(SUBJECTS) * -(-len(KINDS) // _OTHERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +80,8 @@ class Load:
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Scenario of one seed. start_s: shortest and longest time from a launch to ready. skew_s:
-    clock errors of the two controllers' hosts."""
+    clock errors of the two controllers' hosts. records: whether controllers write a decision log.
+    """
 
     seed: int
     cluster: Cluster
@@ -76,6 +92,26 @@ class Scenario:
     start_s: tuple[float, float]
     transactional: bool
     skew_s: tuple[float, float]
+    records: bool
+
+    def calm(self, since_s: float, until_s: float) -> bool:
+        """Whether no fault cut off executors from the leader between these seconds."""
+        return not any(
+            f.kind in _BETWEEN and f.at_s <= until_s and since_s <= f.until_s for f in self.faults
+        )
+
+    def kinds_at(self, now_s: float) -> set[str]:
+        """Kinds of the faults at `now_s` or in the minute before; all kinds at the end."""
+        since_s = now_s - _AFTER_S if now_s < self.end_s - 1.0 else 0.0
+        return {f.kind for f in self.faults if f.at_s <= now_s and f.until_s >= since_s}
+
+
+def _drawn(seed: int, rng: random.Random) -> list[str]:
+    """The kinds of a seed: one of the subjects, four in turn, and up to two at random."""
+    turn, subject = divmod(seed, len(SUBJECTS))
+    at = turn * _OTHERS
+    kinds = [SUBJECTS[subject], *(KINDS[(at + n) % len(KINDS)] for n in range(_OTHERS))]
+    return list(dict.fromkeys([*kinds, *rng.sample(KINDS, rng.randint(0, 2))]))
 
 
 def scenario(seed: int, kinds: Sequence[str] = ()) -> Scenario:
@@ -123,7 +159,7 @@ def scenario(seed: int, kinds: Sequence[str] = ()) -> Scenario:
         for service in services
     }
     faults = []
-    for kind in kinds or rng.sample(KINDS, rng.randint(2, 7)):
+    for kind in kinds or _drawn(seed, rng):
         at_s = rng.uniform(45.0, end_s - QUIET_S - 30.0)
         last_s = min(rng.choice((10.0, 30.0, 60.0, 120.0)), end_s - QUIET_S - at_s)
         faults.append(Fault(kind, at_s, at_s + last_s, rng.random()))
@@ -138,4 +174,5 @@ def scenario(seed: int, kinds: Sequence[str] = ()) -> Scenario:
         (low, low + rng.uniform(0.0, 20.0)),
         rng.random() < 0.7,
         (rng.choice((0.0, 0.0, 90.0, -300.0, 3600.0)), rng.choice((0.0, 0.0, 300.0, -90.0))),
+        any(fault.kind == "disk full" for fault in faults),
     )

@@ -14,14 +14,17 @@ from autoscaler.domain.node_names import node_ids
 from autoscaler.rollout.serving_group import combo_id_of
 from loadtests.invariants import faults
 from loadtests.invariants.checks import Broken, Promises
-from loadtests.invariants.controller import Controller
+from loadtests.invariants.controller import KEYS, Controller, Unreachable
+from loadtests.invariants.disk import Disk
 from loadtests.invariants.gateways import Gateway
 from loadtests.invariants.log import T0, Link, Log
 from loadtests.invariants.nodes import EngineProcess, Node
 from loadtests.invariants.scenario import Fault, Scenario
+from loadtests.invariants.storage_faults import each_second
 from streams.controller.tick_loop import TickResult
 from topics.codec import encode
 from topics.controls import Control
+from topics.macs import Signer
 from topics.records import Availability, Price
 from topics.routing import RouteGroup
 
@@ -46,6 +49,8 @@ class World:
         self.lives = Counter[str]()
         self.controllers: dict[str, Controller] = {}
         self.promises = Promises(self)
+        self.disk = Disk(random.Random(f"shoal disk {scenario.seed}"))
+        self._signer = Signer(KEYS, self.log.clock_ms, "extreme")
         start = scenario.start_s
         self.nodes: dict[str, Node] = {
             name: Node(
@@ -69,11 +74,13 @@ class World:
 
     def run(self) -> list[Broken]:
         """Run to the end; returns the broken promises."""
+        self.disk.install()
         try:
             return self._run()
         finally:
             for name in NAMES:
                 self.kill(name)
+            self.disk.remove_all()
 
     def _run(self) -> list[Broken]:
         for name in NAMES:
@@ -102,7 +109,14 @@ class World:
         self.controllers[name] = Controller(
             name, self.lives[name], self.log, self._link(), self.now_s, skew_ms,
             lambda: self.cluster, self._ticked, self.rng,
+            self.disk.folder if self.scenario.records else None,
         )  # fmt: skip
+
+    def start_all(self) -> None:
+        """Start the controllers that do not run."""
+        for name in NAMES:
+            if name not in self.controllers:
+                self.start(name)
 
     def kill(self, name: str) -> None:
         """Kill the controller on host `name` (SIGKILL)."""
@@ -136,10 +150,16 @@ class World:
         """Present requests/s of `model`."""
         return self.scenario.loads[model].rate(self.now_s)
 
+    def write(self, name: str, key: bytes | None, value: bytes | None) -> None:
+        """Write a record with a valid signature of its usual writer, if the broker has the
+        topic."""
+        if self.log.away or name in self.log.absent:
+            return
+        self.log.append(name, key, value, self._signer.headers(name, key, value))
+
     def publish(self, name: str, key: str, record: object) -> None:
         """Write a record of a feed or a webhook."""
-        if not self.log.away:
-            self.log.append(name, key, encode(record))
+        self.write(name, key.encode(), encode(record))
 
     def operator_says(self, control: Control) -> None:
         """Write an operator's control record.
@@ -150,9 +170,9 @@ class World:
         self._say()
 
     def _say(self) -> None:
-        while self._unsaid and not self.log.away:
+        while self._unsaid and not self.log.away and "controls" not in self.log.absent:
             control = self._unsaid.pop(0)
-            self.log.append("controls", control.key, encode(control))
+            self.write("controls", control.topic_key.encode(), encode(control))
             if control.active:
                 self.paused_s[control.scope] = self.now_s
             else:
@@ -171,8 +191,13 @@ class World:
         self.running = controller
         try:
             controller.process.run_until(self.now_s)
+        except Unreachable:
+            self.kill(controller.name)
+            self.start(controller.name)
         finally:
             self.running = None
+        if controller.link.cut and controller.link.fuse == 0:
+            self.kill(controller.name)
 
     def _ticked(self, controller: Controller, done: TickResult) -> None:
         for name, combo in done.after.evaluated.combos.items():
@@ -191,6 +216,7 @@ class World:
 
     def _second(self) -> None:
         self._say()
+        each_second(self)
         if self.now_s % _FEED_S < STEP_S:
             self._feed()
         arrivals = {
