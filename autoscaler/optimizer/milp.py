@@ -19,10 +19,9 @@ from autoscaler.optimizer.problem import AllocationProblem
 
 _HOPE = 0.5
 """A search without any plan ends after this share of its time."""
-_PROBED = 5000
-"""Above this number of columns, presolve does not probe: probing may take the whole time limit."""
-_PROBING = 1 << 15
-"""The bit of probing in the HiGHS option `presolve_rule_off`."""
+_PRESOLVED = 5000
+"""Above this number of columns, a MIP is not presolved: the time of presolve grows with the square
+of the number of columns, and HiGHS does not keep its time limit during presolve."""
 _PROVEN = (
     highspy.HighsModelStatus.kOptimal,
     highspy.HighsModelStatus.kInfeasible,
@@ -194,8 +193,8 @@ def _run(
     effort. plans: the search ends after this number of improvements (0: no limit).
     """
     solver = mip_solver(nodes, seconds, gap)
-    if problem.columns > _PROBED:
-        solver.setOptionValue("presolve_rule_off", _PROBING)
+    if problem.columns > _PRESOLVED:
+        solver.setOptionValue("presolve", "off")
     if plans:
         solver.setOptionValue("mip_max_improving_sols", plans)
     solver.passModel(lp)

@@ -190,9 +190,7 @@ def test_a_solve_compiles_nothing_that_was_not_compiled_ahead() -> None:
         ("scarce", 5.0),
         ("best effort", 5.0),
         ("running fleet", 5.0),
-        ("rented nodes", 5.0),
-        ("best effort", 20.0),
-        ("rented nodes", 20.0),
+        ("rented nodes, best effort", 5.0),
     ],
 )
 def test_longer_limits_are_kept_too(case: str, limit_s: float) -> None:
