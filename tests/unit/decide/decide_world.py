@@ -41,27 +41,29 @@ from topics.supply import Availability, Price
 from topics.telemetry import Telemetry
 
 T0 = 1_700_000_000_000
-QUIET_S = 30
+QUIET_S = 10
 """Seconds without an effect after which a world ticks less often."""
 STRIDE_S = 10
 """Seconds between the ticks of a quiet world."""
 NOISE_STRIDE_S = 3
 """Seconds between the ticks of a quiet world with a rate that changes all the time."""
+JUMP = 0.1
+"""Relative change of a rate within a second near which a world ticks every second."""
 
 
 @dataclass
 class World:
-    """One controller, its gateways and executors, at 1 s per tick.
+    """One controller, its gateways and executors.
 
-    rate(model, t_s) -> arrivals/s. poisson: arrivals with seeded noise; otherwise exact counts.
-    Switches: silent gateways, zero models, slow (TTFT in ms), missing (share of requests that miss
-    the SLO), failing pools, nodes, instances and engines, full pools (no launch finds room), stuck
-    pools and engines (no instance becomes ready), crashing engines (they restart every 30 s),
-    stubborn instances (they roll role switches back), cut pools and nodes (no status), reclaimed
-    nodes (with the time of their end, in ms), longer (factor on the declared input tokens),
-    unmanaged (number of servers that Shoal did not start, or numbers by combo), lag_s (by topic,
-    how far the controller is behind), launch_basis (of all nodes), counts (whether executors report
-    finished XX"""
+    rate(model, t_s) -> arrivals/s. step_s: seconds between ticks while something happens. poisson:
+    arrivals with seeded noise; otherwise exact counts. Switches: silent gateways, zero models, slow
+    (TTFT in ms), missing (share of requests that miss the SLO), failing pools, nodes, instances and
+    engines, full pools (no launch finds room), stuck pools and engines (no instance becomes ready),
+    crashing engines (they restart every 30 s), stubborn instances (they roll role switches back),
+    cut pools and nodes (no status), reclaimed nodes (with the time of their end, in ms), longer
+    (factor on the declared input tokens), unmanaged (number of servers that Shoal did not start, or
+    numbers by combo), lag_s (by topic, how far the controller is behind), launch_basis (of all
+    nodes), counts (whether executors report finished"""
 
     cluster: Cluster
     catalogue: Catalogue
@@ -72,6 +74,7 @@ class World:
     gateways: tuple[str, ...] = ("g1",)
     answers: bool = True
     full_s: int = 1
+    step_s: int = 2
     copies: int = 1
     launch_basis: str = ""
     counts: bool = False
@@ -126,7 +129,7 @@ class World:
         return T0 + self.t_s * 1000
 
     def run(self, seconds: int, each: Callable[[World], None] | None = None) -> World:
-        """Tick for `seconds`, and call `each` after every tick. Ticks are one second apart while
+        """Tick for `seconds`, and call `each` after every tick. Ticks are `step_s` apart while
         something happens: within `QUIET_S` of the start or an effect, near a step of the rate,
         while a plan is due, while nodes have faults, and while instances start or drain."""
         end_s = self.t_s + seconds
@@ -140,17 +143,17 @@ class World:
     def _stride_s(self) -> int:
         """Seconds until the next tick."""
         if self.quiet_s < QUIET_S or self.due or self.busy or self.cut:
-            return 1
+            return self.step_s
         steady = (InstanceState.READY, InstanceState.FAILED)
         instances = (i for status in self.statuses.values() for i in status.instances)
         if any(i.state not in steady for i in instances):
-            return 1
+            return self.step_s
         span = range(self.t_s - STRIDE_S, self.t_s + STRIDE_S + 1)
-        rates = [[self.rate(s.model, t_s) for s in self.cluster.services] for t_s in span]
-        steps = sum(a != b for a, b in pairwise(rates))
-        if steps == 0:
-            return STRIDE_S if self.seed is None else NOISE_STRIDE_S
-        return NOISE_STRIDE_S if steps == 2 * STRIDE_S else 1
+        rates = [[self.rate(s.model, t_s) for t_s in span] for s in self.cluster.services]
+        if any(abs(b - a) > JUMP * max(a, b) for row in rates for a, b in pairwise(row)):
+            return self.step_s
+        constant = all(a == b for row in rates for a, b in pairwise(row))
+        return STRIDE_S if constant and self.seed is None else NOISE_STRIDE_S
 
     def tick(self, seconds: int = 1) -> tuple[Effect, ...]:
         """One tick, `seconds` after the one before."""

@@ -36,7 +36,7 @@ def test_an_urgent_plan_is_answered_while_a_full_one_is_pending() -> None:
 def test_an_urgent_plan_is_answered_after_the_planner_failed_to_answer() -> None:
     """The solver restarts for 40 seconds during a surge: the controller repeats its request every
     second until an answer comes."""
-    w = world(lambda _m, t: 5.0 if t < 100 else 45.0, pools=(ONE,)).run(99)
+    w = world(lambda _m, t: 5.0 if t < 100 else 45.0, pools=(ONE,), step_s=1).run(99)
     w.planner.broken.add(Urgency.URGENT)
     w.run(40)
     assert w.assigned_count("chat") == 1
@@ -232,7 +232,7 @@ def test_a_maximum_lowered_while_scale_in_is_paused_adds_no_instance() -> None:
         )
     }
     least = service("chat", min_instances=6)
-    w = world(8.0, least, pools=(small, large), catalogue=catalogue).run(200)
+    w = world(8.0, least, pools=(small, large), catalogue=catalogue, step_s=1).run(200)
     limited = service("chat", min_instances=1, max_instances=3)
     w.cluster = replace(w.cluster, services=(limited,))
     chat = replace(

@@ -246,6 +246,7 @@ def test_a_tenfold_burst_gets_a_plan_request_within_three_seconds(rate: float) -
             pools=(where,),
             catalogue=catalogue,
             seed=seed,
+            step_s=1,
         ).run(180)
         before = w.assigned_count("chat")
         w.run(6)

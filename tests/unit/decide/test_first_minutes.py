@@ -20,7 +20,9 @@ def test_a_declared_workload_starts_with_the_fleet_it_needs() -> None:
     """30 req/s are declared. The first answer starts four instances of 10 req/s
     (30 / 0.8 = 37.5).
     """
-    w = world(lambda _m, t: 0.0 if t < 90 else 30.0, service(req_per_s=30.0), pools=(ONE,)).run(2)
+    w = world(
+        lambda _m, t: 0.0 if t < 90 else 30.0, service(req_per_s=30.0), pools=(ONE,), step_s=1
+    ).run(2)
     assert w.assigned_count("chat") == 4
     assert ReasonCode.DECLARED in w.decisions[0].codes
     w.run(600)

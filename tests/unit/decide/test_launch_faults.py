@@ -120,7 +120,9 @@ def test_a_start_that_times_out_counts_as_failed() -> None:
         )
     }
     policy = Policy(start_timeout_s=180.0)
-    w = world(5.0, pools=(bad, good), catalogue=catalogue, policy=policy, stuck={bad.id}).run(440)
+    w = world(
+        5.0, pools=(bad, good), catalogue=catalogue, policy=policy, stuck={bad.id}, step_s=1
+    ).run(440)
     late = [d for d in w.decisions if ReasonCode.NOT_READY in d.codes]
     assert [d.at_ms - T0 for d in late] == [184_000, 367_000]
     assert w.ready("chat") == 1

@@ -50,7 +50,7 @@ def catalogue(prefill_heavy: float, decode_heavy: float) -> Catalogue:
 def settled(chat: Service = CHAT) -> World:
     """A world with three groups of 10 requests/s on all GPUs, for 22 requests/s at 80%."""
     found = catalogue(10.0, 4.0)
-    return world(22.0, chat, pools=(FLEET,), catalogue=found).run(300)
+    return world(22.0, chat, pools=(FLEET,), catalogue=found, step_s=1).run(300)
 
 
 def changed(w: World, missing: float = 0.2) -> World:
@@ -205,7 +205,7 @@ def test_a_model_switches_roles_while_an_instance_of_another_model_starts() -> N
         return 5.0 if t_s < 1200 else 30.0
 
     services = (service("chat"), service("code"))
-    w = world(rate, *services, pools=(mine, other), catalogue=of(4.0)).run(900)
+    w = world(rate, *services, pools=(mine, other), catalogue=of(4.0), step_s=1).run(900)
     w.planner.catalogue = of(25.0)
     w.stuck.add(other.id)
     for _ in range(320):

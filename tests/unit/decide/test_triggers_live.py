@@ -34,7 +34,7 @@ BOTH = {
 def settled(**switches: object) -> World:
     """A world with 12 req/s on two combos of the nearer pool, a minute after the last periodic
     plan."""
-    return world(12.0, pools=(NEAR, FAR), catalogue=BOTH, **switches).run(360)
+    return world(12.0, pools=(NEAR, FAR), catalogue=BOTH, step_s=1, **switches).run(360)
 
 
 def alert(number: int = 1, state: str = "firing", models: tuple[str, ...] = ()) -> Alert:
@@ -122,7 +122,9 @@ def test_a_lost_node_and_its_return_lead_to_one_plan_each() -> None:
 
 
 def test_a_failed_launch_leads_to_a_plan_with_another_node() -> None:
-    w = world(12.0, pools=(NEAR, FAR), catalogue=BOTH, failing={"us.near.on-demand.0"}).run(25)
+    w = world(
+        12.0, pools=(NEAR, FAR), catalogue=BOTH, step_s=1, failing={"us.near.on-demand.0"}
+    ).run(25)
     assert any(_of(why, ReasonCode.LAUNCH_FAILED, "us.near.on-demand.0") for _, why in full(w, 0))
     w.run(65)
     assert w.ready("chat") == 2 and "us.near.on-demand.0" not in w.rented(NEAR.id)
@@ -179,7 +181,7 @@ def test_an_alert_plans_only_its_own_declared_model() -> None:
 
 def test_a_new_service_gets_its_minimum_and_a_removed_one_leaves() -> None:
     catalogue = {m: simple(m, NEAR) for m in ("chat", "code")}
-    w = world(5.0, service("chat"), pools=(NEAR,), catalogue=catalogue).run(100)
+    w = world(5.0, service("chat"), pools=(NEAR,), catalogue=catalogue, step_s=1).run(100)
     w.cluster = replace(w.cluster, services=(service("chat"), service("code")))
     w.run(2)
     assert w.assigned_count("code") == 1
