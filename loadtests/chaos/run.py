@@ -59,8 +59,8 @@ class Outcome:
 
 class Chaos:
     """State of a run, for faults and checks. hit: target of the present fault. poison: positions of
-    invalid records, each of which must get one dead letter. bases: time bases of executors with a
-    wrong clock.
+    invalid records, each of which must get one dead letter. complaints: broken promises that the
+    present fault found itself. bases: time bases of executors with a wrong clock.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Chaos:
         self.hit = ""
         self.engine_pid = 0
         self.poison: set[tuple[str, int, int]] = set()
-        self.answers: list[int] = []
+        self.complaints: list[str] = []
         self.bases = {stack.base.format()}
         self.began_s = time.monotonic()
         self.outcomes: list[Outcome] = []
@@ -345,10 +345,8 @@ class Chaos:
             await asyncio.sleep(_POLL_S)
         if len(tokens) > 1:
             broken.append(f"the last assignments and routes have leader tokens {sorted(tokens)}")
-        refused = [status for status in self.answers if status not in (200, 429)]
-        if refused:
-            broken.append(f"the webhook answered {refused[0]}")
-        self.answers.clear()
+        broken += self.complaints
+        self.complaints.clear()
 
     def _tokens(self) -> set[int]:
         """Leader tokens of the last assignments and routes."""

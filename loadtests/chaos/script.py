@@ -10,23 +10,22 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession
 
 from loadtests.chaos.fault import Act, Fault
-from loadtests.chaos.stack import CONTROLLERS, EXECUTORS, GATEWAYS, MODELS, shifted
+from loadtests.chaos.stack import CONTROLLERS, EXECUTORS, GATEWAYS, MODELS, Raw, shifted
+from loadtests.chaos.upkeep import delete_topic, rotate_keys
 from loadtests.extreme import Names, unbelievable
-from streams.broker.kafka_clients import admin, producer
+from streams.broker.kafka_clients import admin
 from topics.codec import encode
 from topics.controls import Control
 from topics.fleet import InstanceState
-from topics.keys import Keys
-from topics.macs import Signer
 from topics.records import Assignment, Price, Routes
 from topics.topic_table import (
     ASSIGNMENTS,
@@ -36,7 +35,6 @@ from topics.topic_table import (
     ROUTES,
     TABLE,
     key_of,
-    short_name,
 )
 
 if TYPE_CHECKING:
@@ -195,31 +193,6 @@ async def _right_clock(chaos: Chaos, rng: random.Random) -> None:
     _wrong_clock(chaos, 0.0)
 
 
-Raw = tuple[str, bytes | None, bytes]
-
-
-async def _write(chaos: Chaos, records: Sequence[Raw]) -> list[Any]:
-    """Write each (topic, key, value) with a valid signature of its usual writer.
-
-    Readers ignore unsigned records. Returns the broker's answers.
-    """
-    signer = Signer(Keys(chaos.stack.key), lambda: time.time_ns() // 1_000_000, "chaos")
-    writer = producer(chaos.stack.bootstrap, "chaos")
-    await writer.start()
-    try:
-        return [
-            await writer.send_and_wait(
-                topic,
-                value,
-                key=key,
-                headers=signer.headers(short_name(topic, chaos.stack.prefix), key, value),
-            )
-            for topic, key, value in records
-        ]
-    finally:
-        await writer.stop()
-
-
 async def _poison(chaos: Chaos, rng: random.Random) -> None:
     chaos.hit = "every topic"
     prefix = chaos.stack.prefix
@@ -229,7 +202,7 @@ async def _poison(chaos: Chaos, rng: random.Random) -> None:
         if topic.name not in ("dead-letters", "demand")
         for value in (b"\xff\x00 not JSON", b'{"schema_version":99}')
     ]
-    for taken in await _write(chaos, records):
+    for taken in await chaos.stack.write(records):
         chaos.poison.add((taken.topic.removeprefix(prefix), taken.partition, taken.offset))
 
 
@@ -245,7 +218,7 @@ async def _extreme(chaos: Chaos, rng: random.Random) -> None:
         tuple(pool.id for pool in cluster.pools),
     )
     made = unbelievable(names)
-    await _write(chaos, [(f"{prefix}{topic}", key, value) for topic, key, value in made])
+    await chaos.stack.write([(f"{prefix}{topic}", key, value) for topic, key, value in made])
 
 
 async def _foreign(chaos: Chaos, rng: random.Random) -> None:
@@ -266,7 +239,7 @@ async def _foreign(chaos: Chaos, rng: random.Random) -> None:
             else:
                 empty = replace(found, groups=(), leader_token=token, generation=10**6)
             records.append((topic, key_of(found), encode(empty)))
-    await _write(chaos, records)
+    await chaos.stack.write(records)
 
 
 async def _prices(chaos: Chaos, rng: random.Random) -> None:
@@ -282,7 +255,7 @@ async def _prices(chaos: Chaos, rng: random.Random) -> None:
             records.append((PRICES.wire_name(prefix), pool.id.encode(), value))
         jump = Price(pool.id, 1000.0 * pool.price_usd_per_h, now_ms)
         records.append((PRICES.wire_name(prefix), pool.id.encode(), encode(jump)))
-    for number, taken in enumerate(await _write(chaos, records)):
+    for number, taken in enumerate(await chaos.stack.write(records)):
         if number % 5 != 4:  # Every fifth record is valid.
             chaos.poison.add((PRICES.name, taken.partition, taken.offset))
 
@@ -301,7 +274,8 @@ async def _alerts(chaos: Chaos, rng: random.Random) -> None:
             body = {"alerts": [{**alert, "status": state, "fingerprint": f"f{number % 5}"}]}
             headers = {"Authorization": f"Bearer {chaos.stack.token}"}
             async with session.post(url, json=body, headers=headers) as answer:
-                chaos.answers.append(answer.status)
+                if answer.status not in (200, 429):
+                    chaos.complaints.append(f"the webhook answered {answer.status}")
 
 
 def _pause(active: bool) -> Act:
@@ -309,8 +283,8 @@ def _pause(active: bool) -> Act:
         chaos.hit = "operator"
         now_ms = chaos.stack.base.now_ms(time.monotonic_ns())
         said = Control("*", "pause", active, "chaos", "a test", now_ms)
-        await _write(
-            chaos, [(CONTROLS.wire_name(chaos.stack.prefix), said.key.encode(), encode(said))]
+        await chaos.stack.write(
+            [(CONTROLS.wire_name(chaos.stack.prefix), said.key.encode(), encode(said))]
         )
 
     return act
@@ -364,6 +338,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("alert storm", "23", _alerts),
     Fault("pause", "25", _pause(True), _pause(False), (8.0, 12.0)),
     Fault("leadership deleted", "11", _delete, limit_s=30.0, real=True),
+    Fault("topic deleted", "also promised", delete_topic, limit_s=30.0, real=True),
+    Fault("keys rotated", "also promised", rotate_keys, limit_s=30.0),
 )
 
 

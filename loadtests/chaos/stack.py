@@ -6,6 +6,7 @@ seconds. A killed process is restarted, as by an init system.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
@@ -21,13 +22,16 @@ import orjson
 
 from autoscaler.domain.cluster import Mode
 from loadtests.chaos.broker_relay import Relay
+from streams.broker.kafka_clients import producer
 from streams.files.shoal_yaml import Config, load_config
 from streams.tools.up import process_list
 from streams.tools.up.child_processes import Child, Children
 from streams.tools.up.host_resources import free_port
 from streams.tools.up.real_engines import RealEngines
-from topics.keys import CLUSTER_KEY
+from topics.keys import CLUSTER_KEY, Keys
+from topics.macs import Signer
 from topics.time_base import TimeBase
+from topics.topic_table import short_name
 
 CONFIG = """
 mode: act
@@ -44,12 +48,14 @@ models:
 engines:
   fp8: {args: [--quantization=fp8]}
 """
+Raw = tuple[str, bytes | None, bytes]
 MODELS = ("chat", "code")
 CONTROLLERS = ("controller-a", "controller-b")
 GATEWAYS = ("gateway-a", "gateway-b")
 EXECUTORS = ("executor-east", "executor-west")
 _STARTUP_S = 6.0
 _READY_S = 120.0
+_POLL_S = 0.1
 
 
 class Stack:
@@ -76,7 +82,8 @@ class Stack:
         self.base = TimeBase(1.0, time.time_ns() // 1_000_000, time.monotonic_ns())
         self.key = secrets.token_hex(32)
         self.token = secrets.token_hex(16)
-        self.children = Children({CLUSTER_KEY: self.key, "OMP_NUM_THREADS": "1"})
+        self._env = {CLUSTER_KEY: self.key, "OMP_NUM_THREADS": "1"}
+        self.children = Children(self._env)
         self.relays: dict[str, Relay] = {}
         self.parts: dict[str, Child] = {}
         self.ports: dict[str, int] = {}
@@ -123,6 +130,39 @@ class Stack:
         pid = self.pid(name)
         if pid:
             os.kill(pid, what)
+
+    def use_key(self, key: str) -> None:
+        """Processes that start from now on get this cluster key, two lines during a rotation."""
+        self.key = self._env[CLUSTER_KEY] = key
+
+    async def restart(self, name: str) -> None:
+        """Kill a part, and wait until its next process is ready."""
+        child, pid = self.parts[name], self.pid(name)
+        self.signal(name, signal.SIGKILL)
+        async with asyncio.timeout(_READY_S):
+            while not child.up or self.pid(name) in (0, pid):
+                await asyncio.sleep(_POLL_S)
+
+    async def write(self, records: Sequence[Raw]) -> list[Any]:
+        """Write each (topic, key, value) with a valid signature of its usual writer.
+
+        Readers ignore unsigned records. Returns the broker's answers.
+        """
+        signer = Signer(Keys(self.key), lambda: time.time_ns() // 1_000_000, "chaos")
+        writer = producer(self.bootstrap, "chaos")
+        await writer.start()
+        try:
+            return [
+                await writer.send_and_wait(
+                    topic,
+                    value,
+                    key=key,
+                    headers=signer.headers(short_name(topic, self.prefix), key, value),
+                )
+                for topic, key, value in records
+            ]
+        finally:
+            await writer.stop()
 
     def leader(self) -> str:
         """Name of the controller that became leader last, by the reports of controllers.

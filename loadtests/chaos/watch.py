@@ -118,11 +118,12 @@ class Request:
 @dataclass(slots=True)
 class Load:
     """A steady load on both gateways. Requests do not wait for answers. factor: multiplies the
-    rate, for bursts.
+    rate, for bursts. excused: (gateway, since, until) of restarts on purpose.
     """
 
     requests: list[Request] = field(default_factory=list)
     factor: float = 1.0
+    excused: list[tuple[str, float, float]] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def run(self, stack: Stack) -> None:
@@ -153,8 +154,20 @@ class Load:
         self.requests.append(Request(model, gateway, sent_s, took_s, status, why))
 
     def failed(self, since_s: float, until_s: float) -> list[Request]:
-        """Requests sent between `since_s` and `until_s` without a successful answer."""
-        return [r for r in self.requests if since_s <= r.sent_s < until_s and r.status != 200]
+        """Requests sent between `since_s` and `until_s` without a successful answer, except those
+        to a gateway that was restarted meanwhile."""
+        return [
+            r
+            for r in self.requests
+            if since_s <= r.sent_s < until_s and r.status != 200 and not self._excused(r)
+        ]
+
+    def _excused(self, request: Request) -> bool:
+        return any(
+            name == request.gateway and request.sent_s <= until_s
+            and request.sent_s + request.took_s >= since_s
+            for name, since_s, until_s in self.excused
+        )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -82,7 +82,10 @@ def test_each_round_has_every_fault_once_in_an_order_given_by_the_seed() -> None
     assert first == order(random.Random(1), embedded=False, killable=True)
     unkilled = {f.name for f in order(random.Random(1), embedded=False)}
     assert {f.name for f in FAULTS} - unkilled == {"broker killed", "broker stopped"}
-    assert unkilled - {f.name for f in order(random.Random(1), True)} == {"leadership deleted"}
+    assert unkilled - {f.name for f in order(random.Random(1), True)} == {
+        "leadership deleted",
+        "topic deleted",
+    }
 
 
 def outcome(*broken: str) -> Outcome:
