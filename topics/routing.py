@@ -103,6 +103,8 @@ class RouteGroup:
     components, `stages` and the `paths` of requests through them.
 
     weight: goodput of the group in requests/s, for the weighted round robin between groups.
+    version: while the model's versions are compared, the version for which gateways count the
+    requests of the group; "" = none.
     """
 
     group: str
@@ -112,9 +114,11 @@ class RouteGroup:
     decode: tuple[Endpoint, ...] = ()
     stages: tuple[Stage, ...] = ()
     paths: tuple[RoutePath, ...] = ()
+    version: str = ""
 
     def __post_init__(self) -> None:
         checks.combo("group", self.group)
+        checks.machine_text("version", self.version, 64)
         checks.number("weight", self.weight, 0.0, checks.MOST_REQ_PER_S)
         if bool(self.prefill) != bool(self.decode):
             raise checks.InvalidRecord("prefill", self.prefill, "prefill and decode together")

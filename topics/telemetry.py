@@ -67,7 +67,8 @@ class Telemetry:
 
     sent: Requests sent in the span, as {kind: {destination: requests}}. For workload types: {type:
     {group: n}}. For score splits: {"all": {model: n}}. For LoRA adapters: {"adapter:NAME": {model:
-    n}}. leaving: Whether this is the last record of the gateway, which then stops.
+    n}}. While versions of the model are compared, also the counts of `topics.version_counts`.
+    leaving: Whether this is the last record of the gateway, which then stops.
     route_generation: Generation of the routes that the gateway applies.
 
     In the encoded record, the one field `cells` holds all sketches.

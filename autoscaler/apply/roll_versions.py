@@ -3,7 +3,8 @@
 A wave begins if no group of the model starts or leaves, and the last wave has served for `watch`.
 It starts groups on free GPUs, and the old ones leave when these are ready. Without free GPUs, an
 old group leaves first, and the new one gets its GPUs. The first wave has one group, which proves
-the version. If a version fails, the former one is the goal of the same waves.
+the version: by serving, or as a canary (`apply.canary`) that is compared with the former version.
+If a version fails, the former one is the goal of the same waves.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from autoscaler.apply.canary import compared, verdict, with_measured_speed
 from autoscaler.apply.decision import decision_about
 from autoscaler.apply.fleet_changes import AppliedPlan, FleetChanges
 from autoscaler.apply.rollout_failures import failure_of
@@ -23,6 +25,7 @@ from autoscaler.planning.planner_messages import FleetChange
 from autoscaler.rollout.capacity_and_cost import raw_req_per_s
 from autoscaler.rollout.diff import FreeCapacity
 from autoscaler.rollout.serving_group import Life, ServingGroup
+from autoscaler.rollout.version_comparison import begun
 from autoscaler.rollout.versions import Version, declared_version, most_common, runs, version_of
 from autoscaler.rollout.waves import reactivate, retire
 from autoscaler.state.decision_record import notice
@@ -46,7 +49,8 @@ def roll_versions(fleet: TickFleet, site: FreeCapacity) -> AppliedPlan:
         after = rollout.advance(state.rollout)
         if after != state.rollout:
             state = changes.models[service.model]
-            changes.models[service.model] = replace(state, rollout=after)
+            share = rollout.share_of(after.target)
+            changes.models[service.model] = with_measured_speed(state, after, share, fleet.now_ms)
     return changes.result()
 
 
@@ -93,6 +97,8 @@ class _Rollout:
             why = ordered_back(state, self.service.model, self.fleet)
             if why is None:
                 state, why = failure_of(state, goal, self.own.values(), self.fleet)
+            if why is None:
+                state, why = compared(state, goal, self.own.values(), self.service, self.fleet)
             if why is not None:
                 state = self._take_back(state, goal, why)
                 goal = state.goal(declared)
@@ -110,6 +116,11 @@ class _Rollout:
     @property
     def fleet(self) -> TickFleet:
         return self.changes.fleet
+
+    def share_of(self, digest: str) -> float:
+        """The share of groups that run the version with this digest."""
+        counting = [group for group in self.own.values() if group.counts]
+        return sum(one.version == digest for one in counting) / max(1, len(counting))
 
     def _up(self, group: ServingGroup) -> bool:
         view = self.fleet.sight.views.get(group.name)
@@ -147,6 +158,7 @@ class _Rollout:
         figures = float(sum(not runs(group, goal) for group in groups)), float(len(groups))
         self._decide(ReasonCode.ROLLOUT_BEGAN, (old.engine, goal.engine), figures)
         refused = state.refused if base == goal else ""
+        canary = self.service.rollout.canary if base != goal else None
         return RolloutState(
             base=base,
             target=goal.digest,
@@ -156,26 +168,30 @@ class _Rollout:
             refused_ms=state.refused_ms if refused else 0,
             why=state.why if refused else None,
             approved=state.approved,
+            comparison=begun(canary.compare) if canary is not None else None,
         )
 
     def _take_back(self, state: RolloutState, failed: Version, why: Reason) -> RolloutState:
         """Make the former version the goal again, instead of `failed`. Groups of the failed
-        version that do not serve leave at once; groups that they were to replace stay."""
+        version that do not serve leave at once, and so does a canary whose predecessor still
+        serves. Groups that they were to replace stay."""
         base, now_ms = state.base, self.fleet.now_ms
         assert base is not None  # noqa: S101  the caller checks it
+        kept = self.own.get(state.comparison.kept) if state.comparison is not None else None
+        has_former = kept is not None and self._up(kept)
         for group in tuple(self.own.values()):
             if runs(group, base):
                 if group.life in (Life.RETIRING, Life.UNROUTED) and not group.failed_ms:
                     self._set(reactivate(group, now_ms))
             elif group.replaces:
                 self._drop(group)
-            elif group.life is Life.ACTIVE and not self._up(group):
+            elif group.life is Life.ACTIVE and (has_former or not self._up(group)):
                 self._set(retire(group, now_ms))
         self._restart(base)
         self._decide(ReasonCode.ROLLOUT_TAKEN_BACK, because=(why,))
         return replace(
             state, target="", proven="", refused=failed.digest, refused_ms=now_ms, why=why,
-            bridge_req_per_s=0.0, waits=None,
+            bridge_req_per_s=0.0, waits=None, comparison=None, speed=1.0, applied=1.0,
         )  # fmt: skip
 
     def _restart(self, base: Version) -> None:
@@ -244,7 +260,12 @@ class _Rollout:
         serves = any(runs(group, goal) and self._up(group) for group in self.own.values())
         if serves and now_ms - state.steady_ms < 1000 * self.service.rollout.watch_s:
             return state
-        if serves:
+        if serves and state.proven != goal.digest:
+            if self.service.rollout.canary is not None:
+                why = verdict(state, self.service, now_ms)
+                if why is None:
+                    return replace(state, waits=None)
+                state = self._passed(state, goal, why)
             state = replace(state, proven=goal.digest)
         paused = is_paused(self.service.model, self.fleet) or view.frozen
         if paused is not None:
@@ -254,6 +275,19 @@ class _Rollout:
         if is_short and not is_late:
             return self._waiting(state, Reason(ReasonCode.NOT_COVERED))
         return self._wave(state, goal, 0 if serves else 1)
+
+    def _passed(self, state: RolloutState, goal: Version, why: Reason) -> RolloutState:
+        """The state after the verdict `why` for a canary. A group that stayed only for the
+        comparison leaves, and the measured speed counts."""
+        known = state.comparison
+        assert known is not None  # noqa: S101  its verdict is `why`
+        self.changes.decisions.append(notice(self.service.model, why, self.fleet.now_ms))
+        kept = self.own.get(known.kept)
+        if kept is not None and kept.life is Life.ACTIVE:
+            after = tuple(one.name for one in self.own.values() if runs(one, goal))
+            self._set(retire(kept, self.fleet.now_ms, after))
+        speed = known.speed if why.code is ReasonCode.CANARY_FIT else 1.0
+        return replace(state, comparison=None, speed=speed, bridge_req_per_s=0.0)
 
     def _is_moving(self, state: RolloutState, goal: Version) -> bool:
         """Whether a group of the model starts or leaves. A starting group of neither the former
@@ -274,23 +308,48 @@ class _Rollout:
             (group for group in self._outdated(goal) if group.counts),
             key=lambda g: (self._up(g), counts[version_of(g)], g.created_ms, g.name),
         )
+        if not old:
+            return state
         step = most or max(1, int(self.service.rollout.step * len(self.own)))
         found = place_wave(old[:step], self.own.values(), goal, self.service, state, self.changes)
         if isinstance(found, Reason):
             return self._waiting(state, found)
         if isinstance(found, float):
             return replace(state, bridge_req_per_s=found)
+        kept = self._kept(found, old, state, goal)
         for one in found:
-            self._replace(one)
+            self._replace(one, keeps=one is kept)
+        if kept is not None and state.comparison is not None:
+            comparison = replace(state.comparison, kept=kept.old.name)
+            state = replace(state, comparison=comparison)
         done = sum(runs(group, goal) for group in self.own.values())
-        total = done + len(old) - len(found)
-        figures = float(state.waves + 1), float(len(found)), float(done), float(total)
+        leaving = len(found) - (kept is not None)
+        total = done + len(old) - leaving
+        figures = float(state.waves + 1), float(leaving), float(done), float(total)
         self._decide(ReasonCode.ROLLOUT_WAVE, figures=figures)
         return replace(state, waves=state.waves + 1, steady_ms=0, waits=None)
 
-    def _replace(self, one: Placement) -> None:
+    def _kept(
+        self,
+        found: list[Placement],
+        old: list[ServingGroup],
+        state: RolloutState,
+        goal: Version,
+    ) -> Placement | None:
+        """The placement of a canary whose predecessor must stay, because the canary can be compared
+        with no other group."""
+        if self.service.rollout.canary is None or not state.compares(goal):
+            return None
+        one, base = found[0], state.base
+        peers = [g for g in old if base is not None and runs(g, base) and self._up(g)]
+        return one if peers == [one.old] and not one.new.replaces else None
+
+    def _replace(self, one: Placement, *, keeps: bool = False) -> None:
+        """Start a replacement. keeps: whether the replaced group stays for now."""
         now_ms = self.fleet.now_ms
         self._set(one.new)
+        if keeps:
+            return
         in_place = one.new.replaces == one.old.name
         after = () if in_place else (one.new.name,)
         self._set(retire(one.old, now_ms, after, yields=in_place))

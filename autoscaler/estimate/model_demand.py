@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.arrival_counts import Blocks, Count
+from autoscaler.estimate.request_kinds import VersionBlock
 from autoscaler.estimate.windows import (
     GatewayReport,
     NoData,
@@ -37,7 +38,8 @@ class ModelDemand:
     long_lengths: request lengths of these windows. recent_tokens: token sums of the last
     SHIFT_SPANS_S seconds. gateways: reports from the long window, without gateways that signed off.
     blocks: counts of each whole 10 s block of the long window. kinds: requests of the local window
-    by kind, for models with several kinds. prefix_hits: tokens from prefix caches.
+    by kind, for models with several kinds. prefix_hits: tokens from prefix caches. versions: counts
+    of versions that are compared.
     """
 
     recent: tuple[Count, ...] = ()
@@ -51,6 +53,7 @@ class ModelDemand:
     kinds: Mapping[str, int] = field(default_factory=dict)
     recent_tokens: tuple[TokenSums, ...] = ()
     prefix_hits: PrefixHits = NO_HITS
+    versions: tuple[VersionBlock, ...] = ()
 
     @property
     def req_per_s(self) -> float:
@@ -117,6 +120,7 @@ def observe_demand(
             kinds=windows.kinds(model, now_ms, local_s),
             recent_tokens=fresh,
             prefix_hits=hits,
+            versions=windows.versions(model, now_ms),
         )
         for (
             model, recent, (local, local_lengths), (long, long_lengths), gateways, blocks, seen_ms,

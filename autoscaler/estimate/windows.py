@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from autoscaler.domain.validation import whole
 from autoscaler.estimate.arrival_counts import ArrivalCounts, Blocks, Count
 from autoscaler.estimate.gateway_registry import REFUSED, GatewayRegistry
-from autoscaler.estimate.request_kinds import KindCounts
+from autoscaler.estimate.request_kinds import KindCounts, VersionBlock
 from autoscaler.estimate.sketches import SketchSnapshot, SketchStore
 from autoscaler.estimate.span_to_seconds import split_into_seconds
 from autoscaler.estimate.window_stats import (
@@ -259,6 +259,12 @@ class TelemetryWindows:
         found = self._kinds.get(model)
         now_s = now_ms // 1000
         return found.counts_between(now_s - window_s, now_s) if found is not None else {}
+
+    def versions(self, model: str, now_ms: int) -> tuple[VersionBlock, ...]:
+        """Counts by version in the complete blocks of the last minutes, while versions of `model`
+        are compared."""
+        found = self._kinds.get(model)
+        return found.versions_until(now_ms // 1000) if found is not None else ()
 
     def all_tokens(
         self, models: Sequence[str], now_ms: int, spans_s: Sequence[int]

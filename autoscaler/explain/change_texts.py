@@ -31,6 +31,34 @@ def _rollout_began(reason: Reason, _: Text) -> str:
     return f"rollout began: {which}, {reason.quantities[0]:.0f} of {reason.quantities[1]:.0f}"
 
 
+_METRICS = {
+    "errors": ("failed requests", "{:.1%}"),
+    "ttft": ("time to the first token", "{:.0f} ms"),
+    "tpot": ("time per token", "{:.1f} ms"),
+    "longer": ("length of answers", "{:.0f} tokens"),
+    "shorter": ("length of answers", "{:.0f} tokens"),
+}
+
+
+def canary_figures(metric: str, new: float, old: float) -> str:
+    """The values of a property of both versions as text."""
+    name, form = _METRICS[metric]
+    return f"{name} {form.format(new)} instead of {form.format(old)}"
+
+
+def _canary(reason: Reason, _: Text) -> str:
+    new, old, above, trials, answers = reason.quantities
+    figures = canary_figures(reason.names[0], new, old)
+    if reason.code is Code.CANARY_WORSE:
+        return (
+            f"the canary is worse: {figures}, in {above:.0f} of {trials:.0f} comparisons "
+            f"({answers:.0f} answers)"
+        )
+    if reason.code is Code.CANARY_FIT:
+        return f"the canary is fit: {figures}, {answers:.0f} answers compared; the rollout goes on"
+    return f"no verdict about the canary: {figures}, {answers:.0f} answers; the rollout goes on"
+
+
 def _role_switches(reason: Reason, _: Text) -> str:
     many = reason.quantities[0]
     return f"{many:.0f} role switch{'es' if many > 1 else ''} in place"
@@ -65,6 +93,10 @@ CHANGE_TEXTS: Mapping[Code, Sentence] = {
     Code.ROLLOUT_PROPOSED: "roll out {names[1]} instead of {names[0]}: {0:.0f} of {1:.0f} combos",
     Code.ROLLOUT_WAITS: "the next wave of the rollout waits: {because}",
     Code.ROLLOUT_TAKEN_BACK: "the new version is taken back: {because}",
+    Code.CANARY_COMPARED: "a canary is being compared",
+    Code.CANARY_FIT: _canary,
+    Code.CANARY_UNDECIDED: _canary,
+    Code.CANARY_WORSE: _canary,
     Code.CRASH_LOOP: "{subject} ended {0:.0f} times",
     Code.ORDERED_BACK: "ordered by {names[0]}: {quoted}",
     Code.NO_SLACK: "no capacity can leave, and no GPU is free",

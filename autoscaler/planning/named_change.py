@@ -63,11 +63,13 @@ def _switching(
 
 
 def _leaving(groups: Iterable[RunningGroup], leaves: Mapping[str, int]) -> tuple[str, ...]:
-    """The groups that leave: first groups that do not serve yet, then groups whose removal empties
-    a node, then the youngest."""
+    """The groups that leave: first groups of a version that a rollout replaces, because it would
+    start the others again. Then groups that do not serve yet, then groups whose removal empties a
+    node, then the youngest."""
 
-    def rank(group: RunningGroup) -> tuple[bool, int, int, str]:
-        return group.is_ready, group.neighbours, -group.created_ms, group.name
+    def rank(group: RunningGroup) -> tuple[bool, bool, int, int, str]:
+        current = not group.outdated
+        return current, group.is_ready, group.neighbours, -group.created_ms, group.name
 
     ranked = sorted(groups, key=rank)
     named: list[str] = []

@@ -57,7 +57,8 @@ class ChosenSplit:
 class RunningGroup:
     """A group of the running fleet. name: its combo id, ":" and a serial number. is_ready: whether
     all its instances serve. neighbours: number of other groups on its nodes. created_ms: time of
-    its first assignment. may_switch: whether it may switch roles now."""
+    its first assignment. may_switch: whether it may switch roles now. outdated: whether a rollout
+    replaces its version."""
 
     name: str
     combo_id: str
@@ -65,6 +66,7 @@ class RunningGroup:
     neighbours: int = 0
     created_ms: int = 0
     may_switch: bool = True
+    outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

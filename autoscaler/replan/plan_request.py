@@ -21,6 +21,7 @@ from autoscaler.rollout.capacity_and_cost import by_model, nodes_of
 from autoscaler.rollout.node_limits import planned_nodes
 from autoscaler.rollout.role_switch import switchable
 from autoscaler.rollout.serving_group import ServingGroup
+from autoscaler.rollout.versions import declared_version, runs
 from autoscaler.sizing.scale_in_conditions import REMOVAL, failed_condition
 from autoscaler.state.controller_state import Pending
 from autoscaler.state.model_state import ModelState
@@ -167,12 +168,19 @@ def _running_groups(fleet: TickFleet, scope: Collection[str]) -> tuple[RunningGr
             neighbours=sum(tenants[node] - 1 for node in {p.node for p in group.placed}),
             created_ms=group.created_ms,
             may_switch=group.name in switchable_names,
+            outdated=_is_outdated(group, fleet),
         )
         for group in fleet.groups
         if group.model in scope
         and fleet.views[group.model].service.managed
         and fleet.sight.counts(group)
     )
+
+
+def _is_outdated(group: ServingGroup, fleet: TickFleet) -> bool:
+    view = fleet.views[group.model]
+    rollout = view.state.rollout
+    return bool(rollout.target) and not runs(group, rollout.goal(declared_version(view.service)))
 
 
 def _settling(fleet: TickFleet, scope: Collection[str]) -> tuple[tuple[str, int], ...]:

@@ -57,11 +57,13 @@ class Pick(NamedTuple):
 
 @dataclass(slots=True)
 class Router:
-    """The routes of one model at one gateway. Not shared between threads."""
+    """The routes of one model at one gateway, for one thread. versions: of groups whose versions
+    are compared."""
 
     model: str
     routes: Routes | None = None
     policy: RoutingPolicy = DEFAULT
+    versions: dict[str, str] = field(default_factory=dict)
     _lanes: tuple[Lane, ...] = ()
     _ways: ClassShares = field(default_factory=ClassShares)
     _ejections: Ejections = field(default_factory=Ejections)
@@ -88,6 +90,8 @@ class Router:
         for lane in lanes:
             lane.current = current.get((lane.group, lane.decode is None), 0.0)
         self.routes, self._lanes = routes, lanes
+        self.versions.clear()  # requests that wait for a slot hold this mapping
+        self.versions.update((one.group, one.version) for one in routes.groups if one.version)
         self._shares = self._relative_shares()
         self._paths.apply(routes.groups)
         self._ways = self._ways.with_routes(routes)

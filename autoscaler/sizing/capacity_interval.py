@@ -30,13 +30,14 @@ def update_interval(
     cluster: Cluster,
 ) -> Capacity:
     """`known` with the interval of the model's groups, and without the gain of GPU types that are
-    new. Nothing can be learnt about combos without a prediction."""
+    new. Nothing can be learnt about combos without a prediction, except the measured speed of
+    their version."""
     counts = Counter(group.combo_id for group in groups if group.counts)
     if not counts:
         return known
     gpu_of = {pool.id: pool.gpu.name for pool in cluster.pools}
     if not all(_is_predicted(combos.get(combo_id), gpu_of) for combo_id in counts):
-        return replace(known, predicted=1.0, highest=1.0)
+        return replace(known, predicted=1.0, highest=max(1.0, known.speed))
     profile, total, predicted, highest, new = cluster_profile(cluster), 0.0, 0.0, 0.0, 0.0
     types: set[str] = set()
     for combo_id, count in counts.items():
@@ -47,6 +48,7 @@ def update_interval(
         total, types = total + rate, types | own
         predicted, highest = predicted + rate * expected, highest + rate * high
         new += rate if known.gpus and not own <= {*known.gpus} else 0.0
+    highest *= max(1.0, known.speed)
     gain = max(0.0, known.derate - 1.0)
     derate = known.derate - gain * new / total
     if gain and not new and predicted / total < _FALLS * known.predicted:

@@ -24,6 +24,14 @@ def _frozen(view: ModelView) -> Iterator[Reason]:
         yield view.frozen
 
 
+def _canary_compared(view: ModelView) -> Iterator[Reason]:
+    policy, known = view.service.rollout.canary, view.state.rollout.comparison
+    if policy is None or known is None or not known.serves_ms:
+        return
+    if view.now_ms - known.serves_ms < 1000 * policy.within_s:
+        yield Reason(ReasonCode.CANARY_COMPARED)
+
+
 def _too_many_reversals(view: ModelView) -> Iterator[Reason]:
     turns, most_per_h = view.state.hysteresis.reversals, view.policy.reversals_per_h
     if not scale_in_within_limit(turns, view.now_ms, most_per_h):
@@ -66,13 +74,13 @@ def _drifting_predictions(view: ModelView) -> Iterator[Reason]:
 LOWER_TARGET = (_no_full_window, _stale_telemetry, _incomplete_telemetry)
 """Conditions of a lower target."""
 _LESS_CAPACITY = (*LOWER_TARGET, _slo_pressure, _drifting_predictions)
-REMOVAL = (_frozen, _too_many_reversals, *_LESS_CAPACITY)
+REMOVAL = (_frozen, _canary_compared, _too_many_reversals, *_LESS_CAPACITY)
 """Conditions of a removal: all of them."""
-EXCHANGE = (_frozen, *_LESS_CAPACITY)
+EXCHANGE = (_frozen, _canary_compared, *_LESS_CAPACITY)
 """Conditions of an exchange that loses a little capacity, which is no reversal."""
 REALLOCATION = (_frozen, _stale_telemetry)
 """Conditions of moving capacity to another model within a budget; no excess must be proven."""
-NO_LOSS = (_frozen,)
+NO_LOSS = (_frozen, _canary_compared)
 """Conditions of a removal that additions outweigh."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from autoscaler.modes.quality.quality_state import SplitState
@@ -10,6 +11,7 @@ from autoscaler.rollout.backoff import Backoff
 from autoscaler.rollout.supply import Supply
 from autoscaler.state.controller_state import FullPlans, Numbers
 from autoscaler.state.model_state import ModelState
+from autoscaler.state.rollout_state import RolloutState
 from topics.checks import (
     MAX_MS,
     MAX_RESTORED_COUNT,
@@ -90,7 +92,7 @@ def check_model(state: ModelState) -> None:
         rates["trend.req_per_s"] = estimate.forecast.trend.req_per_s
     for name, rate in rates.items():
         number(name, rate, 0.0, MOST_REQ_PER_S)
-    for name in ("derate", "predicted", "highest"):
+    for name in ("derate", "predicted", "highest", "speed"):
         number(f"capacity.{name}", getattr(capacity, name), 0.01, _MOST_GAIN)
     number("capacity.slowdown", capacity.slowdown, 1e-3, 1e6)
     number("estimate.arrival_cv", estimate.arrival_cv, 0.01, 100.0)
@@ -108,17 +110,38 @@ def check_model(state: ModelState) -> None:
     counts = (*split.copies, *state.advisory.recommended, *(state.advisory.unmanaged or ()))
     for _, instances in counts:
         count("instances", instances, _MOST_INSTANCES)
-    rollout = state.rollout
-    number("rollout.bridge_req_per_s", rollout.bridge_req_per_s, 0.0, MOST_REQ_PER_S)
-    for name in ("waves", "failures"):
-        count(f"rollout.{name}", getattr(rollout, name), MAX_RESTORED_COUNT)
-    if rollout.base is not None:
-        check_name("rollout.base.engine", rollout.base.engine)
+    _check_rollout(state.rollout)
     proposal = state.advisory.proposal
     if proposal is not None:
         count("proposal.number", proposal.number, MAX_RESTORED_COUNT)
         for _, change in (*proposal.change, *proposal.base, *proposal.named.starts):
             number("proposal.change", change, -_MOST_INSTANCES, _MOST_INSTANCES)
+
+
+def _check_rollout(rollout: RolloutState) -> None:
+    number("rollout.bridge_req_per_s", rollout.bridge_req_per_s, 0.0, MOST_REQ_PER_S)
+    for name in ("waves", "failures"):
+        count(f"rollout.{name}", getattr(rollout, name), MAX_RESTORED_COUNT)
+    if rollout.base is not None:
+        check_name("rollout.base.engine", rollout.base.engine)
+    for name in ("speed", "applied"):
+        number(f"rollout.{name}", getattr(rollout, name), 0.01, _MOST_GAIN)
+    known = rollout.comparison
+    if known is None:
+        return
+    for metric in known.metrics:
+        for test in (metric.worse, metric.fit):
+            count(f"rollout.comparison.{metric.name}", test.above)
+            count(f"rollout.comparison.{metric.name}", test.below)
+    for pair in (known.pair, known.errors, known.total):
+        count("rollout.comparison.seconds", pair.seconds)
+        for part in (pair.new, pair.old):
+            for field in fields(part):
+                count(f"rollout.comparison.{field.name}", getattr(part, field.name))
+    ratios, total, squares = known.ratios
+    count("rollout.comparison.ratios", ratios)
+    number("rollout.comparison.ratios", total, -1e12, 1e12)
+    number("rollout.comparison.ratios", squares, 0.0, 1e12)
 
 
 def check_fleet(

@@ -135,7 +135,8 @@ class Capacity:
     slowdown: measured / predicted time per token, 1 if it is as predicted; slow_since_ms: time
     since which it differs. drift: measured start times and capacity, compared with their
     predictions. lost_ms: time of a capacity loss that is not replaced yet; lost_nodes: the nodes of
-    that capacity. settled_ms: time since which all planned instances are ready.
+    that capacity. settled_ms: time since which all planned instances are ready. speed: measured
+    speed of the present version relative to the version for which the interval holds.
     """
 
     derate: float = 1.0
@@ -150,6 +151,7 @@ class Capacity:
     lost_ms: int = 0
     lost_nodes: tuple[str, ...] = ()
     settled_ms: int = 0
+    speed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

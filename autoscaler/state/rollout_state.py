@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoscaler.domain.reason import Reason
+from autoscaler.rollout.version_comparison import VersionComparison
 from autoscaler.rollout.versions import Version
 
 
@@ -25,6 +26,9 @@ class RolloutState:
     rollout. refused: digest of the version that was taken back, at refused_ms, for the reason why.
     approved: digest of the version that a person approved. bridge_req_per_s: capacity that the
     rollout needs in addition to demand. waits: the reason why the next wave cannot begin.
+    comparison: of the first instance with the former version, None without one. speed: measured
+    speed of the version relative to base, 1 = unknown; applied: the part of it that the model's
+    capacity holds already, as a factor.
     """
 
     base: Version | None = None
@@ -40,6 +44,9 @@ class RolloutState:
     approved: str = ""
     bridge_req_per_s: float = 0.0
     waits: Reason | None = None
+    comparison: VersionComparison | None = None
+    speed: float = 1.0
+    applied: float = 1.0
 
     def goal(self, declared: Version) -> Version:
         """The version that all groups shall run at the end: the declared one, or the former one if
@@ -47,6 +54,13 @@ class RolloutState:
         if self.base is not None and self.refused == declared.digest:
             return self.base
         return declared
+
+    def compares(self, declared: Version) -> bool:
+        """Whether a group of the version that is rolled out is to be compared with the former
+        one."""
+        goal = self.goal(declared)
+        is_new = self.base is not None and goal.digest not in (self.base.digest, self.proven)
+        return is_new and self.target == goal.digest
 
     def for_launches(self, declared: Version, has_groups: bool) -> Version:
         """The version of launches that a plan requests. has_groups: whether the model has groups;

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.modes.budget.traffic_split import type_routes
 from autoscaler.modes.quality.thresholds import split_routes
 from autoscaler.planning.time_limits import drain_timeout_s
@@ -19,10 +19,12 @@ from autoscaler.rollout.assignments import (
     route_groups,
     without_groups,
 )
+from autoscaler.rollout.canary_routes import canary_routes, canary_types
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
 from autoscaler.rollout.finalized_names import finalized_models, finalized_nodes
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import Life, ServingGroup
+from autoscaler.rollout.versions import declared_version
 from autoscaler.sizing.prediction_drift import start_times_s
 from autoscaler.state.controller_state import ControllerState, Published
 from autoscaler.state.effects import (
@@ -37,7 +39,7 @@ from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
 from topics.decisions import Decision, PlannedCombo, PlanRecord
 from topics.fleet import Assignment, Status
-from topics.routing import Routes
+from topics.routing import RouteGroup, Routes
 from topics.topic_table import ASSIGNMENTS, ROUTES
 
 _NO_STATUSES: Mapping[str, Status] = {}
@@ -106,10 +108,12 @@ def publish(
         found = route_groups(heard, sight.views, after.evaluated.combos, lengths, last)
         if not found:  # keep the routes: all nodes are unreachable, but may still serve
             found = route_groups(own, sight.views, after.evaluated.combos, lengths, last)
+        found, weights = _compared(service, found, own, after.models[service.model]), found
         start_s = starts.get(service.model, 0.0)
         feeds = sight.load_feeds(own)
         ways = after.models[service.model].target.traffic_split
-        types = type_routes(service, ways, found, last) if cluster.policy.spends_budget else ()
+        types = type_routes(service, ways, weights, last) if cluster.policy.spends_budget else ()
+        types = canary_types(types, weights, found)
         record = changed_routes(service, found, last, token, now_ms, start_s, feeds, types)
         if record is not None:
             routes[service.model] = _continued(record, last, deleted_generation)
@@ -175,6 +179,18 @@ def publish(
         ),
         tuple(effects),
     )
+
+
+def _compared(
+    service: Service, routes: tuple[RouteGroup, ...], groups: list[ServingGroup], state: ModelState
+) -> tuple[RouteGroup, ...]:
+    """`routes` with the share of a canary, while it is compared."""
+    policy, rollout = service.rollout.canary, state.rollout
+    goal = rollout.goal(declared_version(service))
+    if policy is None or rollout.base is None or not rollout.compares(goal):
+        return routes
+    needed = state.target.req_per_s / (service.utilization * state.capacity.derate)
+    return canary_routes(routes, groups, goal, rollout.base, policy.share, needed)
 
 
 def _continued(record: Record, last: Record | None, deleted: int) -> Record:

@@ -298,7 +298,8 @@ class ApiApp:
         request = InflightRequest(
             call, exchange, arrived_ns, name, spent_ns, trace, lengths[1], kind, blocks
         )
-        request.on_sent = meter.count_sent
+        request.versions = router.versions
+        request.on_sent, request.on_failed = meter.count_sent, meter.count_failed_attempt
         outcome = Outcome(Ending.FAILED)
         try:
             outcome = await self._proxy.serve(request)
@@ -314,7 +315,7 @@ class ApiApp:
             current_router = self._table.routers.get(call.model)
             routes = current_router.routes if current_router is not None else None
             limits = (routes.ttft_limit_ms, routes.tpot_limit_ms) if routes else (0.0, 0.0)
-            meter.record_end(outcome, call.prompt_tokens_estimate, *limits)
+            meter.record_end(outcome, call.prompt_tokens_estimate, *limits, request.version)
             if selection is not None:
                 selection[0].record_end(outcome, call.prompt_tokens_estimate, *limits)
                 selection[0].count_sent(ALL_REQUESTS, call.model)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from autoscaler.serving.routing_policies import RequestTraits
 from executors.gateway.openai_format import ApiCall
 from topics.records import Endpoint
+
+_NOT_COMPARED: Mapping[str, str] = {}
 
 
 class Client(Protocol):
@@ -36,8 +38,10 @@ class InflightRequest:
     """The progress of one request. gateway_ns: real time that this process spent on it, without
     waiting for an engine, the client or a slot. headers: extra header lines for engines. traits:
     the properties that routing uses. on_sent: called with the request's kind and destination each
-    time the request is sent. sent_to: the last destination. tried_endpoints: instances to which the
-    request was sent. faulty_endpoints: instances that answered with an error of their own.
+    time the request is sent. on_failed: called with the version of an engine that failed an
+    attempt. versions: of the groups that are compared. sent_to: the last destination. version: its
+    version if it is compared; "" also after a failed attempt. tried_endpoints: instances to which
+    the request was sent. faulty_endpoints: instances that answered with an error of their own.
     """
 
     __slots__ = (
@@ -48,12 +52,15 @@ class InflightRequest:
         "gateway_ns",
         "headers",
         "id",
+        "on_failed",
         "on_sent",
         "response_started",
         "sent_to",
         "timer_start_ns",
         "traits",
         "tried_endpoints",
+        "version",
+        "versions",
     )
 
     def __init__(
@@ -79,15 +86,23 @@ class InflightRequest:
         self.tried_endpoints: frozenset[Endpoint] = frozenset()
         tokens = call.prompt_tokens_estimate + int(output_tokens)
         self.traits = RequestTraits(tokens, call.is_single_sequence, blocks, kind, call.adapter)
-        self.sent_to = ""
+        self.sent_to = self.version = ""
         self.on_sent: Callable[[str, str], None] | None = None
+        self.versions: Mapping[str, str] = _NOT_COMPARED
+        self.on_failed: Callable[[str], None] | None = None
         self.faulty_endpoints: tuple[Endpoint, ...] = ()
 
-    def report_destination(self, to: str) -> None:
-        """Report to `on_sent` that the request is sent to the group or path named `to`."""
-        self.sent_to = to
+    def report_destination(self, to: str, group: str) -> None:
+        """Report to `on_sent` that the request is sent to `group`, or to its path, named `to`."""
+        self.sent_to, self.version = to, self.versions.get(group, "")
         if self.on_sent is not None:
             self.on_sent(self.traits.kind, to)
+
+    def report_failed_attempt(self) -> None:
+        """Report to `on_failed` that the engine failed the present attempt."""
+        if self.version and self.on_failed is not None:
+            self.on_failed(self.version)
+        self.version = ""
 
     def start_response(self) -> None:
         """Note that the client gets its first byte now. From now on the request cannot be sent

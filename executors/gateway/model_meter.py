@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from topics.telemetry_span import Span
+from topics.version_counts import count_answer, count_failure
 
 _INITIAL_OUTPUT_TOKENS = 256.0
 _LEARNING_RATE = 0.02
@@ -59,9 +60,15 @@ class ModelMeter(Span):
         return float(tokens), output
 
     def record_end(
-        self, outcome: Outcome, tokens_guess: int, ttft_limit_ms: float, tpot_limit_ms: float
+        self,
+        outcome: Outcome,
+        tokens_guess: int,
+        ttft_limit_ms: float,
+        tpot_limit_ms: float,
+        version: str = "",
     ) -> None:
-        """Count the end of a request."""
+        """Count the end of a request. version: the version of the engine that served it last, if it
+        is compared with others."""
         self.in_flight -= 1
         if outcome.ending is Ending.REFUSED:
             self.refused += 1
@@ -69,12 +76,12 @@ class ModelMeter(Span):
         if outcome.ending is Ending.WITHDRAWN:
             # A client that leaves without a token after the TTFT limit counts as a failure.
             if outcome.first_ms is None and outcome.last_ms > ttft_limit_ms:
-                self.failures += 1
+                self._count_failure(version)
             else:
                 self.withdrawn += 1
             return
         if outcome.ending is Ending.FAILED:
-            self.failures += 1
+            self._count_failure(version)
             return
         self.completed_answers += 1
         self.reports_cached |= outcome.cached_tokens > 0
@@ -95,3 +102,21 @@ class ModelMeter(Span):
             ttft_limit_ms,
             tpot_limit_ms,
         )
+        if version:
+            count_answer(
+                self.sent_to,
+                version,
+                outcome.first_ms,
+                outcome.last_ms,
+                outcome.input_tokens,
+                outcome.output_tokens,
+            )
+
+    def count_failed_attempt(self, version: str) -> None:
+        """Count a failure of an engine of `version`, whether or not the request fails."""
+        if version:
+            count_failure(self.sent_to, version)
+
+    def _count_failure(self, version: str) -> None:
+        self.failures += 1
+        self.count_failed_attempt(version)

@@ -113,8 +113,8 @@ class Proxy:
                 status, kind, message = _REFUSALS[slot]
                 self.refuse(request, message.format(model=model), kind, status)
                 return Outcome(Ending.REFUSED)
-            path = slot.pick.path
-            request.report_destination(path.name if path is not None else slot.pick.group)
+            path, group = slot.pick.path, slot.pick.group
+            request.report_destination(path.name if path is not None else group, group)
             try:
                 outcome = await self._attempt(request, slot)
             except RequestRejected as refusal:
@@ -123,7 +123,9 @@ class Proxy:
                 return Outcome(Ending.REFUSED if refusal.status == 429 else Ending.WITHDRAWN)
             except EngineError as error:
                 problem = error
-                attempt += not isinstance(error, AdapterNotLoaded)
+                if not isinstance(error, AdapterNotLoaded):
+                    attempt += 1
+                    request.report_failed_attempt()
                 if request.response_started:
                     self._metrics.broken_streams.labels(model).inc()
                     why = f"the engine failed: {error}"

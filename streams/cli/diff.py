@@ -195,8 +195,11 @@ def _rollouts(
 def _rollout_text(rollout: WavePreview) -> str:
     waves = f"{rollout.waves} wave{'' if rollout.waves == 1 else 's'}"
     cost = f", at most {rollout.usd:.2f} USD for replacements" if rollout.usd else ""
+    canary = ""
+    if rollout.canary_s:
+        canary = f"first a canary, compared for at most {age_words(rollout.canary_s)}; "
     return (
-        f"{rollout.combos} of {rollout.total} combos run another version; {waves}, at most "
+        f"{rollout.combos} of {rollout.total} combos run another version; {canary}{waves}, at most "
         f"{age_words(rollout.seconds)} without waits{cost}"
     )
 

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from autoscaler.explain.change_texts import canary_figures
 from streams import text_layout
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
@@ -137,7 +138,19 @@ def rollout_text(rollout: Mapping[str, Any]) -> str:
     if rollout["state"] == "asks":
         return f"waits for an approval since {ago}; {counts}"
     waves = f"wave {rollout['waves']}, begun {ago} ago"
-    return f"{rollout['state']}: {counts}; {waves}{why}"
+    canary = f"; {canary_text(rollout['canary'])}" if rollout.get("canary") else ""
+    return f"{rollout['state']}: {counts}; {waves}{canary}{why}"
+
+
+def canary_text(canary: Mapping[str, Any]) -> str:
+    """The comparison of a canary as text: figures, verdicts and evidence."""
+    parts = [
+        f"{canary_figures(one['property'], one['new'], one['former'])} ({one['verdict']}: worse in "
+        f"{one['worse']} of {one['worse_of']}, fit in {one['fit']} of {one['fit_of']})"
+        for one in canary["properties"]
+    ]
+    answers = f"canary after {several(canary['answers'], 'answer')}"
+    return f"{answers}: {', '.join(parts)}; continues in {age_words(canary['remaining_s'])} at most"
 
 
 def gang_line(gang: Mapping[str, Any]) -> str:

@@ -13,6 +13,8 @@ from executors.gateway.model_meter import ModelMeter
 from executors.gateway.telemetry_spool import TelemetrySpool
 from tests.integration.gateway.gateway_bench import MakeBench, total, until
 from topics.records import RouteGroup, Routes
+from topics.telemetry_columns import requests_by_kind
+from topics.version_counts import read_counts
 
 
 async def test_telemetry_states_zero_and_adds_up(bench: MakeBench) -> None:
@@ -229,3 +231,21 @@ async def test_a_model_without_routes_is_reported_from_its_first_request_on(
     assert {record.model for record in records} == {"chat"}
     for before, after in itertools.pairwise(records):  # Spans are adjacent.
         assert after.end_ms - after.span_ms == before.end_ms
+
+
+async def test_failures_and_answers_of_compared_versions_are_reported(bench: MakeBench) -> None:
+    """A failed attempt counts for the version of its engine, although another one answers."""
+    b = await bench(verify_real_s=0.05)
+    bad, good = await b.engine("bad"), await b.engine("good")
+    bad.mode = "status:503"
+    b.route(
+        RouteGroup("g1", 1.0, (bad.endpoint,), version="new"),
+        RouteGroup("g2", 1.0, (good.endpoint,), version="old"),
+    )
+    answers = [await b.post() for _ in range(4)]
+    assert [status for status, _ in answers] == [200] * 4
+    await until(lambda: total(b.link.records, "completions") == 4)
+    kinds = [one for record in b.link.records for one in requests_by_kind(record.sent)]
+    found = read_counts(kinds)
+    assert (found["new"].failed, found["new"].completed) == (1, 0)
+    assert (found["old"].failed, found["old"].completed) == (0, 4)

@@ -67,3 +67,15 @@ def test_a_command_without_a_model_is_refused_in_the_words_of_the_user() -> None
     args = argparse.Namespace(model="", all=False, command="rollout-back")
     with pytest.raises(UserError, match="shoal rollout back: name a model, or --all"):
         _control(args, cast(Broker, None))
+
+
+def test_the_figures_of_a_canary_are_shown() -> None:
+    tpot = {
+        "property": "tpot", "new": 26.04, "former": 20.0, "worse": 9, "worse_of": 9, "fit": 0,
+        "fit_of": 9, "verdict": "open",
+    }  # fmt: skip
+    canary = {"answers": 180, "remaining_s": 3000.0, "properties": [tpot]}
+    text = shown(state="comparing", canary=canary)
+    assert "comparing" in text and "180 answers" in text
+    figures = "time per token 26.0 ms instead of 20.0 ms"
+    assert f"{figures} (open: worse in 9 of 9, fit in 0 of 9)" in text

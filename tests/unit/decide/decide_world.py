@@ -29,6 +29,7 @@ from autoscaler.state.effects import (
 )
 from tests.unit.decide.decide_catalogue import BUCKET, Catalogue, Planner, pool, service, simple
 from tests.unit.decide.decide_executors import observed
+from tests.unit.decide.decide_versions import EngineTraits, sent_by_version
 from topics.alerts import Alert
 from topics.controls import Control
 from topics.decisions import Decision, PlanRecord
@@ -63,7 +64,8 @@ class World:
     cut pools and nodes (no status), reclaimed nodes (with the time of their end, in ms), longer
     (factor on the declared input tokens), unmanaged (number of servers that Shoal did not start, or
     numbers by combo), lag_s (by topic, how far the controller is behind), launch_basis (of all
-    nodes), counts (whether executors report finished"""
+    nodes), engines (traits of compared versions, by engine), counts (whether executors report
+    finished requests)."""
 
     cluster: Cluster
     catalogue: Catalogue
@@ -95,6 +97,7 @@ class World:
     cut: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
     starts: dict[str, EngineStart] = field(default_factory=dict)
+    engines: dict[str, EngineTraits] = field(default_factory=dict)
     reclaimed: dict[str, int] = field(default_factory=dict)
     prices: dict[str, Price] = field(default_factory=dict)
     availability: dict[str, Availability] = field(default_factory=dict)
@@ -300,6 +303,7 @@ class World:
                     output_tokens=int(part * BUCKET.output_tokens),
                     in_flight=self.in_flight.get(s.model, 0),
                     route_generation=routes.generation if routes and self.confirm else 0,
+                    sent=sent_by_version(self, routes, part) if routes else {},
                     ttft_ms={ttft: part} if part else {},
                     tpot_ms={bucket_of(20.0): part} if part else {},
                 )

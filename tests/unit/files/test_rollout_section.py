@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.domain.rollout_policy import RolloutPolicy
+from autoscaler.domain.rollout_policy import CanaryPolicy, RolloutPolicy
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 
@@ -50,3 +50,18 @@ def test_weights_are_part_of_the_version_and_the_rollout_policy_is_not(tmp_path:
         return load_config(path).cluster.services[0].version
 
     assert version("weights: /srv/chat-2") != version("") == version("rollout: {step: 50%}")
+
+
+def test_the_section_turns_a_canary_on_and_an_empty_list_off(tmp_path: Path) -> None:
+    assert policy(tmp_path, "", "{}").canary is None
+    assert policy(tmp_path, "", "{canary: {}}").canary == CanaryPolicy()
+    found = policy(tmp_path, "rollout: {canary: {within: 2h}}", "{canary: {compare: [tpot]}}")
+    assert found.canary == CanaryPolicy(compare=("tpot",), within_s=7200.0)
+    off = policy(tmp_path, "rollout: {canary: {compare: []}}", "{canary: {share: 5%}}")
+    assert off.canary is None
+
+
+@pytest.mark.parametrize("extra", ["share: 60%", "share: 0", "compare: [speed]", "within: 1s"])
+def test_impossible_canaries_are_refused_with_their_key(tmp_path: Path, extra: str) -> None:
+    with pytest.raises(UserError, match=r"rollout\.canary\." + extra.split(":")[0]):
+        policy(tmp_path, f"rollout: {{canary: {{{extra}}}}}", "{}")

@@ -9,6 +9,8 @@ import pytest
 from executors.gateway.model_meter import Ending, ModelMeter, Outcome
 from topics.records import Telemetry
 from topics.sketch import bucket_of, quantile_ms
+from topics.telemetry_columns import requests_by_kind
+from topics.version_counts import mean_of, read_counts
 
 
 def report(meter: ModelMeter) -> Telemetry:
@@ -140,3 +142,26 @@ def test_cached_tokens_count_once_an_engine_reports_them() -> None:
     assert (first.cache_queried_tokens, first.cache_hit_tokens) == (14, 6)
     second = report(meter)
     assert (second.cache_queried_tokens, second.cache_hit_tokens) == (0, 0)
+
+
+def test_requests_of_compared_versions_are_counted_by_version() -> None:
+    meter = ModelMeter()
+    for version, outcome in (
+        ("new", served(100.0, 300.0)),
+        ("new", served(None, 300.0)),
+        ("old", served(50.0, 150.0)),
+        ("old", Outcome(Ending.FAILED)),
+        ("old", Outcome(Ending.WITHDRAWN, last_ms=200.0)),  # later than the TTFT limit
+        ("old", Outcome(Ending.REFUSED)),
+        ("", served(50.0, 150.0)),
+    ):
+        meter.record_arrival(7)
+        meter.record_end(outcome, 7, 100.0, 10.0, version)
+    meter.count_failed_attempt("new")
+    found = read_counts(requests_by_kind(report(meter).sent))
+    new, old = found["new"], found["old"]
+    assert found.keys() == {"new", "old"}
+    assert (new.completed, new.failed, new.timed, new.decoded) == (2, 1, 1, 1)
+    assert (old.completed, old.failed, old.output_tokens) == (1, 2, 11)
+    assert mean_of(new.ttft_log, new.timed) == pytest.approx(100.0, rel=0.02)
+    assert mean_of(old.tpot_log, old.decoded) == pytest.approx(10.0, rel=0.02)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from autoscaler.domain.rollout_policy import RolloutPolicy
+from autoscaler.domain.rollout_policy import CanaryPolicy, RolloutPolicy
 from autoscaler.rollout.wave_preview import preview_waves
 from tests.unit.decide.decide_catalogue import pool, simple
 
@@ -29,3 +31,13 @@ def test_only_rented_replacements_cost_while_both_versions_run() -> None:
         for spare in ("rent", "none")
     )
     assert rents.usd == pytest.approx(3 * 2.0 * 120.0 / 3600.0) and none.usd == 0.0
+
+
+def test_a_canary_comes_first_and_its_comparison_counts() -> None:
+    without = RolloutPolicy()
+    with_one = replace(without, canary=CanaryPolicy(within_s=600.0))
+    for total in (1, 3):
+        plain, made = (preview_waves([COMBO] * total, total, p, 30.0) for p in (without, with_one))
+        assert made.canary_s == 600.0 and made.seconds == plain.seconds + 600.0
+        kept_usd = 2.0 * 600.0 / 3600.0 if total == 1 else 0.0
+        assert made.usd == pytest.approx(plain.usd + kept_usd)
