@@ -179,9 +179,11 @@ def test_a_lost_canary_is_replaced_and_not_blamed() -> None:
     change(w, engine=NEW).run(160)
     node = next(n for n, a in w.applied.items() if any(i.engine == NEW for i in a.instances))
     w.cut.add(node)
+    w.silent = {"chat"}
     known = w.state.models["chat"].rollout.comparison
     until(w, Code.ROLLOUT_WAVE, 900)
     w.cut.clear()
+    w.silent = set()
     again = w.state.models["chat"].rollout.comparison
     assert known is not None and again is not None and again.total.new.completed > 0
     until(w, Code.ROLLOUT_WAVE, 900)
