@@ -51,14 +51,14 @@ def until(w: World, code: Code, most_s: int, seen: Watch | None = None) -> World
     """Run until a decision has `code`, but no longer than `most_s`."""
     first = len(w.decisions)
 
-    def look(w: World) -> None:
+    def observe(w: World) -> None:
         if seen is not None:
             seen(w)
         if any(code in decision.codes for decision in w.decisions[first:]):
             raise _Reached
 
     with contextlib.suppress(_Reached):
-        w.run(most_s, look)
+        w.run(most_s, observe)
     return w
 
 
@@ -115,17 +115,17 @@ def test_a_canary_gets_its_share_of_the_traffic_only() -> None:
     policy = replace(CANARY, canary=CanaryPolicy(share=0.1))
     w, shares = fleet(rate=14.0, min_instances=3, rollout=policy), list[float]()
 
-    def look(w: World) -> None:
+    def observe(w: World) -> None:
         groups = w.routes["chat"].groups
         new = w.cluster.services[0].version
         if any(group.version for group in groups):
             mine = sum(g.weight for g in groups if g.version == new)
             shares.append(mine / sum(g.weight for g in groups))
 
-    change(w, engine=NEW).run(120, look)
+    change(w, engine=NEW).run(120, observe)
     assert shares and shares[-1] == pytest.approx(0.1, rel=0.1)
     w.rate = lambda _model, _t: 22.0  # two instances cannot serve nine tenths of it
-    w.run(150, look)
+    w.run(150, observe)
     assert shares[-1] > 0.2
 
 
