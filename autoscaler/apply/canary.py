@@ -44,7 +44,7 @@ def compared(
         return state, None
     known = state.comparison or begun(policy.compare)
     views, now_ms = fleet.sight.views, fleet.now_ms
-    up = [group for group in own if views[group.name].all_ready]
+    up = [one for one in own if (view := views.get(one.name)) is not None and view.all_ready]
     new, old = compared_groups(up, goal, base)
     if not new or not old:
         known = replace(known, serves_ms=known.serves_ms if new else 0, counted_ms=now_ms)
