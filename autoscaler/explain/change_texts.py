@@ -35,8 +35,8 @@ _METRICS = {
     "errors": ("failed requests", "{:.1%}"),
     "ttft": ("time to the first token", "{:.0f} ms"),
     "tpot": ("time per token", "{:.1f} ms"),
-    "longer": ("length of answers", "{:.0f} tokens"),
-    "shorter": ("length of answers", "{:.0f} tokens"),
+    "longer": ("answers, if longer,", "{:.0f} tokens"),
+    "shorter": ("answers, if shorter,", "{:.0f} tokens"),
 }
 
 

@@ -84,8 +84,8 @@ def test_an_equal_version_is_compared_and_rolled_out() -> None:
     [
         (SLOW, "instead of"),
         (EngineTraits(errors=0.1), "failed requests"),
-        (EngineTraits(answers=0.6), "length of answers"),
-        (EngineTraits(answers=1.6), "length of answers"),
+        (EngineTraits(answers=0.6), "answers, if shorter,"),
+        (EngineTraits(answers=1.6), "answers, if longer,"),
     ],
     ids=["slow", "errors", "short answers", "long answers"],
 )
