@@ -1,14 +1,13 @@
 """How well the memory model predicts the KV cache of public start-ups of vLLM.
 
-Run `python -m loadtests.start_logs`. The hash of a source decides whether its start-ups served to
-choose the factors of the memory model ("fitted"), or only judge it ("held out"). Start-ups "added
-later" were found after that, and only judge.
+Run `python -m loadtests.start_logs`. Start-ups "fitted" served to choose the factors of the memory
+model, or to find a cause. Start-ups "held out" only judge it; a hash of the source divided both.
+Start-ups "added later" were found after that, and only judge.
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import re
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from autoscaler.performance.architecture import from_config
 from autoscaler.performance.engine_arguments import engine_memory
 from autoscaler.performance.engine_overhead import BYTES_PER_LOGIT
 from autoscaler.performance.memory import cache_of
+from autoscaler.serving.engine_setup import startable_sequences
 
 LOGS = Path(__file__).parent / "data" / "start_logs.json"
 _CHECKPOINTS = Path(__file__).parents[1] / "tests" / "data" / "checkpoints" / "facts.json.gz"
@@ -42,8 +42,8 @@ class Start:
     """One start-up: what the log says and what the model predicts.
 
     measured, predicted: KV cache in tokens, or in GiB per GPU if the log states no tokens; 0 if the
-    log states neither. refused: whether the engine refused to start. starts: whether the model
-    predicts that it starts. group: one of `GROUPS`.
+    log states neither. refused: whether the engine refused to start. starts: whether Shoal would
+    start it with these arguments. group: one of `GROUPS`.
     """
 
     source: str
@@ -73,21 +73,18 @@ def _start(row: dict, checkpoints: dict) -> Start:  # type: ignore[type-arg]
     gpu, tp = catalog.gpu(row["gpu"]), row["tp"]
     cache = cache_of(spec, gpu, tp)
     longest = row.get("max_model_len") or spec.max_position
-    states = cache.state_blocks
     starts = cache.sequence_blocks(longest, cache.in_flight) <= cache.blocks
-    starts = starts and (states is None or spec.max_seqs <= states)
+    # Shoal starts no engine with more sequences than it expects to fit.
+    starts = starts and startable_sequences(spec, row["gpu"], tp, spec.max_seqs) == spec.max_seqs
     measured, predicted = 0.0, 0.0
     if row.get("kv_tokens"):
         measured, predicted = float(row["kv_tokens"]), cache.reported_tokens(longest)
     elif row.get("kv_gib_per_gpu", 0.0) > 0.0:
         measured = float(row["kv_gib_per_gpu"])
         predicted = cache.blocks * cache.block_bytes / _GIB
-    bits = hashlib.sha256(row["source"].encode()).digest()[0]
     name = f"{row['model']} on {tp}x{row['gpu']}"
     refused = bool(row.get("refused"))
-    group = LATER if row.get("added") else HELD_OUT if bits % 2 == 1 else FITTED
-    group = row.get("group", group)
-    return Start(row["source"], name, measured, predicted, refused, starts, group)
+    return Start(row["source"], name, measured, predicted, refused, starts, row["group"])
 
 
 def _spec(row: dict, checkpoints: dict) -> ModelSpec:  # type: ignore[type-arg]

@@ -81,7 +81,7 @@ class ModelSpec:
     max_seqs: int = 256
     batched_tokens: int = 0
     eager: bool = False
-    state_copies: int = 1
+    state_copies: int = 2
     pooling: bool = False
     rooms: tuple[MeasuredRoom, ...] = ()
 

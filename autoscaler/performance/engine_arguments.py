@@ -50,9 +50,9 @@ _SHORT = {
     "-cc": "--compilation-config", "-O0": "--compilation-config",
     "-O": "--compilation-config",
 }  # fmt: skip
-_EAGER, _BATCHED, _SEQS, _PREFIXES, _WHOLE = (
+_EAGER, _BATCHED, _SEQS, _PREFIXES, _NO_PREFIXES, _WHOLE = (
     "--enforce-eager", "--max-num-batched-tokens", "--max-num-seqs", "--enable-prefix-caching",
-    "--disable-hybrid-kv-cache-manager",
+    "--no-enable-prefix-caching", "--disable-hybrid-kv-cache-manager",
 )  # fmt: skip
 _RUNNER, _TASK, _CONVERT = "--runner", "--task", "--convert"
 _GENERATES = ("auto", "generate", "draft", "none", "transcription")
@@ -62,10 +62,11 @@ _NO_GRAPHS = re.compile(
     re.I,
 )
 _COUNTED = (_RUNNER, _TASK, _CONVERT, _SHARE, _KV, _KV_BYTES, _QUANTIZATION, _DTYPE, _EXPERTS,
-            _EAGER, _BATCHED, _SEQS, _PREFIXES, _WHOLE, _TEXT_ONLY, _COMPILATION)  # fmt: skip
-_CACHED_STATES = 2
-"""Blocks per sequence in a group of recurrent layers with prefix caching: vLLM keeps the state at
-the last full block and the current one."""
+            _EAGER, _BATCHED, _SEQS, _PREFIXES, _NO_PREFIXES, _WHOLE, _TEXT_ONLY,
+            _COMPILATION)  # fmt: skip
+_STATE_COPIES = {_PREFIXES: 2, _NO_PREFIXES: 1}
+"""Blocks per sequence in a group of recurrent layers: with prefix caching, vLLM 0.32 keeps the
+state at the last full block and the current one."""
 _MOST_TOKENS = 10**7
 _REFUSED = {
     "--cpu-offload-gb": "weights in the host's memory are not planned",
@@ -100,10 +101,10 @@ class EngineMemory:
     set. quantization: weight format after loading; "": as in the checkpoint. method: value of
     --quantization. float32: whether weights and KV cache take 32 bits. expert_parallel: whether
     experts stay whole. batched_tokens, max_seqs: most tokens and sequences of an iteration; 0: not
-    set. eager: whether there are no CUDA graphs. cached_states: whether states of prefixes are
-    cached. whole_windows: whether layers with a window keep the whole sequence. pooling: whether
-    the engine answers without generating tokens. text_only: whether the engine loads no encoders of
-    images and audio.
+    set. eager: whether there are no CUDA graphs. state_copies: blocks per sequence in a group of
+    recurrent layers; 0: as without arguments. whole_windows: whether layers with a window keep the
+    whole sequence. pooling: whether the engine answers without generating tokens. text_only:
+    whether the engine loads no encoders of images and audio.
     """
 
     memory_share: float = 0.0
@@ -116,7 +117,7 @@ class EngineMemory:
     batched_tokens: int = 0
     max_seqs: int = 0
     eager: bool = False
-    cached_states: bool = False
+    state_copies: int = 0
     whole_windows: bool = False
     pooling: bool = False
     text_only: bool = False
@@ -156,7 +157,7 @@ class EngineMemory:
             batched_tokens=self.batched_tokens or spec.batched_tokens,
             eager=self.eager or spec.eager,
             pooling=self.pooling or spec.pooling,
-            state_copies=_CACHED_STATES if self.cached_states else spec.state_copies,
+            state_copies=self.state_copies or spec.state_copies,
         )
 
 
@@ -211,8 +212,8 @@ def engine_memory(args: Sequence[str]) -> EngineMemory:
             found = replace(found, eager=True)
         elif flag == _TEXT_ONLY:
             found = replace(found, text_only=True)
-        elif flag == _PREFIXES:
-            found = replace(found, cached_states=True)
+        elif flag in (_PREFIXES, _NO_PREFIXES):
+            found = replace(found, state_copies=_STATE_COPIES[flag])
         elif flag == _WHOLE:
             found = replace(found, whole_windows=True)
     return found

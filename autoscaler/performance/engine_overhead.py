@@ -55,8 +55,10 @@ def _layers_peak(model: ModelSpec, gpu: GpuSpec, tp: int) -> float:
     gib = _EXPERTS_GIB if model.is_moe else 0.0
     if not _has_units(model, gpu):
         gib += _EMULATED_EXPERTS_GIB if model.is_moe else _EMULATED_GIB
-    gib += _STATES_GIB if model.state_bytes else 0.0
-    gib += _ENCODER_GIB if model.tower_bytes else 0.0
+    # Encoders and recurrent layers are split like the others.
+    split = _STATES_GIB if model.state_bytes else 0.0
+    split += _ENCODER_GIB if model.tower_bytes else 0.0
+    gib += split / tp
     return gib * _GIB + _activations(model, batched_tokens(model, gpu), tp)
 
 

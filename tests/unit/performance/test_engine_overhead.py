@@ -61,6 +61,12 @@ def test_sampler_and_layers_share_the_peak() -> None:
     assert overhead_bytes(experts, A100, 1) == overhead_bytes(many, A100, 1)
 
 
+def test_tensor_parallelism_divides_the_work_of_encoders() -> None:
+    plain, seeing = LLAMA, replace(LLAMA, tower_bytes=1e9)
+    one, two = (overhead_bytes(seeing, H100, n) - overhead_bytes(plain, H100, n) for n in (1, 2))
+    assert 0.0 < two == one / 2
+
+
 @pytest.mark.parametrize("value", ["0", "many", "-1", "1.5", ""])
 def test_a_batch_must_be_a_whole_number(value: str) -> None:
     with pytest.raises(ValueError, match="--max-num-batched-tokens"):

@@ -14,6 +14,7 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Phase
 from autoscaler.performance import catalog
 from autoscaler.performance.architecture import from_config
+from autoscaler.performance.engine_arguments import engine_memory
 from autoscaler.performance.memory import kv_capacity_tokens, usable_gb
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.step_times import step_times
@@ -156,9 +157,13 @@ def test_sequence_states_limit_the_requests_of_an_instance() -> None:
     node = NodeSlice(catalog.gpu("L40S"), 1)
     times = step_times(small, node, Phase.AGGREGATED, default_profile())
     free = usable_gb(small, node.gpu, 1) * 1e9 - small.weight_bytes
-    # 27 recurrent and 4 full layers make 8 groups of 4 layers; a block is as large as a state.
+    # 27 recurrent and 4 full layers make 7 and 1 groups of 4 layers; a block is as large as a state.
+    # By default vLLM caches prefixes and keeps two states of a sequence.
     blocks = free / (4 * small.state_bytes / 27)
-    assert times.max_batch == pytest.approx(blocks / 8, rel=0.05)
+    assert times.max_batch == pytest.approx(blocks / (7 * 2 + 1), rel=0.05)
+    without = engine_memory(("--no-enable-prefix-caching",)).apply_to(small)
+    times_without = step_times(without, node, Phase.AGGREGATED, default_profile())
+    assert times_without.max_batch == pytest.approx(blocks / (7 + 1), rel=0.05)
     assert times.kv_tokens_at(1000.0) < 0.3 * kv_capacity_tokens(small, node.gpu, 1)
 
 
@@ -170,6 +175,25 @@ def test_encoder_weights_count_in_their_own_dtype() -> None:
     small = from_config("x", {**LLAVA, **how})
     assert small.tower_bytes == llava.tower_bytes
     assert small.weight_bytes < 0.56 * llava.weight_bytes
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen/Qwen3.5-397B-A17B", "Qwen/Qwen3-VL-8B-Instruct", "moonshotai/Kimi-K2.5",
+        "google/gemma-3-27b-it", "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+        "mistralai/Mistral-Small-3.2-24B-Instruct-2506",
+    ],
+)  # fmt: skip
+def test_packaged_multimodal_models_have_their_encoders(name: str) -> None:
+    """Each of these encoders has 0.4 to 0.7 B weights."""
+    assert 0.3 < catalog.model(name).tower_bytes / 2e9 < 0.9
+
+
+def test_packaged_hybrid_models_have_states() -> None:
+    """45 of 60 layers have a state of 64 heads of 128 x 128 numbers, and of the convolution."""
+    spec = catalog.model("Qwen/Qwen3.5-397B-A17B-FP8")
+    assert spec.state_bytes == 45 * (64 * 128 * 128 * 4 + (2 * 16 + 64) * 128 * 3 * 2)
 
 
 def test_a_file_without_required_sizes_is_refused() -> None:
