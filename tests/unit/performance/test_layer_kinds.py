@@ -157,7 +157,7 @@ def test_sequence_states_limit_the_requests_of_an_instance() -> None:
     node = NodeSlice(catalog.gpu("L40S"), 1)
     times = step_times(small, node, Phase.AGGREGATED, default_profile())
     free = usable_gb(small, node.gpu, 1) * 1e9 - small.weight_bytes
-    # 27 recurrent and 4 full layers make 7 and 1 groups of 4 layers; a block is as large as a state.
+    # 27 recurrent and 4 full layers make 7 and 1 groups of 4; a block is as large as a state.
     # By default vLLM caches prefixes and keeps two states of a sequence.
     blocks = free / (4 * small.state_bytes / 27)
     assert times.max_batch == pytest.approx(blocks / (7 * 2 + 1), rel=0.05)
