@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from math import ceil, floor
 from pathlib import Path
 from statistics import fmean
 
@@ -57,12 +58,16 @@ class PublicPoint:
     @property
     def held_out(self) -> bool:
         """Whether no point of this model chose factors of this chip."""
-        return self.measured.model not in FITTED.get(self.measured.gpu.name, ())
+        return not _is_fitted(self.measured)
 
     @property
     def group(self) -> tuple[str, str, bool]:
         """The chip, the weight format, and whether the model was held out."""
         return self.measured.gpu.name, self.measured.spec.weight_dtype, self.held_out
+
+
+def _is_fitted(point: MeasuredPoint) -> bool:
+    return point.model in FITTED.get(point.gpu.name, ())
 
 
 def read_points() -> list[tuple[str, MeasuredPoint]]:
@@ -139,10 +144,11 @@ def chip_intervals() -> list[dict[str, object]]:
     their points require.
     """
     pairs = [(p, estimate_point(p, default_profile())) for _, p in read_points()]
+    new = [pair for pair in pairs if not _is_fitted(pair[0])]
     found = []
     for gpus, timed in FAMILIES:
         own = [pair for pair in pairs if pair[0].gpu.name in gpus]
-        for row in intervals_on(own):
+        for row in intervals_on(own, [pair for pair in new if pair[0].gpu.name in gpus]):
             if timed:
                 general = next(
                     one
@@ -153,7 +159,9 @@ def chip_intervals() -> list[dict[str, object]]:
                 if (low, high) == (general.low, general.high):
                     continue
                 row = replace(row, low=low, high=high)
-            figures = {name: round(getattr(row, name), 3) for name in ("low", "high", "covered")}
+            # Rounding must not exclude the points that widened an interval.
+            low, high = floor(row.low * 1e3) / 1e3, ceil(row.high * 1e3) / 1e3
+            figures = {"low": low, "high": high, "covered": round(row.covered, 3)}
             found.append({**asdict(row), **figures, "gpus": list(gpus)})
     return found
 
@@ -173,7 +181,7 @@ def main(argv: list[str] | None = None) -> None:
         print(json.dumps(chip_intervals(), indent=1))
         return
     if options.fit:
-        fitted = [p for _, p in read_points() if p.model in FITTED.get(p.gpu.name, ())]
+        fitted = [p for _, p in read_points() if _is_fitted(p)]
         write_profile(options.fit, with_benchmark_kernels(default_profile(), fitted))
         return
     groups: dict[tuple[str, str, bool], list[PublicPoint]] = defaultdict(list)

@@ -60,11 +60,15 @@ def intervals(pairs: Sequence[EstimatedPoint]) -> list[Interval]:
     return found
 
 
-def intervals_on(pairs: Sequence[EstimatedPoint]) -> list[Interval]:
+def intervals_on(
+    pairs: Sequence[EstimatedPoint], held_out: Sequence[EstimatedPoint] = ()
+) -> list[Interval]:
     """Intervals of both classes on the GPUs of `pairs`.
 
     A class with a few points has the interval of all points, and a class without points has none.
-    Each interval holds `FORMAT_COVERAGE` of the points of each GPU and weight format.
+    Each interval holds `FORMAT_COVERAGE` of the points of each GPU and weight format, and of those
+    in `held_out`: the points of models that chose no factor. The errors of the others are too small
+    to tell how far a new model is off.
     """
     found = []
     for kind, sparse in (("dense", False), ("mixture of experts", True)):
@@ -74,7 +78,8 @@ def intervals_on(pairs: Sequence[EstimatedPoint]) -> list[Interval]:
         for figure in ("TTFT", "TPOT"):
             for judged in (own, pairs):
                 if row := _interval(kind, figure, judged):
-                    found.append(_widened(row, judged))
+                    new = [pair for pair in held_out if judged is pairs or pair in own]
+                    found.append(_widened(_widened(row, judged), new))
                     break
     return found
 

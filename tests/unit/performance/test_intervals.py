@@ -96,6 +96,18 @@ def test_an_interval_that_misses_a_format_widens_on_that_side() -> None:
     assert held >= 17
 
 
+def test_an_interval_holds_points_of_models_that_chose_no_factor() -> None:
+    """Six points of a new model are too few to matter among 800 of others."""
+    new = [(replace(p, model="new", tpot_ms=p.tpot_ms * 5.0), e) for p, e in pairs(1, 6)]
+    everything = [*pairs(40, 20), *new]
+    with_new, without = (
+        next(one for one in intervals_on(everything, aside) if one.figure == "TPOT")
+        for aside in (new, ())
+    )
+    assert without.high < with_new.high
+    assert all((p.tpot_ms or 0.0) / e.tpot_ms <= with_new.high + 1e-9 for p, e in new)
+
+
 def test_a_server_with_fewer_slots_than_requests_is_detected_by_its_ttft() -> None:
     """512 requests are in flight on 128 slots. The others wait for whole
     answers, not for prompts.
