@@ -1,9 +1,9 @@
-"""Fuzz test of traces, benchmark results and feeds: each file gives a value or a one-line error.
+"""Fuzz test of files from users and engines: each gives a value or a one-line error.
 
-    python -m loadtests.malformed_files [--count 20000] [--seed 1] [traces results feeds]
+    python -m loadtests.malformed_files [--count 20000] [--seed 1] [traces results feeds starts ...]
 
-Valid files (`malformed_seeds`) get faults in bytes, cells, keys, lines and nesting before they are
-read. Each failure is printed with its file and gives exit code 1.
+Valid files (`malformed_seeds`, `malformed_engines`) get faults in bytes, cells, keys, lines and
+nesting before they are read. Each failure is printed with its file and gives exit code 1.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from autoscaler.domain.cluster import Cluster, Market, Pool
 from autoscaler.performance import catalog
+from loadtests import malformed_engines as engines
 from loadtests import malformed_seeds as seeds
 from streams.files.benchmark_results import read_results
 from streams.files.feed_files import read_feed
@@ -225,6 +226,10 @@ KINDS: dict[str, tuple[Sequence[str], Callable[[Path, int, random.Random], None]
     "traces": (seeds.TRACES, read_trace),
     "results": (seeds.RESULTS, read_result),
     "feeds": (seeds.FEEDS, read_supply),
+    "starts": (engines.STARTS, engines.read_log),
+    "metrics": (engines.METRICS, engines.read_metrics),
+    "answers": (engines.ANSWERS, engines.read_answer),
+    "configs": (engines.CONFIGS, engines.read_config),
 }
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from prometheus_api_client import PrometheusConnect
@@ -112,13 +112,27 @@ def prometheus(server: PrometheusServer, timeout_s: float = 5.0) -> Ask:
             found: Any = client.custom_query(asked, params=WHOLE_ANSWERS)
         except (KeyError, TypeError):  # JSON, but not an answer of Prometheus
             found = None
-        if not isinstance(found, list):
+        if not is_vector(found):
             raise ValueError(
                 f"the answer of {without_login(server.url)} is no result of Prometheus"
             )
         return found
 
     return ask
+
+
+def is_vector(found: Any) -> TypeGuard[list[dict[str, Any]]]:
+    """Whether `found` is a list of samples with labels, and with values as text. A text may still
+    be no number, and a value may be missing."""
+    return isinstance(found, list) and all(map(_is_sample, found))
+
+
+def _is_sample(found: Any) -> bool:
+    labels = found.get("metric") if isinstance(found, dict) else None
+    if not isinstance(labels, dict) or not all(isinstance(text, str) for text in labels.values()):
+        return False
+    value = found.get("value", [0, ""])
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[1], str)
 
 
 class _LastRate:

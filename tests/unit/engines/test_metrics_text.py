@@ -23,6 +23,18 @@ def test_an_impossible_count_leaves_the_requests_in_flight_known(count: str) -> 
     assert (load.in_flight, load.finished) == (3, 0)
 
 
+@pytest.mark.parametrize("count", ["NaN", "+Inf", "1e30", "-3", "x" * 5000])
+@pytest.mark.parametrize("name", ["num_requests_running", "num_requests_waiting"])
+def test_an_impossible_gauge_is_named_in_one_short_line(name: str, count: str) -> None:
+    with pytest.raises(ValueError, match=f"vllm:{name} is") as caught:
+        parse_load(f"{_GAUGES}vllm:{name} {count}\n")
+    assert len(str(caught.value)) < 200
+
+
+def test_impossible_tokens_are_unknown() -> None:
+    assert parse_load(f"{_GAUGES}vllm:prompt_tokens_total NaN\n").tokens == 0.0
+
+
 def test_text_without_the_gauges_is_refused() -> None:
     with pytest.raises(ValueError, match="vllm:"):
         parse_load("vllm:request_success_total 3\n")

@@ -142,8 +142,14 @@ def test_a_malformed_address_is_refused(tmp_path: Path, said: str, words: str) -
 
 
 @pytest.mark.parametrize(
-    "body", ['{"data": null}', '{"data": {"result": null}}', "[1]", "{}", '{"data": {"result": 1}}']
-)
+    "body",
+    [
+        '{"data": null}', '{"data": {"result": null}}', "[1]", "{}", '{"data": {"result": 1}}',
+        '{"data": {"result": [1]}}', '{"data": {"result": [{"metric": "x", "value": [0, "1"]}]}}',
+        '{"data": {"result": [{"metric": {"le": 1}, "value": [0, "1"]}]}}',
+        '{"data": {"result": [{"metric": {}, "value": [0, 1]}]}}',
+    ],
+)  # fmt: skip
 async def test_an_unexpected_answer_is_no_data(body: str) -> None:
     """An unexpected answer of a proxy neither stops telemetry nor the delivery of an alert."""
 
