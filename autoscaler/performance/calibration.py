@@ -68,6 +68,7 @@ _LIKE = {
 }
 _MIN_POINTS = 20
 _OWN_KERNELS = ("mxfp4",)
+_LOW = ("fp8", "fp4")
 # A fit uses at most this many points, spread evenly, because more points hardly change the result.
 _SAMPLE = 500
 _KERNEL_PRIOR, _ENGINE_PRIOR = 0.05, 0.5
@@ -194,7 +195,11 @@ def _kernels(points: tuple[MeasuredPoint, ...], start: Efficiency) -> Efficiency
         eff = Efficiency(**factors)
         return _residuals(sample, lambda _: eff, 1.0)
 
-    return Efficiency(**fit(asdict(start), residuals, _KERNELS, _KERNEL_PRIOR))
+    free = dict(_KERNELS)
+    if sum(not p.spec.is_moe and p.spec.weight_dtype in _LOW for p in sample) < _MIN_POINTS:
+        # Experts in a low precision tell only the product of both factors.
+        del free["gemm_low"]
+    return Efficiency(**fit(asdict(start), residuals, free, _KERNEL_PRIOR))
 
 
 def _engines(benchmarks: Points, bare: Profile) -> dict[str, EngineFactors]:

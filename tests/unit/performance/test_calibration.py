@@ -193,3 +193,22 @@ def test_a_gpu_without_timed_passes_takes_its_kernels_from_benchmarks() -> None:
     alone = calibrate([*points, *served[: len(served) // 2]])
     assert alone.engines == found.engines
     assert "MI300X" not in alone.gpus
+
+
+def test_experts_do_not_determine_the_rate_of_dense_layers_in_fp8() -> None:
+    """Experts tell only the product of two factors, so the rate of dense layers is that of other
+    GPUs, although the experts of this one are slow."""
+    dense, experts = (
+        catalog.quantized(catalog.model(name), "fp8")
+        for name in ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B")
+    )
+    h200 = catalog.gpu("H200")
+    slow = replace(TRUTH, gemm_low=0.6, expert_gemm=0.1)
+    found = calibrate(
+        _steps(dense, H100, replace(TRUTH, gemm_low=0.6))
+        + _steps(experts, H100, replace(TRUTH, gemm_low=0.6))
+        + _steps(experts, h200, slow)
+        + _steps(QWEN, h200, slow)
+    )
+    usual, other = found.gpus["H100-SXM"], found.gpus["H200-SXM"]
+    assert other.gemm_low == pytest.approx(usual.gemm_low, rel=0.1)
