@@ -49,8 +49,9 @@ INFO 03-21 20:15:46 executor_base.py:116] Maximum concurrency for 32768 tokens p
 _REFUSED = f"""\
 {_CORE}[gpu_worker.py:3] Available KV cache memory: 3.18 GiB
 (EngineCore pid=2) ERROR 11-06 10:51:48 ValueError: To serve at least one request with the \
-models's max seq len (262144), (36.0 GiB KV cache is needed, which is larger than the available KV cache \
-memory (3.18 GiB). Based on the available memory, the estimated maximum model length is 23120.
+models's max seq len (262144), (36.0 GiB KV cache is needed, which is larger than the available \
+KV cache memory (3.18 GiB). Based on the available memory, the estimated maximum model length is \
+23120.
 """
 STARTS = (_V1, _V0, _V1.partition("Available")[0] + _REFUSED)
 
