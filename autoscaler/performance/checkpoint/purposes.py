@@ -21,8 +21,11 @@ GATED_ENCODERS = frozenset({"eurobert", "gte", "modernbert", "neobert", "new", "
 """Encoders whose MLP has three matrices; that of the others has two."""
 _POOLS = re.compile(
     r"(ForSequenceClassification|ForTokenClassification|RewardModel|ForSequenceEmbedding"
-    r"|EmbeddingModel|ForTextEncoding|ForReward|ForRetrieval|ForEmbedding|Reranker)\w*\Z"
+    r"|EmbeddingModel|ForTextEncoding|ForReward|ForRetrieval|ForEmbedding|Reranker"
+    r"|For(Audio|Image|Video)Classification|ClassificationModel)\w*\Z"
+    r"|(?<!LMHead)(?<!Chat)(?<!ChatGLM)(?<!DashengLM)(?<!MossAudio)(?<!Ultravox)Model\Z"
 )
+"""As vLLM: a class that is a model without a head ("LlamaModel") embeds, with a few exceptions."""
 _DRAFTS = re.compile(
     r"eagle|medusa|mlpspeculator|speculator|dflash|dspark|hydra|mtpmodel|nextn", re.I
 )

@@ -50,6 +50,10 @@ def test_an_encoder_pools_and_has_no_cache(config: dict[str, Any], millions: flo
         ("Qwen2ForRewardModel", True),
         ("Qwen2ForProcessRewardModel", True),
         ("JinaForRanking", False),
+        ("LlamaModel", True),
+        ("ViTForImageClassification", True),
+        ("GPT2LMHeadModel", False),
+        ("InternVLChatModel", False),
     ],
 )
 def test_the_class_decides_whether_a_decoder_pools(name: str, pools: bool) -> None:
