@@ -98,7 +98,7 @@ class Topics:
             self.numbers[record.leader_token, record.number] += 1
         elif isinstance(record, DeadLetter):
             self.letters.append(record)
-        elif isinstance(record, Telemetry):
+        elif isinstance(record, Telemetry) and record.gateway != WRITER:
             self.windows.advance(record.end_ms)
             self.windows.add(record, record.end_ms)
 

@@ -14,13 +14,18 @@ from typing import Any
 import pytest
 from aiokafka.protocol.metadata import MetadataResponse_v1
 
+from autoscaler.estimate.windows import Stats
 from loadtests.chaos import report
 from loadtests.chaos.__main__ import main
 from loadtests.chaos.broker_relay import Relay
 from loadtests.chaos.run import Outcome, line
 from loadtests.chaos.script import FAULTS, order
 from loadtests.chaos.watch import Request, Topics
+from loadtests.extreme import WRITER
+from topics.checks import MAX_MS
+from topics.codec import encode
 from topics.fleet import Assignment
+from topics.telemetry import Telemetry
 
 
 async def fake_broker() -> tuple[asyncio.Server, str]:
@@ -135,3 +140,13 @@ def test_a_deleted_key_has_no_last_record() -> None:
     topics.assignments["nowhere"] = Assignment("nowhere", "pool", 1, 10**6, 1)
     topics._take("assignments", SimpleNamespace(key=b"nowhere", value=None))
     assert topics.assignments == {}
+
+
+def test_extreme_telemetry_does_not_count_in_the_reference() -> None:
+    """Otherwise its time would advance the observer's windows beyond all true records."""
+    topics = Topics()
+    for gateway, end_ms in (("gateway-a", 1_800_000_000_000), (WRITER, MAX_MS)):
+        record = Telemetry("chat", gateway, "b", 1, end_ms, 1000, 0, 3, *(0,) * 9)
+        topics._take("telemetry", SimpleNamespace(key=b"chat", value=encode(record)))
+    stats = topics.windows.stats("chat", 1_800_000_000_000, 60)
+    assert isinstance(stats, Stats) and stats.arrivals == 3
