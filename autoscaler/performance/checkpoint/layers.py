@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from autoscaler.domain.validation import InvalidValue
 from autoscaler.performance.checkpoint import compressed
 from autoscaler.performance.checkpoint.keys import Keys
 
@@ -215,5 +214,5 @@ def _lookup(keys: Keys, name: str, known: Mapping[_K, _V], one: object) -> _V:
     if not found:
         short = one if isinstance(one, str | int) else type(one).__name__
         allowed = ", ".join(map(str, known))
-        raise InvalidValue(f"{keys.field}: {name}", short, f"layers of {allowed}")
+        raise keys.error(name, short, f"layers of {allowed}")
     return found[0]

@@ -190,6 +190,12 @@ def test_packaged_multimodal_models_have_their_encoders(name: str) -> None:
     assert 0.3 < catalog.model(name).tower_bytes / 2e9 < 0.9
 
 
+def test_an_unknown_layer_is_shown_by_its_beginning() -> None:
+    with pytest.raises(InvalidValue, match="layer_types: .*xxx") as caught:
+        from_config("x", {**LFM2_MOE, "layer_types": ["x" * 5000] * 24})
+    assert len(str(caught.value)) < 700
+
+
 def test_packaged_hybrid_models_have_states() -> None:
     """45 of 60 layers have a state of 64 heads of 128 x 128 numbers, and of the convolution."""
     spec = catalog.model("Qwen/Qwen3.5-397B-A17B-FP8")
