@@ -191,7 +191,7 @@ def test_packaged_multimodal_models_have_their_encoders(name: str) -> None:
 
 
 def test_an_unknown_layer_is_shown_by_its_beginning() -> None:
-    with pytest.raises(InvalidValue, match="layer_types: .*xxx") as caught:
+    with pytest.raises(InvalidValue, match=r"layer_types: .*xxx") as caught:
         from_config("x", {**LFM2_MOE, "layer_types": ["x" * 5000] * 24})
     assert len(str(caught.value)) < 700
 
