@@ -199,6 +199,28 @@ class ReasonCode(StrEnum):
     NO_NEW_PLAN = "no_new_plan", "No new plan arrived, so the last good one remains."
     NO_ANSWER = "no_answer", "The planner did not answer in time."
 
+    # Conditions of a model, from which its verdict follows.
+    NOTHING_READY = "nothing_ready", "Requests arrive and no instance is ready."
+    NOT_SERVED = "not_served", "No request of the local window was served."
+    PROMISE_BROKEN = "promise_broken", "Too few requests meet the SLO, beyond chance."
+    PROMISE_WAS_BROKEN = (
+        "promise_was_broken",
+        "Too few requests of the long window met the SLO; those of the local window do.",
+    )
+    CAPACITY_SHORT = "capacity_short", "The plan serves less than the planned demand."
+    FLOOR_SHORT = "floor_short", "Fewer instances are planned than the floor requires."
+    OVER_SPOT_LIMIT = "over_spot_limit", "More capacity is on spot nodes than the model allows."
+    PROPOSAL_WAITS = "proposal_waits", "A proposal waits for an approval."
+    SERVERS_UNCOUNTED = (
+        "servers_uncounted",
+        "Recommendations wait until the servers that Shoal did not start are counted.",
+    )
+    RECOMMENDED_ONLY = "recommended_only", "The model's mode is `recommend`."
+    STARTING = "starting", "Planned instances are not ready yet."
+    LEAVING = "leaving", "Instances that are no longer planned still run."
+    AT_ZERO = "at_zero", "No instance is planned."
+    STEADY = "steady", "All planned instances are ready."
+
     # Demand that a plan cannot serve.
     UNSERVED = "unserved", "Some demand cannot be served."
     FLOOR_UNMET = "floor_unmet", "Fewer instances can run than the floor requires."

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from autoscaler.domain.reason import Reason
 from autoscaler.explain.change_texts import CHANGE_TEXTS
+from autoscaler.explain.condition_texts import CONDITION_TEXTS
 from autoscaler.explain.event_texts import EVENT_TEXTS
 from autoscaler.explain.guard_texts import GUARD_TEXTS
 from autoscaler.explain.plan_texts import PLAN_TEXTS
@@ -24,6 +25,7 @@ FAMILIES: Mapping[str, Mapping[ReasonCode, Sentence]] = {
     "Parts of a change": CHANGE_TEXTS,
     "Reasons to delay a change": GUARD_TEXTS,
     "Operator actions and events": EVENT_TEXTS,
+    "Conditions of a model": CONDITION_TEXTS,
     "Limits, violations and failures of a plan": PLAN_TEXTS,
     "Budget mode and mixes of request types": BUDGET_TEXTS,
     "Services that route to several models": QUALITY_TEXTS,

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import astuple, dataclass, field, replace
 
-from autoscaler.domain.cluster import Cluster, Market, Mode, Service
+from autoscaler.domain.cluster import Cluster, Market, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.condition_level import Level, level
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.estimate.windows import NoData, Stats
-from autoscaler.explain.event_texts import control_text
-from autoscaler.explain.quantity_texts import kv_cache_text, lasting, rate
+from autoscaler.explain.condition_texts import remedy
+from autoscaler.explain.quantity_texts import kv_cache_text
 from autoscaler.explain.reason_texts import text, texts
 from autoscaler.model.unmanaged_servers import is_uncounted, unmanaged_counts
 from autoscaler.planning.capacity_provenance import kv_cache, with_measured_rooms
@@ -30,9 +31,13 @@ from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
 from autoscaler.tick.rollout_status import RolloutStatus, rollout_status
+from autoscaler.tick.verdict import Standing, conditions
 from topics.lora_adapters import requests_by_adapter
+from topics.reason_codes import ReasonCode
 from topics.topic_table import STATUS
 
+_MOST_SHOWN = 3
+"""Number of conditions in the text of a model."""
 Desired = tuple[str, str, str, int]
 """(region, pool, role, target number of instances)."""
 
@@ -42,18 +47,19 @@ class ModelStatus:
     """Status of one model.
 
     mode: as declared. held: why Shoal does not change the model, "" if it may. The fields held,
-    target_why, word and uncertain are text for people. demand_req_per_s: rate in the local window.
-    target_req_per_s, target_why: planned demand and its evidence. wanted_req_per_s,
+    target_why, word, remedy and uncertain are text for people. demand_req_per_s: rate in the local
+    window. target_req_per_s, target_why: planned demand and its evidence. wanted_req_per_s,
     ready_req_per_s: raw capacity of planned and of ready combos. ready, wanted: number of combos.
     unmanaged: servers that Shoal did not start, None = unknown; they count as ready if Shoal may
     not change the model. desired: instances by pool and role. p95 latencies in ms, and `attained`
     (share of requests): values of the local and the long window. telemetry_age_s: age of the newest
     reported second. usd_per_h: price of the GPUs of all groups, including starting and draining
     groups but not groups whose nodes are all lost. proposal: number of the decision that waits for
-    approval, 0 for none. short: whether demand or the floor cannot be met. is_held: whether an
-    operator paused or released the model. planned: whether a plan was made since the start. word:
-    the condition in one word. uncertain: measurements that differ much from their predictions, ""
-    if none. adapters_req_per_s: demand of the local window by LoRA adapter, for all declared
+    approval, 0 for none. is_held: whether an operator paused or released the model. planned:
+    whether a plan was made since the start. level, conditions: the verdict and the codes of the
+    conditions from which it follows, most urgent first. word, remedy: the conditions as text, and
+    what a person does about them. uncertain: measurements that differ much from their predictions,
+    "" if none. adapters_req_per_s: demand of the local window by LoRA adapter, for all declared
     adapters; it is part of demand_req_per_s. capacity_factor: measured / planned capacity of
     instances, see `Capacity.derate`. prefix_hit: share of prompt tokens from prefix caches that
     plans count on; prefix_hit_measured: the same in the local window, None without data.
@@ -84,10 +90,12 @@ class ModelStatus:
     usd_per_h: float
     proposal: int
     planned: bool
-    word: str
     unmanaged: int | None = None
+    level: str = str(Level.OK)
+    conditions: tuple[str, ...] = ()
+    word: str = ""
+    remedy: str = ""
     uncertain: str = ""
-    short: bool = False
     is_held: bool = False
     adapters_req_per_s: Mapping[str, float] = field(default_factory=dict)
     capacity_factor: float = 1.0
@@ -106,6 +114,12 @@ class FleetStatus:
 
     models: tuple[ModelStatus, ...]
     usd_per_h: float
+
+    @property
+    def verdict(self) -> dict[str, int]:
+        """Number of models by level, most urgent first."""
+        counts = Counter(model.level for model in self.models)
+        return {str(one): counts[one] for one in reversed(Level)}
 
 
 def fleet_status(
@@ -191,7 +205,6 @@ def _model_status(
         usd_per_h=sum(combos[i].usd_per_h * n for i, n in stands.items() if i in combos),
         proposal=proposal.number if proposal is not None and not proposal.rejected else 0,
         planned=service.model in whole.evaluated.demands,
-        word="",
         unmanaged=None if counted is None else sum(counted.values()),
         uncertain=", ".join(texts(uncertainty(state))),
         adapters_req_per_s=_adapters(service, demand),
@@ -205,7 +218,44 @@ def _model_status(
         rollout=rollout_status(service, state, counting, now_ms),
     )
     # The floor in force may exceed the declared minimum, because of a schedule.
-    return _with_condition(made, held, whole.declared.services.get(service.model, service), state)
+    in_force = whole.declared.services.get(service.model, service)
+    leaving = sum(group.life is not Life.ACTIVE for group in groups if group not in counting)
+    standing = _standing(made, in_force, state, leaving, held)
+    found = conditions(service, demand, standing)
+    return replace(
+        made,
+        level=str(level(one.code for one in found)),
+        conditions=tuple(str(one.code) for one in found),
+        word="; ".join(texts(_to_show(found))),
+        remedy=remedy(found),
+    )
+
+
+def _standing(
+    made: ModelStatus, service: Service, state: ModelState, leaving: int, held: Reason | None
+) -> Standing:
+    planned = made.wanted_req_per_s * service.utilization * state.capacity.derate
+    unserved = state.target.req_per_s - planned
+    is_noticed = state.infeasibility.shortage_noticed_ms > 0
+    return Standing(
+        ready=made.ready,
+        wanted=made.wanted,
+        leaving=leaving,
+        unserved_req_per_s=unserved if is_noticed and unserved > RATE_EPSILON else 0.0,
+        floor=service.min_instances if is_noticed and made.wanted < service.min_instances else 0,
+        telemetry_age_s=made.telemetry_age_s,
+        proposal=made.proposal,
+        held=held,
+        spot=(made.spot_share, service.spot_share) if made.over_spot_limit else None,
+        servers=made.unmanaged,
+        uncounted=is_uncounted(service, state),
+    )
+
+
+def _to_show(found: tuple[Reason, ...]) -> tuple[Reason, ...]:
+    """The conditions that a line has room for."""
+    events = tuple(one for one in found if one.code is not ReasonCode.STEADY)
+    return events[:_MOST_SHOWN] or found
 
 
 def _kv_cache(service: Service, state: ModelState, cluster: Cluster, combos: list[Combo]) -> str:
@@ -280,38 +330,3 @@ def _desired(wanted: Mapping[str, int]) -> tuple[Desired, ...]:
             key = region, f"{name}-spot" if market == Market.SPOT else name, phase.value
             found[key] = found.get(key, 0) + count * each
     return tuple((*key, count) for key, count in sorted(found.items()))
-
-
-def _with_condition(
-    made: ModelStatus, held: Reason | None, service: Service, state: ModelState
-) -> ModelStatus:
-    planned = made.wanted_req_per_s * service.utilization * state.capacity.derate
-    starting = made.wanted - made.ready
-    unserved = state.target.req_per_s - planned
-    is_short = False
-    if held is not None:
-        word = control_text(held)
-    elif made.proposal:
-        word = f"proposal #{made.proposal} waits for approval"
-    elif state.estimate.no_data:
-        age = made.telemetry_age_s
-        since = "" if age is None else f" for {lasting(age)}"
-        word = f"no telemetry{since}; scale-in paused"
-    elif state.infeasibility.shortage_noticed_ms and unserved > RATE_EPSILON:
-        word, is_short = f"short: {rate(unserved)} req/s unserved", True
-    elif state.infeasibility.shortage_noticed_ms and made.wanted < service.min_instances:
-        word, is_short = f"short of its floor: {made.wanted} of {service.min_instances}", True
-    elif service.mode is Mode.RECOMMEND:
-        word = "recommended only"
-        if made.unmanaged is not None:
-            verb = "runs" if made.unmanaged == 1 else "run"
-            word += f"; {made.unmanaged} {verb} that Shoal did not start"
-        elif is_uncounted(service, state):
-            word += "; nothing yet, because its servers are not counted (shoal doctor)"
-    elif starting > 0:
-        word = f"{starting} starting"
-    elif not made.wanted:
-        word = "at zero"
-    else:
-        word = "steady"
-    return replace(made, word=word, short=is_short)

@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.text import Text
 
+from autoscaler.domain.condition_level import Level
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.explain.reason_texts import text
 from autoscaler.planning.time_limits import contradictions
@@ -33,7 +34,6 @@ from streams.ports.promql import Ask, prometheus
 from streams.text_layout import WIDTH, Line
 from topics.reason_codes import ReasonCode
 
-_STALE_TELEMETRY_S = 30.0
 _STALE_SUPPLY_S = 1800.0
 _LATE_S = 10.0
 _MOST_NAME = 24
@@ -261,21 +261,7 @@ def _lag(found: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _model(model: Mapping[str, Any]) -> Finding:
-    name, age_s = model["model"], model["telemetry_age_s"]
-    if age_s is None or age_s > _STALE_TELEMETRY_S:
-        said = "no telemetry yet" if age_s is None else f"no telemetry for {age_words(age_s)}"
-        return Finding(
-            False,
-            name,
-            f"{said}; planned for its declared workload, nothing is removed",
-            "send its requests through the gateway, or declare `demand` in shoal.yaml; then shoal "
-            "doctor --config FILE shows the answer",
-        )
-    if model["proposal"]:
-        number = model["proposal"]
-        mend = f"shoal approve {number}, or shoal reject {number} --why ..."
-        return Finding(True, name, f"proposal #{number} waits for approval", mend)
-    if model.get("short", False):  # Older controllers do not report "short".
-        mend = f"shoal explain {name} names what would help"
-        return Finding(False, name, model["word"], mend)
-    return Finding(True, name, model["word"])
+    """The verdict of the controller on one model."""
+    # Older controllers do not report level and remedy.
+    is_fine = model.get("level", Level.OK) not in (Level.AT_RISK, Level.BROKEN)
+    return Finding(is_fine, model["model"], model["word"], model.get("remedy", ""))

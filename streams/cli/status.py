@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from autoscaler.domain.condition_level import Level
 from autoscaler.explain.change_texts import canary_figures
 from streams import text_layout
 from streams.cli.controller_client import add_url, status
@@ -54,13 +55,16 @@ def lines(found: Mapping[str, Any]) -> Iterator[Line]:
     yield from labelled("data", ["; ".join(_data(found))])
     if found["usd_per_h"] is not None:
         yield from labelled("cost", [_cost(found)])
+    if "verdict" in found:  # older controllers do not report it
+        yield from labelled("verdict", [verdict_text(found["verdict"])])
     held = [f"{name.rsplit('/', 1)[0]}: {words}" for name, words in found["held"].items()]
     held += [
         f"{model}: the last declaration cannot be used, so the previous one stays in force: {why}"
         for model, why in found.get("refused", {}).items()
     ]
     yield from section("Held", (line for one in held for line in wrapped(one)))
-    yield from section("Models", _models(found["models"]))
+    models = sorted(found["models"], key=lambda one: -Level(one.get("level", Level.OK)).urgency)
+    yield from section("Models", _models(models))
     failed = [
         f"{one['model']} at {clock_words(one['at_ms'])}: {one['reason']}"
         for one in found.get("failed_starts", ())  # older controllers do not report them
@@ -82,6 +86,12 @@ def lines(found: Mapping[str, Any]) -> Iterator[Line]:
     yield from section("Over several nodes", (line for one in spanning for line in wrapped(one)))
     services = [service_line(service) for service in found.get("services", ())]
     yield from section("Routes", (line for one in services for line in wrapped(one)))
+
+
+def verdict_text(counts: Mapping[str, int]) -> str:
+    """Number of models by level, e.g. "1 broken, 2 at risk, 97 ok"."""
+    shown = [f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count]
+    return ", ".join(shown) or "no model yet"
 
 
 def log_fault(log: Mapping[str, Any]) -> str:

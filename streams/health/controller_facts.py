@@ -39,6 +39,7 @@ from topics.reason_codes import ReasonCode
 from topics.signing import Refusal
 
 _KEPT = 500
+_SHORT = {ReasonCode.CAPACITY_SHORT, ReasonCode.FLOOR_SHORT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,7 @@ class Facts:
             "pools": [pool.id for pool in done.cluster.pools] if done else [],
             "supply_age_s": self.supply_age_s(),
             "usd_per_h": now.usd_per_h if now else None,
+            "verdict": now.verdict if now else {},
             "plans": [
                 {
                     "number": request.number,
@@ -198,7 +200,7 @@ class Facts:
         return [
             {"model": one.model, "at_ms": last[one.model].at_ms, "reason": last[one.model].reason}
             for one in now.models
-            if one.model in last and (one.short or one.ready < one.wanted)
+            if one.model in last and (one.ready < one.wanted or _SHORT & set(one.conditions))
         ]
 
     def explain(self, model: str) -> dict[str, Any] | None:

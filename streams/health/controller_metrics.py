@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from autoscaler.domain.condition_level import Level
 from autoscaler.domain.reason import Reason
 from streams.controller.tick_loop import TickResult
 from streams.health.controller_facts import Facts
@@ -136,6 +137,8 @@ class Metrics(Collector):
             return
         models = now.models
         yield "shoal_cost_usd_per_hour", [((), now.usd_per_h)]
+        yield "shoal_model_level", [((m.model,), float(Level(m.level).urgency)) for m in models]
+        yield "shoal_proposal_waits", [((m.model,), float(bool(m.proposal))) for m in models]
         yield "shoal_held", [((m.model,), float(m.is_held)) for m in models]
         yield "shoal_uncertain", [((m.model,), float(bool(m.uncertain))) for m in models]
         yield "shoal_capacity_factor", [((m.model,), m.capacity_factor) for m in models]

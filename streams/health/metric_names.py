@@ -36,6 +36,8 @@ Name = Literal[
     "shoal_slo_attained_ratio",
     "shoal_combos",
     "shoal_desired_replicas",
+    "shoal_model_level",
+    "shoal_proposal_waits",
     "shoal_held",
     "shoal_uncertain",
     "shoal_capacity_factor",
@@ -147,6 +149,13 @@ METRICS: tuple[Metric, ...] = (
         ("model", "region", "pool", "role"),
         "desired instances, for KEDA or an HPA; absent before a plan and on a standby",
     ),
+    Metric(
+        "shoal_model_level",
+        "gauge",
+        ("model",),
+        "verdict on the model: 0 ok, 1 attention, 2 at risk, 3 broken",
+    ),
+    Metric("shoal_proposal_waits", "gauge", ("model",), "1 while a proposal waits for approval"),
     Metric("shoal_held", "gauge", ("model",), "1 while the model is paused or released"),
     Metric(
         "shoal_uncertain",

@@ -58,6 +58,8 @@ function Header({ s, lost_s }) {
   </header>`;
 }
 
+const MOST_BROKEN = 3;
+
 function Alerts({ s }) {
   const c = s.controller;
   const lines = [];
@@ -72,6 +74,9 @@ function Alerts({ s }) {
       const scope = key.slice(0, key.lastIndexOf("/"));
       lines.push(["hold", `${scope === "*" ? "All models" : scope}: ${why}`]);
     }
+    const broken = Object.entries(s.models).filter(([, row]) => row.level === "broken");
+    if (broken.length > MOST_BROKEN) lines.unshift(["bad", `${broken.length} models break their promise; they are first in the table.`]);
+    else lines.unshift(...broken.map(([name, row]) => ["bad", `${name}: ${row.word}. Remedy: ${row.remedy}.`]));
   }
   return html`<div class="alerts" role="alert">${lines.slice(0, 6).map(([tone, text]) => html`<p class=${`alert ${tone}`} key=${text}><span aria-hidden="true">${tone === "hold" ? "‖" : "!"}</span> ${text}</p>`)}${lines.length > 6 ? html`<p class="alert hold">and ${lines.length - 6} more</p>` : null}</div>`;
 }
@@ -95,10 +100,10 @@ function totals({ models, nodes, pools }) {
   let met = 0;
   for (const row of Object.values(models)) {
     if (row.demand !== null) found.demand = (found.demand ?? 0) + row.demand;
+    if (row.level === "broken") found.missed += 1;
     if (row.attained === null || !row.demand) continue;
     weight += row.demand;
     met += row.attained * row.demand;
-    if (row.attained < row.percentile) found.missed += 1;
   }
   if (weight) found.attained = met / weight;
   for (const node of Object.values(nodes)) {

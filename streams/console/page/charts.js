@@ -36,11 +36,11 @@ export function Chart({ title, unit, x, series, show, tick = show, decisions, se
   const scheme = useScheme();
   const tall = height ?? (innerWidth >= 2200 ? 210 : 132);
   const empty = !x.length;
-  shown.current = { decisions: decisions ?? [], selected, at, x };
+  shown.current = { decisions: decisions ?? [], selected, at, x, range };
   const shape = JSON.stringify(series.map((one) => [one.name, one.color, one.dash, one.fill]));
 
   useEffect(() => {
-    const { node, close } = build(box.current, series, tick, range, tall, shown, setIndex);
+    const { node, close } = build(box.current, series, tick, tall, shown, setIndex);
     plot.current = node;
     return () => {
       plot.current = null;
@@ -90,7 +90,7 @@ function lastIndex(x, at) {
   return found;
 }
 
-function build(box, series, show, range, height, shown, setIndex) {
+function build(box, series, show, height, shown, setIndex) {
   const axis = { stroke: css("--muted"), font: `${Math.round(parseFloat(css("--size")) * 0.85)}px ${css("--font")}`, ticks: { show: false },
                  grid: { stroke: css("--grid"), width: 1 } };
   const options = {
@@ -104,7 +104,7 @@ function build(box, series, show, range, height, shown, setIndex) {
       drag: { x: true, y: false, setScale: true },
     },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
-    scales: { y: { range: range ? () => range : (_, low, high) => [0, (high || 1) * 1.08] } },
+    scales: { y: { range: (_, low, high) => shown.current.range ?? [0, (high || 1) * 1.08] } },
     axes: [
       { ...axis, size: 26, space: 64, values: (_, splits) => splits.map(timeLabel) },
       { ...axis, size: 46, space: 28, values: (_, splits) => splits.map((v) => show(v)) },

@@ -15,19 +15,15 @@ const load = (row) => {
 };
 const over = (value, limit) => value !== null && limit > 0 && value > limit;
 
-/** Condition of a model as [sign, word, tone]; the sign repeats what the colour says. */
+const SIGNS = { broken: ["✕", "bad"], at_risk: ["!", "warn"], attention: ["?", "hold"] };
+
+/** Verdict of the controller as [sign, word, tone]; the sign repeats what the colour says. */
 function condition(row) {
-  if (row.short) return ["!", row.word, "bad"];
-  if (row.held) return ["‖", row.word, "hold"];
-  if (row.proposal) return ["?", row.word, "warn"];
-  if (row.silent_s !== null && row.silent_s >= 60) return ["…", row.word, "warn"];
-  if (row.spot_over) return ["!", `${row.word}, over its spot limit`, "warn"];
-  if (over(row.ttft, row.ttft_limit) || over(row.tpot, row.tpot_limit)) return ["!", `${row.word}, latency over limit`, "warn"];
-  if (row.ready < row.wanted) return ["↗", row.word, "busy"];
-  return ["✓", row.word, "ok"];
+  const [sign, tone] = SIGNS[row.level] ?? (row.ready < row.wanted ? ["↗", "busy"] : ["✓", "ok"]);
+  return [sign, row.word, tone];
 }
 
-const trouble = (row) => ["bad", "warn", "busy", "hold", "ok"].indexOf(condition(row)[2]);
+const trouble = (row) => ["bad", "warn", "hold", "busy", "ok"].indexOf(condition(row)[2]);
 
 export function Models({ models, curves, model }) {
   const [search, setSearch] = useState("");

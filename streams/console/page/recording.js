@@ -36,13 +36,16 @@ function show(recording) {
     const now = (key) => (index < 0 ? null : columns[key]?.[index] ?? null);
     const where = whereOf(run, name, recording.at, recording.pools);
     models[name] = {
-      held: "", spot_now: 0, spot_over: false, target_why: "", proposal: 0, uncertain: "", silent_s: null, guards: [], short: false,
+      held: "", spot_now: 0, spot_over: false, target_why: "", proposal: 0, uncertain: "", silent_s: null, guards: [], conditions: [], remedy: "",
       ...limits,
       demand: now("demand"), target: now("target"), wanted_rate: now("wanted"), ready_rate: now("ready"),
       ttft: now("ttft"), tpot: now("tpot"), attained: now("attained"), usd: now("usd"),
       ready: where.all ? where.ready : null, wanted: where.all ? where.all : null, where: where.list,
+      level: "ok",
       word: where.all > where.ready ? `${where.all - where.ready} starting` : "steady",
     };
+    const row = models[name];
+    if (row.attained !== null && row.attained < row.percentile) Object.assign(row, { level: "broken", word: "below its promise" });
     const from = Math.max(0, index - 59);
     const capacity = columns.ready.some((v) => v !== null) ? columns.ready : columns.wanted;
     curves[name] = [columns.demand.slice(from, index + 1), capacity.slice(from, index + 1)];

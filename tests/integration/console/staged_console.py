@@ -309,6 +309,7 @@ def staged(size: Size) -> Stage:
     held = size.models[-1]
     stage.models[held]["proposal"] = size.decisions
     stage.models[held]["word"] = f"proposal #{size.decisions} waits for approval"
+    stage.models[held]["level"] = "attention"
     stage.models[held]["mode"] = "approve"
     stage.proposals[held] = {
         "number": size.decisions, "model": held, "kind": "scale_in",
@@ -330,10 +331,14 @@ def _model(stage: Stage, k: int, name: str) -> dict[str, Any]:
         "mode": "act", "held": "", "target_why": "peak of 12.4 req/s in the last 30 min",
         "ttft_limit": 2000.0, "tpot_limit": 60.0, "percentile": 0.95, "utilization": 0.8,
         "spot_share": 0.5, "spot_now": 0.75 if k == 1 else 0.5, "spot_over": k == 1,
-        "min": 1, "max": 0, "proposal": 0, "word": "steady", "short": False,
+        "min": 1, "max": 0, "proposal": 0, "word": "steady", "level": "ok",
+        "conditions": ["steady"], "remedy": "",
         "uncertain": "", "silent_s": 0,
         "guards": ["scale-in after 10 min of excess, at most 10% of capacity at a time"],
     }  # fmt: skip
+    if row["spot_over"]:
+        row |= {"level": "at_risk", "conditions": ["over_spot_limit", "steady"]}
+        row["word"] = "75% of its capacity is on spot, 50% allowed"
     _move(stage, k, name, row)
     return row
 
@@ -359,7 +364,7 @@ def _move(stage: Stage, k: int, name: str, row: dict[str, Any]) -> None:
         attained=round(min(1.0, 0.999 - 0.02 * (k % 4)), 4),
         usd=round(sum(stage.pools[n["pool"]]["price"] for n in mine), 2),
     )  # fmt: skip
-    if ready < len(mine) and not row["proposal"]:
+    if ready < len(mine) and row["level"] == "ok":
         row["word"] = f"{len(mine) - ready} starting"
 
 

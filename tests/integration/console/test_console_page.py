@@ -198,10 +198,26 @@ def test_a_standby_without_figures_names_the_leader(browser: Browser) -> None:
             expect(page.locator("main")).to_contain_text("has no figures of models")
 
 
+def test_a_model_that_breaks_its_promise_is_named_first(
+    browser: Browser,
+) -> None:
+    broken = {"level": "broken", "word": "SLO met for 57.5% of 900 requests"}
+    with served() as at, opened(browser, at) as page:
+        rows = page.locator(".models tbody tr")
+        expect(rows.first).not_to_contain_text("mini")
+        expect(page.locator(".alert.bad")).to_have_count(0)
+        at.stage.models["mini"] |= {**broken, "remedy": "shoal explain mini"}
+        at.step()
+        expect(rows.first).to_contain_text("57.5%")
+        expect(rows.first).to_contain_text("mini")
+        expect(page.locator(".alert.bad")).to_contain_text("mini: SLO met for 57.5%")
+        expect(page.locator(".figures")).to_contain_text("1 model below promise")
+
+
 def test_a_model_over_its_spot_limit_says_so(browser: Browser) -> None:
     with served() as at, opened(browser, at) as page:
         row = page.locator(".models").get_by_role("row", name="code")
-        expect(row).to_contain_text("over its spot limit")
+        expect(row).to_contain_text("75% of its capacity is on spot, 50% allowed")
         row.get_by_role("button", name="code").click()
         facts = page.locator(".detail .facts")
         expect(facts).to_contain_text("75% of planned capacity; ! over the limit of 50%")

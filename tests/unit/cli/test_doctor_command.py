@@ -11,7 +11,7 @@ from streams.cli.doctor import of_file, of_status
 from streams.cli.main import main
 from streams.files.user_errors import UserError
 
-MODEL: dict[str, Any] = {"model": "chat", "telemetry_age_s": 2.0, "proposal": 0, "word": "steady"}
+MODEL: dict[str, Any] = {"model": "chat", "level": "ok", "word": "steady", "remedy": ""}
 STATUS: dict[str, Any] = {
     "controller": "ctl-1",
     "leads": True,
@@ -39,8 +39,11 @@ def test_a_healthy_controller_gets_no_finding() -> None:
         ),
         ({"lag_ms": {"status": 42_000}}, "42 s behind", "more CPU"),
         ({"refused": {"mini": "service mini:1: no"}}, "mini:1: no", "shoal apply"),
-        ({"models": [{**MODEL, "telemetry_age_s": None}]}, "no telemetry yet", "gateway"),
-        ({"models": [{**MODEL, "word": "short: 3 req/s", "short": True}]}, "short", "explain chat"),
+        (
+            {"models": [{**MODEL, "level": "at_risk", "word": "short", "remedy": "shoal explain"}]},
+            "short",
+            "shoal explain",
+        ),
     ],
 )
 def test_each_fault_is_named_with_its_fix(change: dict[str, Any], words: str, mend: str) -> None:

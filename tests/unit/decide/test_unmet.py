@@ -73,8 +73,8 @@ def test_a_minimum_without_nodes_is_stated_once_in_ten_minutes() -> None:
         fleet_status(w.state, Observation(statuses=w.statuses), w.cluster, w.now_ms).models[0].word
         for w in (floor, demand)
     ]
-    assert words[0] == "short of its floor: 2 of 4"
-    assert words[1].startswith("short: ") and words[1].endswith(" req/s unserved")
+    assert words[0].startswith("short of its floor: 2 of 4")
+    assert words[1].startswith("short: ") and " req/s unserved" in words[1]
 
 
 @pytest.mark.parametrize("paused", [False, True])

@@ -75,7 +75,7 @@ async def test_status_names_the_last_failed_start_while_a_model_lacks_capacity(m
     assert "Failed starts tiny at " in shown and ": 1 GPU allowed" in shown
     standing = facts.standing()
     assert standing is not None
-    served = replace(standing.models[0], ready=standing.models[0].wanted, short=False)
+    served = replace(standing.models[0], ready=standing.models[0].wanted, conditions=())
     assert not facts.failed_starts(replace(standing, models=(served,)))
 
 

@@ -1,0 +1,129 @@
+"""The verdict on a model: whether it serves, whether its promise is kept, whether it is known, and
+whether a person is asked.
+
+Measurements count before predictions. Status, doctor, console, metrics and alerts only show this
+verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autoscaler.domain.cluster import Mode, Service
+from autoscaler.domain.condition_level import level
+from autoscaler.domain.reason import Reason
+from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.poisson_tests import is_significant
+from autoscaler.estimate.windows import Stats
+from topics.reason_codes import ReasonCode as Code
+
+SILENT_S = 30.0
+"""Age in seconds from which telemetry counts as missing."""
+_CHANCE = 0.01
+"""A promise counts as broken if a kept promise gives so many misses with at most this
+probability."""
+_ENOUGH = 3.0
+"""A window without too many misses shows that the promise is kept if the promise allows at least so
+many misses among its requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The figures of a model from which its verdict follows.
+
+    ready, wanted, leaving: number of combos. unserved_req_per_s: planned demand that the plan does
+    not serve, 0 while this is not noticed. floor: least number of combos in force, 0 while it is
+    met or not noticed. telemetry_age_s: None = never reported. proposal: its number, 0 for none.
+    held: the pause or release in force. spot: share of capacity on spot nodes and the allowed
+    share, if the former is larger. servers: number of servers that Shoal did not start, None =
+    unknown. uncounted: whether recommendations wait for that number.
+    """
+
+    ready: int
+    wanted: int
+    leaving: int
+    unserved_req_per_s: float
+    floor: int
+    telemetry_age_s: float | None
+    proposal: int
+    held: Reason | None
+    spot: tuple[float, float] | None
+    servers: int | None
+    uncounted: bool
+
+
+def conditions(service: Service, demand: ModelDemand, now: Standing) -> tuple[Reason, ...]:
+    """The conditions of the model, most urgent first; at least one."""
+    model = service.model
+    found = [*_served(service, demand, now)]
+    if now.unserved_req_per_s > 0.0:
+        found.append(Reason(Code.CAPACITY_SHORT, model, quantities=(now.unserved_req_per_s,)))
+    elif now.floor:
+        found.append(Reason(Code.FLOOR_SHORT, model, quantities=(now.wanted, now.floor)))
+    if now.telemetry_age_s is None:
+        found.append(Reason(Code.NO_TELEMETRY, model))
+    elif now.telemetry_age_s > SILENT_S:
+        found.append(Reason(Code.NO_TELEMETRY, model, quantities=(now.telemetry_age_s,)))
+    if now.spot is not None:
+        found.append(Reason(Code.OVER_SPOT_LIMIT, model, quantities=now.spot))
+    if now.proposal:
+        found.append(Reason(Code.PROPOSAL_WAITS, model, quantities=(now.proposal,)))
+    if now.held is not None:
+        found.append(now.held)
+    found.append(_progress(service, now))
+    return tuple(sorted(found, key=lambda one: -level([one.code]).urgency))
+
+
+def _served(service: Service, demand: ModelDemand, now: Standing) -> Iterable[Reason]:
+    """Conditions by the requests of the local and the long window."""
+    local, long = demand.local, demand.long
+    if isinstance(local, Stats):
+        failed = local.failures + local.refused
+        waits = now.wanted > 0 and not failed  # the first requests wait for a start
+        if service.managed and not now.ready and local.arrivals and not waits:
+            yield Reason(Code.NOTHING_READY, service.model, quantities=(local.req_per_s,))
+        if not local.completions and failed and _is_broken(service, local):
+            yield Reason(
+                Code.NOT_SERVED, service.model, quantities=(failed, float(local.covered_s))
+            )
+        elif _is_broken(service, local):
+            yield _promise(Code.PROMISE_BROKEN, service, local)
+        elif isinstance(long, Stats) and _is_broken(service, long):
+            is_kept = _ended(local) * (1.0 - service.percentile) >= _ENOUGH
+            code = Code.PROMISE_WAS_BROKEN if is_kept else Code.PROMISE_BROKEN
+            yield _promise(code, service, long)
+
+
+def _progress(service: Service, now: Standing) -> Reason:
+    """The progress of the instances of the model."""
+    if service.mode is Mode.RECOMMEND:
+        if now.servers is None and now.uncounted:
+            return Reason(Code.SERVERS_UNCOUNTED, service.model)
+        counted = () if now.servers is None else (float(now.servers),)
+        return Reason(Code.RECOMMENDED_ONLY, service.model, quantities=counted)
+    if now.wanted > now.ready:
+        return Reason(Code.STARTING, service.model, quantities=(now.wanted - now.ready,))
+    if now.leaving:
+        return Reason(Code.LEAVING, service.model, quantities=(now.leaving,))
+    return Reason(Code.STEADY if now.wanted else Code.AT_ZERO, service.model)
+
+
+def _ended(window: Stats) -> int:
+    return window.completions + window.failures + window.refused
+
+
+def _is_broken(service: Service, window: Stats) -> bool:
+    """Whether the promise allows so many misses with probability `_CHANCE` at most."""
+    ended = _ended(window)
+    missed = ended - window.attained
+    return missed > 0 and is_significant(missed, ended * (1.0 - service.percentile), _CHANCE)
+
+
+def _promise(code: Code, service: Service, window: Stats) -> Reason:
+    ended = _ended(window)
+    shares = window.attained / ended, float(ended)
+    return Reason(
+        code, service.model,
+        quantities=(*shares, float(window.covered_s), 100.0 * service.percentile),
+    )  # fmt: skip
