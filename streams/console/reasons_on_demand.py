@@ -22,19 +22,27 @@ from topics.error_text import error_text
 
 log = logging.getLogger(__name__)
 
-LIMIT_S = 25.0
+_LIMIT_S = 25.0
 _MOST_KEPT = 200
 Ask = Callable[[bytes], Awaitable[bytes]]
 
 
 class ReasonsOnDemand:
     """Computes the reasons of a plan when a viewer requests them. requests: the plan requests of
-    decisions. ask: sends a request to a process and returns its answer."""
+    decisions. ask: sends a request to a process and returns its answer. limit_s: seconds until an
+    answer counts as missing."""
 
-    def __init__(self, facts: Facts, requests: PlanRequests, ask: Ask | None = None) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        requests: PlanRequests,
+        ask: Ask | None = None,
+        limit_s: float = _LIMIT_S,
+    ) -> None:
         self._facts = facts
         self._requests = requests
         self._ask = ask or in_process
+        self._limit_s = limit_s
         self._one = asyncio.Lock()
         self._kept: dict[tuple[str, int], dict[str, Any]] = {}
 
@@ -63,14 +71,14 @@ class ReasonsOnDemand:
         async with self._one:
             question = write_value({"request": request, "cluster": cluster, "model": model})
             try:
-                async with asyncio.timeout(LIMIT_S):
+                async with asyncio.timeout(self._limit_s):
                     answer = await self._ask(question)
                 reasons = orjson.loads(answer)
             except (TimeoutError, OSError, orjson.JSONDecodeError) as error:
                 log.warning(
                     "console: alternatives of %s: %s", model, error_text(error, "no answer in time")
                 )
-                return {"error": f"no answer within {LIMIT_S:g} s"}
+                return {"error": f"no answer within {self._limit_s:g} s"}
         self._kept[key] = found = {"reasons": reasons, "at": request.at_ms}
         while len(self._kept) > _MOST_KEPT:
             del self._kept[next(iter(self._kept))]

@@ -26,6 +26,7 @@ from streams.health.controller_metrics import Metrics
 from streams.health.operators import Network, Operators
 from streams.health.status_server import HealthServer
 from streams.health.tokens import NO_TOKEN, BearerToken
+from tests.hang_limit import HANG_S
 from tests.unit.health.served_controller import Solver
 from topics.records import Control
 from topics.time_base import TimeBase
@@ -143,7 +144,7 @@ async def world(
     routes = ConsoleRoutes(
         held.feed,
         held.endpoint,
-        ReasonsOnDemand(facts, held.feed.book.requests),
+        ReasonsOnDemand(facts, held.feed.book.requests, limit_s=HANG_S),
     )
     server = HealthServer(
         "127.0.0.1:0", facts, metrics, webhook, lambda: True,
