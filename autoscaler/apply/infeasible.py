@@ -12,6 +12,8 @@ from dataclasses import replace
 from autoscaler.apply.decision import decision_about
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.reason import Reason, about
+from autoscaler.estimate.slo_evidence import is_kept
+from autoscaler.estimate.window_stats import Stats
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.planning.planner_messages import PlanAnswer
 from autoscaler.state.decision_record import NOTICE_INTERVAL_MS
@@ -77,10 +79,14 @@ def slo_unattainable(
     service: Service,
     fleet: TickFleet,
 ) -> tuple[list[Decision], ModelState]:
-    """Report periodically that no available GPU meets the SLO at the present request lengths.
+    """Report periodically that no available GPU meets the SLO at the present request lengths,
+    except while measurements show that it is met.
 
     target: the planned combos of `service`.
     """
+    local = fleet.views[service.model].demand.local
+    if isinstance(local, Stats) and is_kept(local, service.percentile):
+        return [], state
     late = any(not fleet.combos[i].meets_slo for i in target if i in fleet.combos)
     noticed_ms = state.infeasibility.slo_noticed_ms
     if not late or (noticed_ms and fleet.now_ms < noticed_ms + NOTICE_INTERVAL_MS):

@@ -14,18 +14,12 @@ from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.condition_level import level
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.estimate.poisson_tests import is_significant
+from autoscaler.estimate.slo_evidence import ended, is_broken, is_kept
 from autoscaler.estimate.windows import Stats
 from topics.reason_codes import ReasonCode as Code
 
 SILENT_S = 30.0
 """Age in seconds from which telemetry counts as missing."""
-_CHANCE = 0.01
-"""A promise counts as broken if a kept promise gives so many misses with at most this
-probability."""
-_ENOUGH = 3.0
-"""A window without too many misses shows that the promise is kept if the promise allows at least so
-many misses among its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +77,15 @@ def _served(service: Service, demand: ModelDemand, now: Standing) -> Iterable[Re
         waits = now.wanted > 0 and not failed  # the first requests wait for a start
         if service.managed and not now.ready and local.arrivals and not waits:
             yield Reason(Code.NOTHING_READY, service.model, quantities=(local.req_per_s,))
-        if not local.completions and failed and _is_broken(service, local):
+        if not local.completions and failed and is_broken(local, service.percentile):
             yield Reason(
                 Code.NOT_SERVED, service.model, quantities=(failed, float(local.covered_s))
             )
-        elif _is_broken(service, local):
+        elif is_broken(local, service.percentile):
             yield _promise(Code.PROMISE_BROKEN, service, local)
-        elif isinstance(long, Stats) and _is_broken(service, long):
-            is_kept = _ended(local) * (1.0 - service.percentile) >= _ENOUGH
-            code = Code.PROMISE_WAS_BROKEN if is_kept else Code.PROMISE_BROKEN
+        elif isinstance(long, Stats) and is_broken(long, service.percentile):
+            is_over = is_kept(local, service.percentile)
+            code = Code.PROMISE_WAS_BROKEN if is_over else Code.PROMISE_BROKEN
             yield _promise(code, service, long)
 
 
@@ -109,20 +103,9 @@ def _progress(service: Service, now: Standing) -> Reason:
     return Reason(Code.STEADY if now.wanted else Code.AT_ZERO, service.model)
 
 
-def _ended(window: Stats) -> int:
-    return window.completions + window.failures + window.refused
-
-
-def _is_broken(service: Service, window: Stats) -> bool:
-    """Whether the promise allows so many misses with probability `_CHANCE` at most."""
-    ended = _ended(window)
-    missed = ended - window.attained
-    return missed > 0 and is_significant(missed, ended * (1.0 - service.percentile), _CHANCE)
-
-
 def _promise(code: Code, service: Service, window: Stats) -> Reason:
-    ended = _ended(window)
-    shares = window.attained / ended, float(ended)
+    requests = ended(window)
+    shares = window.attained / requests, float(requests)
     return Reason(
         code, service.model,
         quantities=(*shares, float(window.covered_s), 100.0 * service.percentile),

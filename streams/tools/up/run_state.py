@@ -221,14 +221,17 @@ class Picture:
     def unmet(self, now_ms: int) -> dict[str, str]:
         """Models whose demand or SLO cannot be met, with the controller's last reason.
 
-        A model leaves the list after a later plan without a shortfall. An entry expires if the
-        controller does not repeat its reason.
+        A model leaves the list after a later plan without a shortfall, or if its requests meet an
+        SLO that was predicted to be missed. An entry expires if the controller does not repeat its
+        reason.
         """
         last = {d.model: d for d in self.decisions if d.kind == "infeasible"}
         return {
             model: decision.reason
             for model, decision in last.items()
-            if now_ms - decision.at_ms < UNMET_STANDS_MS and not self._served_since(decision)
+            if now_ms - decision.at_ms < UNMET_STANDS_MS
+            and not self._served_since(decision)
+            and not self._is_refuted(decision, now_ms)
         }
 
     def behind(self) -> str:
@@ -240,6 +243,13 @@ class Picture:
             elif ReasonCode.READER_CAUGHT_UP in decision.codes:
                 found = ""
         return found
+
+    def _is_refuted(self, decision: Decision, now_ms: int) -> bool:
+        """Whether requests meet the SLO that was predicted to be missed."""
+        if ReasonCode.OUTSIDE_SLO not in decision.codes:
+            return False
+        row = self._row(decision.model, now_ms)
+        return row.attainment is not None and not row.missed
 
     def _served_since(self, decision: Decision) -> bool:
         if self.plan is None or self.plan.at_ms <= decision.at_ms:

@@ -17,7 +17,7 @@ from autoscaler.domain.cluster import Mode, Policy
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.estimate.windows import GatewayReport
+from autoscaler.estimate.windows import GatewayReport, Stats
 from autoscaler.planning.planner_messages import (
     FleetChange,
     Outcome,
@@ -240,16 +240,20 @@ def test_a_floor_that_no_plan_meets_is_stated() -> None:
 
 
 def test_combos_outside_of_the_slo_are_stated() -> None:
-    late = replace(CHAT, meets_slo=False)
-    plan = applied(fleet(8.0, combos=(late, CODE)), {CHAT.id: 2}, FleetChange())
+    """A measured window in which the SLO is met refutes the prediction."""
+    combos = replace(CHAT, meets_slo=False), CODE
+    met = calm(8.0)
+    assert isinstance(met.local, Stats)
+    missed = replace(met, local=replace(met.local, attained=met.local.attained // 2))
+    demand = {"chat": missed, "code": calm(7.0)}
+    plan = applied(fleet(8.0, combos=combos, demand=demand), {CHAT.id: 2}, FleetChange())
     assert ReasonCode.OUTSIDE_SLO in plan.decisions[0].codes
     assert plan.models["chat"].infeasibility.slo_noticed_ms == NOW
+    assert not applied(fleet(8.0, combos=combos), {CHAT.id: 2}, FleetChange()).decisions
     for ago_ms, count in ((1000, 0), (600_000, 1)):
         noticed = {"chat": {"infeasibility": Infeasibility(slo_noticed_ms=NOW - ago_ms)}}
-        again = applied(
-            fleet(8.0, combos=(late, CODE), changes=noticed), {CHAT.id: 2}, FleetChange()
-        )
-        assert len(again.decisions) == count
+        late = fleet(8.0, combos=combos, changes=noticed, demand=demand)
+        assert len(applied(late, {CHAT.id: 2}, FleetChange()).decisions) == count
 
 
 RECOMMENDS = (service("chat", mode=Mode.RECOMMEND), service("code"))

@@ -173,6 +173,16 @@ def test_a_shortage_that_the_controller_does_not_repeat_is_over(picture: Picture
     assert picture.unmet(NOW_MS + 700_000) == {}
 
 
+@pytest.mark.parametrize("attained", [3, 4])
+def test_a_predicted_miss_is_shown_unless_requests_meet_the_slo(
+    picture: Picture, attained: int
+) -> None:
+    picture.add(replace(infeasible(1, capacity=9.0), codes=("outside_slo",)))
+    assert picture.unmet(NOW_MS) == {"mini": "why 1"}, "nothing was measured yet"
+    picture.add(telemetry(attained=attained))
+    assert picture.unmet(NOW_MS) == ({"mini": "why 1"} if attained < 4 else {})
+
+
 def test_the_lag_of_the_controller_is_shown_until_it_has_caught_up(picture: Picture) -> None:
     def hold_decision(number: int, code: str) -> Decision:
         return Decision(number, 1, "*", "hold", NOW_MS, True, f"about {code}", codes=(code,))
