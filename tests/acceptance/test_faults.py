@@ -26,7 +26,7 @@ ALONE_S = 30.0  # ten minutes at speed 20
 
 
 class Started:
-    """A run for each scenario. Most of a run is waiting time, so three runs start in parallel."""
+    """A run for each scenario. Two runs are made at a time, because each needs about one core."""
 
     def __init__(self, start: Start, pool: ThreadPoolExecutor) -> None:
         def begin(scenario: Callable[[Run], None], load_s: int) -> Future[None]:
@@ -41,7 +41,7 @@ class Started:
 
 @pytest.fixture(scope="module")
 def started(start: Start) -> Iterator[Started]:
-    with ThreadPoolExecutor(max_workers=3) as pool:
+    with ThreadPoolExecutor(max_workers=2) as pool:
         yield Started(start, pool)
 
 
