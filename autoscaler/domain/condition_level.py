@@ -9,8 +9,9 @@ from topics.reason_codes import ReasonCode as Code
 
 
 class Level(StrEnum):
-    """How urgent a condition is. broken: requests fail or miss the SLO. at_risk: they may, or
-    there is no telemetry. attention: a person is asked or told. ok: nothing is to be done."""
+    """How urgent a condition is. broken: requests fail or miss the SLO. at_risk: requests may soon
+    miss it, or there is no telemetry. attention: an operator should look. ok: no action is
+    needed."""
 
     OK = "ok"
     ATTENTION = "attention"

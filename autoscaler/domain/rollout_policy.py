@@ -8,8 +8,8 @@ from autoscaler.domain.validation import InvalidValue, finite, one_of
 
 SPARES = ("rent", "none")
 COMPARED = ("errors", "ttft", "tpot", "tokens")
-"""What a canary may be compared by: failed requests, time to the first token, time per token, and
-the length of answers."""
+"""Properties by which a canary may be compared: failed requests, time to the first token, time per
+token, and the length of answers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""The verdict on a model: whether it serves, whether its promise is kept, whether it is known, and
-whether a person is asked.
+"""The verdict on a model, from its conditions: whether it serves, keeps its promise, has telemetry,
+and waits for an operator.
 
 Measurements count before predictions. Status, doctor, console, metrics and alerts only show this
 verdict.
@@ -74,7 +74,8 @@ def _served(service: Service, demand: ModelDemand, now: Standing) -> Iterable[Re
     local, long = demand.local, demand.long
     if isinstance(local, Stats):
         failed = local.failures + local.refused
-        waits = now.wanted > 0 and not failed  # the first requests wait for a start
+        # The first requests wait for a start; nothing was served before.
+        waits = now.wanted > 0 and not failed and not local.completions
         if service.managed and not now.ready and local.arrivals and not waits:
             yield Reason(Code.NOTHING_READY, service.model, quantities=(local.req_per_s,))
         if not local.completions and failed and is_broken(local, service.percentile):

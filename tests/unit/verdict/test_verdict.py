@@ -76,6 +76,9 @@ CASES = {
     "first requests wait for a start": Case(
         replace(QUIET, arrivals=2, req_per_s=0.1), replace(NONE, wanted=1), Level.OK, Code.STARTING
     ),
+    "all instances died and requests wait": Case(
+        WELL, replace(NONE, wanted=3), Level.BROKEN, Code.NOTHING_READY
+    ),
     "outage": Case(DOWN, NONE, Level.BROKEN, Code.NOTHING_READY, others=(Code.NOT_SERVED,)),
     "outage while instances start": Case(
         DOWN, replace(NONE, wanted=2), Level.BROKEN, Code.NOTHING_READY
