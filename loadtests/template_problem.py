@@ -30,9 +30,9 @@ _MOST_COLUMNS = 2_000_000
 _LEAST_COLUMNS = 5_000
 _COLUMNS_PER_S = 400_000
 """Number of columns that can be written out and searched per second of the remaining time."""
-_END_S, _MOST_FOR_END = 4e-7, 0.3
-"""Time to reserve for a plan over columns, in case the search finds no plan: seconds per pair, and
-the largest share of the whole time."""
+_END, _MOST_FOR_END = 1.2, 0.4
+"""Time to reserve for a plan over columns, in case the search finds no plan: a multiple of the time
+in which this machine has read the pairs into groups, and the largest share of the whole time."""
 
 
 NOTHING: Ints = np.zeros((0, 4), dtype=np.int64)
@@ -88,7 +88,7 @@ class TemplatePlan:
 
 def can_be_served(problem: TemplateProblem) -> bool:
     """Whether a plan that serves all demand was found."""
-    return solve_decomposed(_implicit(problem), SearchLimits(gap=1.0)).plan is not None
+    return solve_decomposed(_groups_of(problem), SearchLimits(gap=1.0)).plan is not None
 
 
 def solve_templates(
@@ -102,23 +102,36 @@ def solve_templates(
     if running is not None:
         check_running(problem, running)
         return _over_columns(problem, options, running)
-    form = _implicit(problem)
-    got = solve_decomposed(form, SearchLimits.of(_without_the_end(options, problem)))
+    form, reading_s = _timed_groups(problem, options)
+    got = solve_decomposed(form, SearchLimits.of(_without_the_end(options, reading_s)))
     if got.plan is None:
-        return _over_columns(problem, options, NOTHING, form, got)
+        return _over_columns(problem, options, NOTHING, (form, reading_s), got)
     rows = _rows(got.plan, len(problem.price_usd_per_h))
     return _plan(problem, rows, max(0.0, got.bound), got.mu, options, got.limits)
 
 
-def _without_the_end(options: SolveOptions, problem: TemplateProblem) -> SolveOptions:
-    """`options` without the time that a plan over columns of `problem` needs."""
-    end_s = min(_MOST_FOR_END * options.time_limit_s, _END_S * problem.columns)
+def _timed_groups(problem: TemplateProblem, options: SolveOptions) -> tuple[Decomposed, float]:
+    """The groups of `problem`, and the seconds that it took to make them (0 without a clock)."""
+    if options.elapsed_s is None:
+        return _groups_of(problem), 0.0
+    begin_s = options.elapsed_s()
+    form = _groups_of(problem)
+    return form, options.elapsed_s() - begin_s
+
+
+def _without_the_end(options: SolveOptions, reading_s: float) -> SolveOptions:
+    """`options` without the time that a plan over columns needs. `reading_s`: the time in which the
+    pairs were read into groups."""
+    if options.elapsed_s is None:
+        return options
+    end_s = min(_MOST_FOR_END * options.time_limit_s, _END * reading_s)
     return replace(options, time_limit_s=options.time_limit_s - end_s)
 
 
-def _columns_within(options: SolveOptions) -> int:
-    """The number of columns that can be written out in the remaining time."""
-    left = min(max(0.0, options.left_s()) * _COLUMNS_PER_S, _MOST_COLUMNS)
+def _columns_within(options: SolveOptions, choice_s: float = 0.0) -> int:
+    """The number of columns that can be written out in the remaining time, if it takes `choice_s`
+    seconds to choose them."""
+    left = min(max(0.0, options.left_s() - choice_s) * _COLUMNS_PER_S, _MOST_COLUMNS)
     return max(min(_LEAST_COLUMNS, _MOST_COLUMNS), int(left))
 
 
@@ -126,18 +139,18 @@ def _over_columns(
     problem: TemplateProblem,
     options: SolveOptions,
     running: Ints,
-    form: Decomposed | None = None,
+    groups: tuple[Decomposed, float] | None = None,
     searched: Outcome | None = None,
 ) -> TemplatePlan:
     """The plan over written-out columns. It starts from the plan `running`, or uses the prices of
-    `searched`, an earlier search of `form` that found no plan. If there is no time for all columns,
-    only the ones with the lowest price are used."""
-    most = _columns_within(options)
-    whole = problem.columns <= most
+    `searched`, an earlier search of `groups` that found no plan. If there is no time for all
+    columns, only the ones with the lowest price are used."""
+    whole = problem.columns <= _columns_within(options)
     if whole:
         made, keys = columns_of(problem, running)
     else:
-        form = form or _implicit(problem)
+        form, reading_s = groups or _timed_groups(problem, options)
+        most = _columns_within(options, reading_s)  # a choice reads every pair once more
         mu = np.zeros(len(form.capacity)) if searched is None else searched.mu
         made, keys = _with_running(problem, running, _lowest(form, mu, most))
     start = np.zeros(made.columns, dtype=np.int64)
@@ -284,7 +297,7 @@ def _columns(problem: TemplateProblem, key: Ints, kept: int, upper: Floats) -> A
     )
 
 
-def _implicit(problem: TemplateProblem) -> Decomposed:
+def _groups_of(problem: TemplateProblem) -> Decomposed:
     """The problem as groups, whose items may be placed in every region, with the money by
     configuration and region."""
     regions, _ = problem.price_usd_per_h.shape

@@ -188,7 +188,7 @@ def largest_fraction(
     if options.is_over():
         return Largest(search.counts, 1.0, ("wall_clock",))
     search.relax()
-    if search.bound >= _ALL:
+    if search.bound >= _ALL and not options.is_over():
         search.is_reachable(1.0, _FIRST_TEST)
     if not all_or_nothing:
         search.climb(precision)

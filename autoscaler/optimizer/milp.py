@@ -22,6 +22,9 @@ _HOPE = 0.5
 _PRESOLVED = 5000
 """Above this number of columns, a MIP is not presolved: the time of presolve grows with the square
 of the number of columns, and HiGHS does not keep its time limit during presolve."""
+_RELAXED_PER_S = 200_000
+"""HiGHS reads and presolves fewer columns of a relaxation than this in a second, and does not keep
+its time limit while it does so."""
 _PROVEN = (
     highspy.HighsModelStatus.kOptimal,
     highspy.HighsModelStatus.kInfeasible,
@@ -105,6 +108,8 @@ def relaxed(problem: AllocationProblem, target: Floats, seconds: float) -> Relax
 
 def _relaxation(lp: highspy.HighsLp, columns: int, seconds: float) -> Relaxed | None:
     lp.integrality_ = []
+    if columns > _RELAXED_PER_S * seconds:
+        return None
     solver = mip_solver(0, seconds, 0.0)
     solver.passModel(lp)
     solver.run()

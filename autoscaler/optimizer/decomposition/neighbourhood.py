@@ -165,7 +165,7 @@ def _solve(
         pools,
         room,
         nodes=max(20, limits.mip_nodes // 10),
-        seconds=limits.left_s(),
+        seconds=limits.search_s(),
         gap=1e-5,
         penalty=search.penalty if broken else None,
         last_fits=not broken,

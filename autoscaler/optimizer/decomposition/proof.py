@@ -74,7 +74,7 @@ def prove(
         joint,
         problem.capacity,
         nodes=PROOF_NODES * limits.mip_nodes,
-        seconds=_TIME * limits.left_s(),
+        seconds=_TIME * limits.search_s(),
         gap=min(0.5 * limits.gap, 0.003),
         last_fits=True,
     )

@@ -38,8 +38,13 @@ class SearchLimits(Limits):
     def out_of_time(self) -> bool:
         """Whether the search must stop, because the remaining time is needed to check the
         answer."""
-        left_s = self.left_s()
-        return left_s < min(_KEPT_S, 0.1 * self.time_limit_s) or left_s < _KEPT * self.time_limit_s
+        return self.search_s() < 0.0
+
+    def search_s(self) -> float:
+        """Seconds left for the search. The rest of the time is needed to check the answer, and
+        because a MIP may end some time after its own limit."""
+        kept_s = max(min(_KEPT_S, 0.1 * self.time_limit_s), _KEPT * self.time_limit_s)
+        return self.left_s() - kept_s
 
     def tests(self, most: int) -> int:
         """The number of item tests of one enumeration: at most `most`, less if the time is
