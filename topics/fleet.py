@@ -5,7 +5,8 @@ Points in time (fields `..._ms`) are ms of domain time since the epoch (`topics.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from topics import checks
@@ -121,7 +122,8 @@ class ObservedInstance:
     requests that its process has finished since its start, 0 from an older executor. held_kv:
     number of prefill KV leases. pool_full: whether the instance failed because its pool has no room
     for any further node. engine, version: see `DesiredInstance`. start: the memory of its engine,
-    None = unknown.
+    None = unknown. template: digest of the executor's template from which it was launched, "" =
+    unknown or none.
     """
 
     instance: str
@@ -143,6 +145,7 @@ class ObservedInstance:
     finished: int = 0
     start: EngineStart | None = None
     version: str = ""
+    template: str = ""
 
     def __post_init__(self) -> None:
         for key in ("instance", "model", "engine"):
@@ -161,6 +164,7 @@ class ObservedInstance:
         checks.free_text(self, "reason")
         checks.flag("pool_full", self.pool_full)
         checks.machine_text("version", self.version, 64)
+        checks.machine_text("template", self.template, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,8 @@ class Status:
     Host of all endpoints of the node, "" from an older executor. addresses: Further hosts of
     endpoints, if each instance has its own (pods). launch_basis: Derived from the settings on
     which launches on this node depend, "" = unknown. If it changes, a failed launch may now
-    succeed.
+    succeed. templates: By engine, the digest of the template from which the executor launches it
+    on this node now; empty without templates.
     """
 
     node: str
@@ -195,6 +200,7 @@ class Status:
     address: str = ""
     addresses: tuple[str, ...] = ()
     launch_basis: str = ""
+    templates: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in ("node", "pool", "executor"):
@@ -206,6 +212,10 @@ class Status:
         checks.free_text(self, "place", 200)
         checks.machine_text("load_feed", self.load_feed, 300)
         checks.machine_text("launch_basis", self.launch_basis, 64)
+        checks.count("templates", len(self.templates), _MOST_ADDRESSES)
+        for engine, digest in self.templates.items():
+            checks.name("templates", engine)
+            checks.machine_text(f"templates.{engine}", digest, 16)
         checks.count("refused", self.refused)
         checks.time_ms("reclaim_ms", self.reclaim_ms)
         checks.free_text(self, "faults")
@@ -230,7 +240,7 @@ class Status:
         home = host_of(self.address, False)
         for at, seen in enumerate(self.instances):
             rendezvous = seen.gang.rendezvous if seen.gang and seen.gang.leads else ""
-            for field, place in (("endpoint", seen.endpoint), ("gang.rendezvous", rendezvous)):
+            for key, place in (("endpoint", seen.endpoint), ("gang.rendezvous", rendezvous)):
                 if not place:
                     continue
                 host = host_of(place)
@@ -239,7 +249,7 @@ class Status:
                 home = home or host
                 if host != home:
                     allowed = f"a port of {home}, the node's address"
-                    raise checks.InvalidRecord(f"instances[{at}].{field}", place, allowed)
+                    raise checks.InvalidRecord(f"instances[{at}].{key}", place, allowed)
 
 
 def host_of(place: str, with_port: bool = True) -> str:

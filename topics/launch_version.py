@@ -4,6 +4,9 @@ A version has two parts, "ENGINE-MODEL": digests of the engine (name, image, arg
 and of the model (source, weights, adapters, longest request). Two declarations with equal launches
 have equal versions, whatever else they declare. An executor compares the second part with its own
 configuration; the name of an engine already contains a digest of its profile.
+
+Executors that launch from templates of their own report the digest of these. The version of such a
+launch is "ENGINE.TEMPLATE-MODEL".
 """
 
 from __future__ import annotations
@@ -33,6 +36,29 @@ def model_digest(source: str, weights: str, adapters: Iterable[Adapter], max_len
 def model_part(version: str) -> str:
     """The digest of the model in `version`; "" if the version is unknown."""
     return version.partition("-")[2]
+
+
+def with_template(version: str, template: str) -> str:
+    """`version` with the digest `template`, which replaces another one; "" = without one."""
+    engine, dash, model = without_template(version).partition("-")
+    return f"{engine}.{template}{dash}{model}" if template else f"{engine}{dash}{model}"
+
+
+def without_template(version: str) -> str:
+    """`version` without the digest of a template."""
+    engine, dash, model = version.partition("-")
+    return f"{engine.partition('.')[0]}{dash}{model}"
+
+
+def template_part(version: str) -> str:
+    """The digest of the template in `version`; "" without one."""
+    return version.partition("-")[0].partition(".")[2]
+
+
+def digest_of(texts: Iterable[str]) -> str:
+    """One digest for several: the only one, or a digest of all; "" for none."""
+    found = sorted(set(texts))
+    return found[0] if len(found) == 1 else _digest(found) if found else ""
 
 
 def _digest(content: object) -> str:

@@ -32,6 +32,7 @@ from autoscaler.state.decision_record import notice
 from autoscaler.state.model_state import ROLLOUT_PROPOSAL, PendingApproval
 from autoscaler.state.model_view import SLIVER
 from autoscaler.state.rollout_state import RolloutState
+from topics.launch_version import without_template
 from topics.reason_codes import ReasonCode
 
 _LEAVING = (Life.RETIRING, Life.UNROUTED, Life.DRAINING)
@@ -58,7 +59,8 @@ def _concerned(fleet: TickFleet) -> list[Service]:
     """Managed services with a rollout, or with groups of another version than their base."""
     versions: dict[str, set[tuple[str, str]]] = {}
     for group in fleet.groups:
-        versions.setdefault(group.model, set()).add((group.version, group.engine))
+        version = version_of(group)
+        versions.setdefault(group.model, set()).add((version.digest, version.engine))
     found = []
     for service in fleet.cluster.services:
         rollout = fleet.models[service.model].rollout
@@ -93,6 +95,8 @@ class _Rollout:
             if state.base is None and not self._outdated(declared):
                 return state
         goal = state.goal(declared)
+        if self._is_relabelled(state, goal):
+            return replace(state, base=goal)
         if state.base is not None and goal.digest != state.base.digest:
             why = ordered_back(state, self.service.model, self.fleet)
             if why is None:
@@ -113,6 +117,15 @@ class _Rollout:
             return state
         return self._advanced(state, goal)
 
+    def _is_relabelled(self, state: RolloutState, goal: Version) -> bool:
+        """Whether `goal` differs from the former version only in templates that launched no group
+        of this model."""
+        base = state.base
+        if base is None or state.target or base.engine != goal.engine or base == goal:
+            return False
+        is_same = without_template(base.digest) == without_template(goal.digest)
+        return is_same and not self._outdated(goal)
+
     @property
     def fleet(self) -> TickFleet:
         return self.changes.fleet
@@ -120,7 +133,7 @@ class _Rollout:
     def share_of(self, digest: str) -> float:
         """The share of groups that run the version with this digest."""
         counting = [group for group in self.own.values() if group.counts]
-        return sum(one.version == digest for one in counting) / max(1, len(counting))
+        return sum(version_of(one).digest == digest for one in counting) / max(1, len(counting))
 
     def _up(self, group: ServingGroup) -> bool:
         view = self.fleet.sight.views.get(group.name)

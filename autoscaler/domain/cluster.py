@@ -18,7 +18,7 @@ from autoscaler.domain.validation import InvalidValue, finite, one_of, whole
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
 from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.modes.quality.quality_route import QualityRoute
-from topics.launch_version import launch_version, model_digest
+from topics.launch_version import launch_version, model_digest, with_template
 from topics.lora_adapters import Adapter
 
 
@@ -120,7 +120,8 @@ class Service:
     that further labels of their metrics must have. adapters: LoRA adapters that each instance loads
     when it starts. weights: path or repository that engines load, "" = the model's source. rollout:
     how a changed version replaces the running one. version: of the settings with which an instance
-    is launched (`topics.launch_version`).
+    is launched (`topics.launch_version`). template: digest of the templates from which executors
+    launch it now, which is part of the version; "" = none.
     """
 
     model: str
@@ -159,11 +160,12 @@ class Service:
     adapters: tuple[Adapter, ...] = ()
     weights: str = ""
     rollout: RolloutPolicy = field(default_factory=RolloutPolicy)
+    template: str = field(default="", compare=False)
     version: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         version = launch_version(self.engine, self.architecture.max_seqs, self.launched_model)
-        object.__setattr__(self, "version", version)
+        object.__setattr__(self, "version", with_template(version, self.template))
         who = f"model {self.model}"
         finite(f"{who}: percentile", self.percentile, 0.5, 1.0)
         finite(f"{who}: utilization", self.utilization, 0.05, 1.0)

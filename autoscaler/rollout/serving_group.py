@@ -99,8 +99,9 @@ class ServingGroup:
     switching instances, leave the routes. failed_ms: time at which the group was detected as
     broken, 0 if it is not broken. switch: a role switch in progress. stays: whether a role switch
     failed, so that none is tried again. version: of its launch (`topics.launch_version`), "" =
-    unknown. replaces: the group whose GPUs this group gets when that group is gone; until then it
-    is in no assignment.
+    unknown. launched: the version that it runs, if this is another one, because executors changed
+    the template of launches. replaces: the group whose GPUs this group gets when that group is
+    gone; until then it is in no assignment.
     """
 
     name: str
@@ -116,6 +117,7 @@ class ServingGroup:
     switch: Switch | None = None
     stays: bool = False
     version: str = ""
+    launched: str = ""
     replaces: str = ""
 
     @property

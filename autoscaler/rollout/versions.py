@@ -25,13 +25,14 @@ def declared_version(service: Service) -> Version:
 
 def version_of(group: ServingGroup) -> Version:
     """The version that `group` runs."""
-    return Version(group.engine, group.version)
+    return Version(group.engine, group.launched or group.version)
 
 
 def runs(group: ServingGroup, version: Version) -> bool:
     """Whether `group` runs `version`. A group of unknown version is compared by its engine."""
-    if group.version:
-        return group.version == version.digest
+    digest = group.launched or group.version
+    if digest:
+        return digest == version.digest
     return group.engine == version.engine
 
 

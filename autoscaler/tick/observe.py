@@ -16,9 +16,11 @@ from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.supply import fold as fold_supply
 from autoscaler.rollout.supply import supply_notices as supply_said
 from autoscaler.rollout.unassigned_instances import unassigned_instances
+from autoscaler.rollout.versions import version_of
 from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.decision_record import notice
 from autoscaler.state.operator_controls import ActiveControls
+from autoscaler.tick.launch_templates import with_launched, with_templates
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 from topics.topic_table import STATUS
@@ -47,7 +49,11 @@ def observe(
     state: ControllerState, observation: Observation, guarded: ActiveControls, now_ms: int
 ) -> ObservedTick:
     """Build the snapshot at `now_ms`."""
-    cluster = guarded.cluster
+    cluster = with_templates(guarded.cluster, observation.statuses)
+    rollouts = {model: known.rollout for model, known in state.models.items()}
+    groups = with_launched(state.groups, cluster, observation.statuses, rollouts)
+    if groups != state.groups:
+        state = replace(state, groups=groups)
     supply = fold_supply(
         state.supply, cluster, observation.prices, observation.availability, now_ms
     )
@@ -102,7 +108,7 @@ def observe(
 
 def _is_suspect(group: ServingGroup, state: ControllerState) -> bool:
     known = state.models.get(group.model)
-    return known is not None and known.rollout.is_suspect(group.version)
+    return known is not None and known.rollout.is_suspect(version_of(group).digest)
 
 
 def _retained_models(state: ControllerState, guarded: ActiveControls) -> frozenset[str]:

@@ -21,6 +21,10 @@ MIN, MAX, ENGINE = "shoal.dev/min", "shoal.dev/max", "shoal.dev/engine"
 LAUNCH = "shoal.dev/launch"
 """Annotation with the launch of a pod: the fields of `topics.fleet.DesiredInstance` as JSON."""
 
+TEMPLATE = "shoal.dev/template"
+"""Annotation with the template of a pod as JSON. So the same version can be launched again after
+the operator changed the template."""
+
 PRICE = "shoal.dev/price"
 """Annotation or label of a node: USD per hour."""
 

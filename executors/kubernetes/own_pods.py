@@ -6,9 +6,11 @@ make a second pod.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from executors.engines.engine_protocol import LaunchLine
@@ -23,17 +25,22 @@ from executors.kubernetes.pod_template import (
     PodSettings,
     build_pod,
     dump_launch,
+    parse_template,
     read_launch,
     with_role,
 )
 from executors.kubernetes.pod_view import PodView, metadata_change, parse_pod
+from executors.kubernetes.template_folder import template_text
 from topics.fleet import InstanceState
+from topics.launch_version import template_part
 
 log = logging.getLogger(__name__)
 
 KILL_GRACE_S = 1  # seconds; 0 would remove the pod before its processes have ended
 STRAY_GRACE_S = 30  # seconds; short, because routes never contain a second pod of an instance
 _NAME_TAKEN_S = 0.5
+_LONGEST_TEMPLATE = 64_000
+"""Longest template that is kept with its pod, of the 256 KiB that all annotations may have."""
 
 
 class Placer(Protocol):
@@ -44,6 +51,10 @@ class Placer(Protocol):
 
     @property
     def launch_basis(self) -> str: ...
+
+    def templates(self, engines: Iterable[str]) -> dict[str, str]:
+        """See `Status`. engines: names of the configured engines."""
+        ...
 
     def adopt(self) -> list[EnginePod]:
         """The engines that an earlier executor left, the oldest first."""
@@ -80,8 +91,17 @@ class Placer(Protocol):
 class Templates(Protocol):
     """The operator's pod templates."""
 
-    def template(self, pool: str, engine: str) -> Manifest:
-        """The template for an engine in a pool. Raises InvalidRecord if there is no valid one."""
+    def template(self, pool: str, engine: str, digest: str = "") -> Manifest:
+        """The template with this digest if it is known, else the present one for an engine in a
+        pool. Raises InvalidRecord if there is no valid one."""
+        ...
+
+    def digest(self, pool: str, engine: str) -> str:
+        """The digest of the present template; "" without a valid one."""
+        ...
+
+    def remember(self, template: Manifest) -> str:
+        """Keep a template; returns its digest."""
         ...
 
 
@@ -103,13 +123,21 @@ class OwnPods:
         self._removing: set[str] = set()
         self._unreadable: set[str] = set()
 
-    def adopt(self) -> list[EnginePod]:
+    def templates(self, engines: Iterable[str]) -> dict[str, str]:
         """See `Placer`."""
+        pool = self._settings.pool
+        digests = ((engine, self._templates.digest(pool, engine)) for engine in engines)
+        return {engine: digest for engine, digest in digests if digest}
+
+    def adopt(self) -> list[EnginePod]:
+        """See `Placer`. Also learns the templates of the pods."""
         found = []
         for pod in self._fleet.in_slot(self._slot):
             launch = read_launch(pod.annotations)
             if launch is None or pod.over or pod.terminating:
                 continue
+            with contextlib.suppress(ValueError):
+                self._templates.remember(parse_template(pod.annotations.get(names.TEMPLATE, "")))
             found.append(EnginePod(with_role(launch, pod.labels), pod.name, created=True))
         return found
 
@@ -117,8 +145,14 @@ class OwnPods:
         self, launch: PodLaunch, line: Callable[[], LaunchLine], image: str, grace_s: int
     ) -> EnginePod:
         """See `Placer`."""
-        template = self._templates.template(self._settings.pool, launch.desired.engine)
+        template = self._templates.template(
+            self._settings.pool, launch.desired.engine, template_part(launch.desired.version)
+        )
+        launch = replace(launch, template=self._templates.remember(template))
         manifest = build_pod(template, self._settings, self._slot, launch, line(), image, grace_s)
+        text = template_text(template)
+        if len(text) <= _LONGEST_TEMPLATE:
+            manifest["metadata"]["annotations"][names.TEMPLATE] = text
         engine = EnginePod(launch, launch.pod)
         self._creating[engine] = self._fleet.spawn(self._create(engine, manifest))
         return engine

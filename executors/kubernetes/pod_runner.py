@@ -104,6 +104,16 @@ class PodRunner:
         """See `EngineRunner`."""
         return self._placer.launch_basis
 
+    @property
+    def templates(self) -> Mapping[str, str]:
+        """See `EngineRunner`."""
+        return self._placer.templates(self._config.engines)
+
+    def template_of(self, instance: str) -> str:
+        """See `EngineRunner`."""
+        engine = self.engines.get(instance)
+        return engine.launch.template if engine is not None else ""
+
     def restore(self, state: NodeState) -> tuple[NodeState, int]:
         """`state` with the pods that an earlier executor left. A second pod of an instance, or of
         GPUs in use, is not adopted, and is then deleted as a pod that no instance needs."""

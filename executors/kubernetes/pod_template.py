@@ -34,13 +34,14 @@ _RESERVED = ("command", "args")
 class PodLaunch:
     """The identity of one launch, stored in an annotation of the pod. attempt: number of earlier
     pods of the instance. ports: ports on which the engine listens. launched_ms: domain time of the
-    launch.
+    launch. template: digest of the pod's template, "" = unknown or none.
     """
 
     desired: DesiredInstance
     attempt: int
     ports: tuple[int, ...]
     launched_ms: int
+    template: str = ""
 
     @property
     def pod(self) -> str:
@@ -134,6 +135,7 @@ def dump_launch(launch: PodLaunch) -> str:
         "attempt": launch.attempt,
         "ports": launch.ports,
         "at": launch.launched_ms,
+        "template": launch.template,
     }
     return orjson.dumps(found).decode()
 
@@ -144,7 +146,8 @@ def read_launch(annotations: Mapping[str, str]) -> PodLaunch | None:
         raw: dict[str, Any] = orjson.loads(annotations.get(names.LAUNCH, ""))
         desired = read_value(DesiredInstance, raw["desired"])
         ports = tuple(int(port) for port in raw["ports"])
-        return PodLaunch(desired, int(raw["attempt"]), ports, int(raw["at"]))
+        template = str(raw.get("template", ""))
+        return PodLaunch(desired, int(raw["attempt"]), ports, int(raw["at"]), template)
     except (KeyError, TypeError, ValueError, InvalidRecord):
         return None
 

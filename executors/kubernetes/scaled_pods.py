@@ -4,7 +4,7 @@ writes only labels and annotations of these pods, and the replicas of their work
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from executors.engines.engine_protocol import LaunchLine
@@ -35,6 +35,10 @@ class ScaledPods:
     def launch_basis(self) -> str:
         """See `Placer`. Derived from the pool's workloads."""
         return self._scaler.launch_basis(self._pool)
+
+    def templates(self, engines: Iterable[str]) -> dict[str, str]:
+        """See `Placer`. Empty: the owner's workload rolls its own template."""
+        return {}
 
     def adopt(self) -> list[EnginePod]:
         """See `Placer`."""

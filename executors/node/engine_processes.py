@@ -89,6 +89,15 @@ class EngineProcesses:
         """ "": the settings of a node do not change while its executor runs."""
         return ""
 
+    @property
+    def templates(self) -> Mapping[str, str]:
+        """Empty: the settings of processes are part of the declared version."""
+        return {}
+
+    def template_of(self, instance: str) -> str:
+        """ "": see `templates`."""
+        return ""
+
     def restore(self, state: NodeState) -> tuple[NodeState, int]:
         """`state` as saved, with the engines that an earlier executor process started."""
         saved, recorded = self._store.restore(state)

@@ -38,6 +38,15 @@ class EngineRunner(Protocol):
         """See `Status`."""
         ...
 
+    @property
+    def templates(self) -> Mapping[str, str]:
+        """See `Status`."""
+        ...
+
+    def template_of(self, instance: str) -> str:
+        """See `ObservedInstance`."""
+        ...
+
     def restore(self, state: NodeState) -> tuple[NodeState, int]:
         """`state` with the engines that an earlier executor left, and their number."""
         ...

@@ -277,7 +277,10 @@ class NodeWorker:
     def _status(self, now_ms: int) -> Status:
         state = self._state
         faults = (self.engines.fault, self.node_lock.fault(now_ms))
-        instances = reconcile.observed_instances(state)
+        instances = tuple(
+            replace(seen, template=self.engines.template_of(seen.instance))
+            for seen in reconcile.observed_instances(state)
+        )
         addresses: set[str] = set()
         if self.engines.endpoints_vary:
             addresses = {host_of(seen.endpoint) for seen in instances if seen.endpoint}
@@ -300,6 +303,7 @@ class NodeWorker:
             address=self._config.advertise,
             addresses=tuple(sorted(addresses)),
             launch_basis=self.engines.launch_basis,
+            templates=self.engines.templates,
         )
 
     def _at_advertised_address(self, seen: ObservedInstance) -> ObservedInstance:
@@ -352,4 +356,4 @@ def _urgent_part(status: Status) -> object:
     heartbeat."""
     instances = tuple(replace(i, in_flight=0, held_kv=0, finished=0) for i in status.instances)
     generation, basis = status.observed_generation, status.launch_basis
-    return generation, instances, status.reclaim_ms, status.faults, basis
+    return generation, instances, status.reclaim_ms, status.faults, basis, status.templates

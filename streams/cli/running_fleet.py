@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiokafka.errors import KafkaError
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.planning.combo_names import parse_combo_id
-from autoscaler.rollout.serving_group import Life
+from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.rollout.versions import declared_version, runs
 from autoscaler.tick.restore import restore
 from streams.broker.broker_reach import BrokerUnreachable
@@ -21,6 +21,7 @@ from streams.controller.control_state import ControlState
 from streams.controller.control_topics import ControlTopics
 from streams.files.user_errors import UserError
 from topics.error_text import error_text
+from topics.launch_version import without_template
 
 _TIMEOUT_S = 30.0
 
@@ -69,7 +70,7 @@ def read_running(broker: str, prefix: str, cluster: Cluster) -> Running:
         for group in state.groups
         if group.life is Life.ACTIVE
         and group.combo_id in known
-        and not runs(group, declared_version(cluster.service(group.model)))
+        and not _is_declared(group, cluster)
     )
     return Running(known, demand, tuple(sorted(set(counts) - set(known))), dict(outdated))
 
@@ -92,6 +93,12 @@ async def _read(broker: str, prefix: str) -> ControlState:
     finally:
         await control.close()
     return latest
+
+
+def _is_declared(group: ServingGroup, cluster: Cluster) -> bool:
+    """Whether `group` runs the declared version. Templates of executors are not declared."""
+    launched = replace(group, version=without_template(group.version), launched="")
+    return runs(launched, declared_version(cluster.service(group.model)))
 
 
 def _declared(combo_id: str, cluster: Cluster) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,31 @@ async def test_a_pod_that_an_eviction_deletes_leaves_the_routes_and_is_replaced(
         await bench.until(lambda: bench.is_in(A, "e", InstanceState.STARTING))
         await bench.until(lambda: bench.ready(A, "e"))
         assert (await pods_of(admin))["e"]["metadata"]["name"] != name
+
+
+async def test_a_changed_template_launches_new_pods_while_the_old_ones_serve_and_can_return(
+    kubelet: str, client: KubeClient, admin: RawApi, tmp_path: Path
+) -> None:
+    file = config_file(tmp_path, POOL)
+    template = tmp_path / "templates" / "pod.yaml"
+    async with Bench(file, client) as bench:
+        bench.assign(A, wish("a", 0))
+        await bench.until(lambda: bench.ready(A, "a"))
+        former = bench.statuses[A].templates["default"]
+        template.write_text(template.read_text().replace("team: serving", "team: other"))
+        await bench.until(lambda: bench.statuses[A].templates["default"] != former)
+        present = bench.statuses[A].templates["default"]
+        bench.assign(A, wish("a", 0), wish("b", 1))
+        await bench.until(lambda: bench.ready(A, "ab"))
+    async with Bench(file, client) as bench:  # the next executor knows the former one by its pod
+        back = replace(wish("c", 2), version=f"e.{former}-m")
+        bench.assign(A, wish("a", 0, drain=True), wish("b", 1), back)
+        await bench.until(lambda: bench.ready(A, "bc"))
+        pods = await pods_of(admin)
+        teams = {name: pod["metadata"]["labels"]["team"] for name, pod in pods.items()}
+        assert (teams["b"], teams["c"]) == ("other", "serving")
+        seen = {i.instance: i.template for i in bench.statuses[A].instances}
+        assert (seen["b"], seen["c"]) == (present, former)
 
 
 async def test_a_restarted_executor_adopts_its_pods(

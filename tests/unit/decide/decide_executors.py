@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from topics.fleet import DesiredInstance, InstanceState, ObservedInstance
+from topics.launch_version import template_part
 
 if TYPE_CHECKING:
     from tests.unit.decide.decide_world import World
@@ -18,13 +19,21 @@ def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedIns
     """The present report about instance `i` by the executor of `node` in pool `where`."""
     launched = w.launched.setdefault(i.instance, w.now_ms)
     ready_ms = launched + w.start_s * 1000
+    # An executor launches the template that the version names if it knows it.
+    named = template_part(i.version)
+    known = named in w.launched_from.values()
+    template = w.launched_from.setdefault(
+        i.instance, named if known else w.templates.get(where, "")
+    )
     state, since = InstanceState.STARTING, launched
     if i.drain:
         since = w.draining.setdefault(i.instance, w.now_ms)
         held = i.model in w.busy
         over = w.now_ms - since >= w.drain_s * 1000 and not held
         state = InstanceState.STOPPED if over else InstanceState.DRAINING
-    elif w.failing & {where, node, i.instance, i.engine} and w.now_ms >= launched + 20_000:
+    elif (
+        w.failing & {where, node, i.instance, i.engine, template} and w.now_ms >= launched + 20_000
+    ):
         state = InstanceState.FAILED
     elif not w.stuck & {where, i.engine} and w.now_ms >= ready_ms:
         state, since = InstanceState.READY, ready_ms
@@ -51,4 +60,5 @@ def observed(w: World, i: DesiredInstance, where: str, node: str) -> ObservedIns
         start=start if listens or state is InstanceState.FAILED else None,
         restarts=(w.now_ms - ready_ms) // 30_000 if i.engine in w.crashing and listens else 0,
         version=i.version,
+        template=template,
     )

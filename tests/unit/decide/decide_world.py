@@ -64,8 +64,8 @@ class World:
     cut pools and nodes (no status), reclaimed nodes (with the time of their end, in ms), longer
     (factor on the declared input tokens), unmanaged (number of servers that Shoal did not start, or
     numbers by combo), lag_s (by topic, how far the controller is behind), launch_basis (of all
-    nodes), engines (traits of compared versions, by engine), counts (whether executors report
-    finished requests)."""
+    nodes), templates (digest of the executors' template by pool), engines (traits of compared
+    versions, by engine), counts (whether executors report finished requests)."""
 
     cluster: Cluster
     catalogue: Catalogue
@@ -97,6 +97,7 @@ class World:
     cut: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
     starts: dict[str, EngineStart] = field(default_factory=dict)
+    templates: dict[str, str] = field(default_factory=dict)
     engines: dict[str, EngineTraits] = field(default_factory=dict)
     reclaimed: dict[str, int] = field(default_factory=dict)
     prices: dict[str, Price] = field(default_factory=dict)
@@ -110,6 +111,7 @@ class World:
         self.windows = TelemetryWindows(1800)
         self.rng = random.Random(self.seed)
         self.launched: dict[str, int] = {}
+        self.launched_from: dict[str, str] = {}
         self.finished: Counter[str] = Counter()
         self.draining: dict[str, int] = {}
         self.phases: dict[str, str] = {}
@@ -336,6 +338,11 @@ class World:
                 tuple(seen),
                 reclaim_ms=self.reclaimed.get(node, 0),
                 launch_basis=self.launch_basis,
+                templates={
+                    s.engine: self.templates[assignment.pool]
+                    for s in self.cluster.services
+                    if assignment.pool in self.templates
+                },
             )
 
     def _carry_out(self, effects: tuple[Effect, ...]) -> None:

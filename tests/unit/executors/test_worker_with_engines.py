@@ -43,6 +43,7 @@ class MemoryEngines:
 
     def __init__(self) -> None:
         self.fault, self.endpoints_vary, self.launch_basis = "", False, ""
+        self.templates: dict[str, str] = {}
         self.calls: list[str] = []
         self.answers: dict[str, ProcessObservation] = {}
         self.alive: dict[str, str] = {}
@@ -51,6 +52,9 @@ class MemoryEngines:
         self.blocked: set[int] = set()
         self.rules: list[Rules] = []
         self.dies_on_kill = True
+
+    def template_of(self, instance: str) -> str:
+        return ""
 
     def restore(self, state: NodeState) -> tuple[NodeState, int]:
         item = InstanceRecord(WISH, READY, NOW, "aggregated", has_process=True, ports=(7,))

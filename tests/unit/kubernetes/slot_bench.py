@@ -67,9 +67,9 @@ class SlotBench:
 
     def __init__(
         self, folder: Path, cluster: FakeCluster, client: aiohttp.ClientSession,
-        mode: str = "pods", **more: Any,
+        mode: str = "pods", template: str = "image: e", **more: Any,
     ) -> None:  # fmt: skip
-        (folder / "pod.yaml").write_text("spec: {containers: [{name: engine, image: e}]}")
+        (folder / "pod.yaml").write_text(f"spec: {{containers: [{{name: engine, {template}}}]}}")
         nodes = [{"node": n, "pool": POOL, "gpu": "L4", "gpus": 4} for n in (SLOT, OTHER)]
         file = {
             "executor": {

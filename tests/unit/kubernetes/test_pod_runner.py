@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from executors.kubernetes import engine_pod, own_pods, pod_fleet
+from executors.kubernetes import engine_pod, own_pods, pod_fleet, template_folder
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.engine_pod import EnginePod, end_of
 from executors.kubernetes.kube_kinds import NODE, POD
@@ -258,3 +259,41 @@ def test_a_pod_out_of_sight_that_was_never_confirmed_counts_as_alive() -> None:
     assert end_of(engine, None, 1.0, 0.0) is None
     engine.created = True
     assert end_of(engine, None, 1.0, 0.0) is not None
+
+
+async def test_pods_name_their_template_and_a_former_one_can_be_launched_again(
+    bench: SlotBench, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_folder, "_FRESH_S", 0.0)
+    await serve(bench)
+    former = bench.instance(SLOT, "a").template
+    assert former and bench.statuses[SLOT].templates == {"default": former}
+    (tmp_path / "pod.yaml").write_text("spec: {containers: [{name: engine, image: f}]}")
+    await bench.steps(1)
+    present = bench.statuses[SLOT].templates["default"]
+    assert present != former == bench.instance(SLOT, "a").template
+    # The next executor learns the former template from the pod.
+    async with aiohttp.ClientSession() as client:
+        later = SlotBench(tmp_path, cluster, client, template="image: f")
+        assert await later.open() == 1
+        back = replace(wish("b", 1), version=f"e.{former}-m")
+        lost = replace(wish("d", 3), version="e.0000000000-m")
+        later.assign(SLOT, wish("a"), back, wish("c", 2), lost)
+        await later.steps(2)
+        seen = {i.instance: i.template for i in later.statuses[SLOT].instances}
+        assert seen == {"a": former, "b": former, "c": present, "d": present}
+        pods = {name: cluster.objects["pods", names.pod_name(name, 0)] for name in "abcd"}
+        images = {name: pod["spec"]["containers"][0]["image"] for name, pod in pods.items()}
+        assert images == {"a": "e", "b": "e", "c": "f", "d": "f"}
+        await later.close()
+
+
+async def test_without_a_valid_template_no_digest_is_reported(
+    bench: SlotBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_folder, "_FRESH_S", 0.0)
+    await serve(bench)
+    (tmp_path / "pod.yaml").write_text("spec: {containers: []}")
+    await bench.steps(1)
+    assert bench.statuses[SLOT].templates == {}
+    assert bench.instance(SLOT, "a").template
