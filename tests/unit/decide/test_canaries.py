@@ -12,7 +12,7 @@ from autoscaler.domain.cluster import Policy
 from autoscaler.domain.rollout_policy import CanaryPolicy, RolloutPolicy
 from autoscaler.tick.rollout_status import rollout_status
 from tests.unit.decide import decide_versions
-from tests.unit.decide.decide_catalogue import service
+from tests.unit.decide.decide_catalogue import DECODE, PREFILL, combo, combos, service
 from tests.unit.decide.decide_versions import EngineTraits
 from tests.unit.decide.decide_world import World, world
 from tests.unit.decide.test_rollouts import (
@@ -244,3 +244,21 @@ def test_the_status_shows_the_figures() -> None:
     tpot = by_name["tpot"]
     assert tpot.new == pytest.approx(23.0, rel=0.1) and tpot.former == pytest.approx(20.0, rel=0.1)
     assert found.canary.answers > 0 and tpot.worse_of > 0
+
+
+@pytest.mark.parametrize("traits", [EngineTraits(), SLOW], ids=["equal", "slow"])
+def test_a_combo_of_prefill_and_decode_is_one_canary(traits: EngineTraits) -> None:
+    where = replace(RENTED, max_nodes=12)
+    pair = combo("chat", [(PREFILL, 1, where, 1, 10.0), (DECODE, 1, where, 2, 5.0)])
+    served = service("chat", rollout=CANARY, max_disruption=0.5)
+    quick = Policy(drain_timeout_s=30.0)
+    made = {"chat": combos(pair)}
+    w, seen = world(14.0, served, pools=(where,), catalogue=made, policy=quick).run(120), Watch()
+    assert len(instances(w)) == 6
+    w.engines[NEW] = traits
+    end = Code.ROLLOUT_TAKEN_BACK if traits is SLOW else Code.ROLLOUT_DONE
+    until(change(w, engine=NEW), end, 1200, seen).run(150, seen)
+    assert set(engines(w)) == {"default" if traits is SLOW else NEW} and len(instances(w)) == 6
+    assert len(seen.names[NEW]) == (3 if traits is SLOW else 6)
+    assert seen.least_req_per_s >= 20.0
+    assert (Code.CANARY_WORSE if traits is SLOW else Code.CANARY_FIT) in codes(w)
