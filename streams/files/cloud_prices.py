@@ -18,7 +18,7 @@ from streams.files.currencies import USD_ONLY, Rates
 from streams.files.gcp_machines import MACHINES
 from streams.files.price_columns import usual_names, with_usual_names
 from streams.files.price_conditions import SPOT, counts, market_of
-from streams.files.price_units import usd_per_h_factor
+from streams.files.price_units import bare_amount, usd_per_h_factor
 from streams.files.tables import Row, Table
 from streams.files.times import date_ms, finite_number
 from streams.files.user_errors import UserError
@@ -86,7 +86,8 @@ _FORMS = (
     ),
     _Form(
         ("availability_zone", "zone", "region", "location"),
-        ("instance_type", "machine_type", "vm_size", "instance", "shape"),
+        ("instance_type", "machine_type", "vm_size", "instance", "shape", "instance_name",
+         "vm_type", "api_name", "flavor"),
         {
             "": ("price", "price_usd", "usd_per_h", "hourly_price", "on_demand_price"),
             SPOT: ("spot_price", "preemptible_price"),
@@ -144,7 +145,8 @@ def cloud_prices(
         if not _NAME.match(zone) or not (of_gpu or _NAME.match(instance)):
             continue  # This row is not a price of an instance type.
         own = usd_per_h_factor(place, row, rates, factor)
-        region = _REGION.match(zone)
+        part = _REGION.match(zone)
+        region = _text(row, ("region",)) or (part[1] if part else zone)
         for market, names in form.prices.items():
             usd = _usd(place, row, names, own)
             if usd is None:
@@ -156,7 +158,7 @@ def cloud_prices(
                 gpus[key] = min(usd / count, gpus.get(key, usd / count))
                 continue
             price = CloudPrice(
-                region[1] if region else zone,
+                region,
                 zone,
                 instance.lower(),
                 market,
@@ -197,7 +199,7 @@ def _usd(place: str, row: Row, names: tuple[str, ...], factor: float) -> float |
     value = row[name]
     if isinstance(value, str) and value.strip().lower() in _EMPTY:
         return None
-    usd = finite_number(value.strip().lstrip("$") if isinstance(value, str) else value)
+    usd = finite_number(bare_amount(value) if isinstance(value, str) else value)
     if usd == 0.0:  # A placeholder of a node that is not sold this way.
         return None
     if usd is None or not 0.0 <= factor * usd <= _MOST_USD:
@@ -275,8 +277,8 @@ def without_future(prices: Sequence[CloudPrice], now_ms: float) -> list[CloudPri
     return [one for one in prices if (one.at_ms or 0.0) <= now_ms or _place(one) not in present]
 
 
-def _place(price: CloudPrice) -> tuple[str, str, str]:
-    return price.zone, price.instance, price.market
+def _place(price: CloudPrice) -> tuple[str, str, str, str]:
+    return price.region, price.zone, price.instance, price.market
 
 
 def newest(

@@ -104,12 +104,12 @@ def _price_list(raw: bytes, name: str, rates: Rates) -> Iterator[CloudPrice] | N
         if not isinstance(whole, list) or not whole or not isinstance(whole[0], dict):
             return None
         return cloud_prices(table_of(name, text, PRICE_LISTS), rates, factor)
-    if "," not in first or ": " in first:
+    if ": " in first or not any(mark in first for mark in ",;\t"):
         return None
     table = table_of(name, text, PRICE_LISTS)
     if is_price_list(table.columns):
         return cloud_prices(table, rates)
-    if resembles_price_list(table.columns):
+    if resembles_price_list(table.columns) or "\t" in first:
         raise UserError(
             f"{table.place}: {first[:60]!r} begins no price list; expected {PRICE_LISTS}"
         )

@@ -20,6 +20,11 @@ _SYSTEMS = ("os", "os_type", "operating_system", "platform", "product_descriptio
             "product_name", "software", "pre_installed_sw")  # fmt: skip
 _TENANCY = ("tenancy", "tenancy_type")
 _SPOT = re.compile(r"spot|preemptible|interruptible")
+_MARKET = re.compile(
+    r"(?:spot|preemptible|interruptible)(?:[ _-]?(?:vm|instance|node|market|price))?\Z"
+)
+_FLAG = re.compile(r"(?:is_)?(?:spot|preemptible|interruptible)(?:_instance|_vm|_market)?\Z")
+_YES = ("true", "yes", "y", "t", "1", "1.0")
 _COMMITTED = re.compile(
     r"low priority|reserv|savings|commit|devtest|upfront|capacity block|\b(?:1|3|one|three)[ -]?y"
     r"|\b(?:month|year|annual)"
@@ -29,8 +34,14 @@ _DEDICATED = re.compile(r"dedicated|host")
 
 
 def market_of(row: Row) -> str:
-    """The market of `row`, SPOT or ON_DEMAND."""
-    return SPOT if _SPOT.search(_words(row, _TERMS)) else ON_DEMAND
+    """The market of `row`, SPOT or ON_DEMAND: from its terms, from a column such as `is_spot`, or
+    from any cell that names only a market."""
+    named = any(
+        _MARKET.match(text) or (_FLAG.match(name) and text in _YES)
+        for name, value in row.items()
+        if (text := str(value).strip().lower())
+    )
+    return SPOT if named or _SPOT.search(_words(row, _TERMS)) else ON_DEMAND
 
 
 def counts(row: Row) -> bool:

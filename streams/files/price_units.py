@@ -20,10 +20,18 @@ _UNITS = frozenset(
 )  # fmt: skip
 """Columns whose value is the unit of the price."""
 _USD = re.compile(r"(?:usd|us ?\$|\$|us dollars?)\Z")
+_AMOUNT = re.compile(r"(?:us ?)?\$? ?([\d.]+) ?(?:usd)? ?(.*)\Z")
 _HOURLY = re.compile(
     r"(?:(?:usd|us ?\$|\$) ?)?(?:(?:/|per) ?)?(?:1 ?/? ?)?(?:(?:node|instance|vm)[ -])?"
     r"(?:h|hrs?|hours?|hourly)\Z"
 )
+
+
+def bare_amount(text: str) -> str:
+    """The number in a price such as "$0.80 hourly" or "0.80 USD/h"; `text` if its currency or unit
+    is another one."""
+    found = _AMOUNT.match(" ".join(text.split()).lower())
+    return found[1] if found and (not found[2] or _HOURLY.match(found[2])) else text
 
 
 def usd_per_h_factor(

@@ -333,3 +333,50 @@ def test_a_column_of_other_prices_is_refused(column: str, said: str) -> None:
     text = f"region,instance_type,{column}\nus-east-1,g6.xlarge,0.8\n"
     with pytest.raises(UserError, match=said):
         read_feed("prices", text.encode(), "f", 5)
+
+
+@pytest.mark.parametrize(
+    ("column", "cells"),
+    [
+        ("spot", ("False", "True")),
+        ("is_spot", ("0", "1")),
+        ("preemptible", ("no", "yes")),
+        ("lifecycle", ("on-demand", "spot")),
+        ("provisioning", ("STANDARD", "SPOT")),
+    ],
+)
+def test_a_spot_price_is_no_on_demand_price(column: str, cells: tuple[str, str]) -> None:
+    """A column that Shoal does not know by its name may state the market."""
+    rows = [
+        f"us-east-1,g6.xlarge,{usd},{cell}\n" for usd, cell in zip((0.8, 0.3), cells, strict=True)
+    ]
+    text = f"location,instance_name,price,{column}\n{''.join(rows)}"
+    found = {one.pool: one.usd_per_node_h for one in read_feed("prices", text.encode(), "f", 5)}
+    assert found == {"us-east-1/g6.xlarge/on-demand": 0.8, "us-east-1/g6.xlarge/spot": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("zone", "region"), [("US-CA-1", "US"), ("AD-1", "us-ashburn-1"), ("1", "westeurope")]
+)
+def test_a_region_of_its_own_column_holds_its_zones(zone: str, region: str) -> None:
+    text = (
+        "InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region,AvailabilityZone\n"
+        f"1x_H100_SECURE,H100,1.0,2.4,,{region},{zone}\n"
+        f"1x_H100_SECURE,H100,1.0,2.9,,elsewhere,{zone}\n"
+    )
+    pools = {f"{region.lower()}/h100/on-demand": "1x_H100_SECURE"}
+    found = read_feed("prices", text.encode(), "f", 5, pools)
+    assert [one.usd_per_node_h for one in found] == [2.4]
+
+
+@pytest.mark.parametrize("cell", ["$0.8048 hourly", "$0.8048/hr", "US$ 0.8048", "0.8048 USD/h"])
+def test_a_price_may_state_its_unit(cell: str) -> None:
+    text = f"Region\tAPI Name\tLinux On Demand cost\nus-east-1\tg6.xlarge\t{cell}\n"
+    assert [one.usd_per_node_h for one in read_feed("prices", text.encode(), "f", 5)] == [0.8048]
+
+
+@pytest.mark.parametrize("cell", ["$0.8048 monthly", "0.8048 EUR/h", "0.8 per GPU hour"])
+def test_a_price_in_another_unit_is_refused(cell: str) -> None:
+    text = f"region,instance_type,price\nus-east-1,g6.xlarge,{cell}\n"
+    with pytest.raises(UserError, match=r"f:2: price: .* allowed: 0 to 100000 USD per hour"):
+        read_feed("prices", text.encode(), "f", 5)
