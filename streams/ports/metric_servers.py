@@ -3,8 +3,9 @@
 - A server is an address and an engine: label `exported_instance` or `instance`, and `engine`.
   Series of one server with the same metric are copies: a federation, a second scraper, a job that
   honours labels, a replica of Prometheus. Copies count once. Two series are of different servers
-  if they differ in a label of `_APART`, such as pod or cluster. A label that only one has proves
-  nothing, because scrapers attach different labels.
+  if they differ in a label of `_APART`, such as pod, cluster or site. A label that only one has
+  proves nothing, because scrapers attach different labels.
+- An address that a scraper replaced by the pod's name, or gave without its port, is the same one.
 - A series without an address is a copy of the others, such as the result of a recording rule. It
   counts only if no series has an address.
 - A request passes prefill and decode, and counts once: where it is decoded. Servers of the prefill
@@ -30,12 +31,14 @@ RUNNING, COUNTED, ARRIVED, LATELY, HELD = "running", "counted", "arrived", "late
 """Values of `MARK`."""
 
 _ADDRESS = ("exported_instance", "instance", "service_instance_id", "pod", "k8s_pod_name")
-_APART = (
-    "cluster", "cluster_name", "k8s_cluster", "k8s_cluster_name", "region", "namespace",
-    "exported_namespace", "k8s_namespace_name", "pod", "exported_pod", "pod_name", "k8s_pod_name",
-    "host", "hostname", "host_name", "node", "nodename", "service_instance_id", "container_id",
-    "ReplicaId", "WorkerId", "dp_rank",
-)  # fmt: skip
+_APART = re.compile(
+    r"(?:exported_|k8s_|kubernetes_|kube_|cloud_|topology_kubernetes_io_)?(?:cluster|cluster_name"
+    r"|region|zone|availability_zone|az|site|dc|data_?center|location|env|environment|stage|tenant"
+    r"|tenant_id|namespace|namespace_name|pod|pod_name|pod_uid|host|hostname|host_name|node"
+    r"|nodename|node_name|container_id|container_name)\Z"
+    r"|(?:service_instance_id|ReplicaId|WorkerId|dp_rank)\Z"
+)
+_PODS = ("pod", "exported_pod", "pod_name", "k8s_pod_name", "kubernetes_pod_name")
 _ROLE = re.compile(r"(?:.*_)?role|.*engine_type|disaggregation_mode|dynamo_component|component\Z")
 _NAMES = (
     "pod", "exported_pod", "pod_name", "k8s_pod_name", "job", "exported_job", "service",
@@ -43,7 +46,11 @@ _NAMES = (
     "statefulset", "workload", "instance", "exported_instance", "namespace", "dynamo_namespace",
     "endpoint", "component",
 )  # fmt: skip
-_PREFILL = re.compile(r"(?:\A|[-_./])prefill(?:er|s)?(?:[-_./:0-9]|\Z)", re.IGNORECASE)
+_PREFILL = re.compile(
+    r"(?:\A|[-_./]|vllm|sglang|trtllm)prefill(?:er|s)?(?:[-_]?workers?)?(?:[-_./:0-9]|\Z)",
+    re.IGNORECASE,
+)
+_NOT_PREFILL = re.compile(r"decode|chunked", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -82,27 +89,60 @@ def servers(series: Sequence[Labels]) -> list[Server]:
             same.append(server)
         server.labels.update({name: text for name, text in labels.items() if text})
         server.places.append(place)
-    made = [server for same in found.values() for server in same]
+    made = _same_addresses([server for same in found.values() for server in same])
     addressed = [server for server in made if server.address]
     return sorted(addressed or made, key=lambda server: min(server.places))
 
 
 def address_of(labels: Labels) -> str:
-    """The address of the server of a series; "" if its labels have none."""
-    return next((labels[name] for name in _ADDRESS if labels.get(name)), "")
+    """The address of the server of a series, without scheme and path; "" if its labels have
+    none."""
+    text = next((labels[name] for name in _ADDRESS if labels.get(name)), "")
+    return text.partition("://")[2].partition("/")[0] if "://" in text else text
+
+
+def _same_addresses(made: list[Server]) -> list[Server]:
+    """`made` with one server for each address that different scrapers write differently: without
+    its port, or with the name of the pod as host."""
+    by_host: dict[tuple[str, str], list[Server]] = {}
+    for one in made:
+        host, _, port = one.address.rpartition(":")
+        pods = {one.labels[name] for name in _PODS if one.labels.get(name)}
+        for name in {host, *pods} if port.isdigit() and host not in pods else ():
+            by_host.setdefault((name, one.engine), []).append(one)
+    kept = []
+    for one in made:
+        host, _, port = one.address.rpartition(":")
+        host, port = (host, port) if port.isdigit() else (one.address, "")
+        others = [
+            other
+            for other in by_host.get((host, one.engine), ())
+            if other is not one
+            and (not port or other.address.endswith(f":{port}"))
+            and not _apart(other.labels, one.labels)
+        ]
+        if len(others) == 1 and host:
+            others[0].places += one.places
+            others[0].labels = one.labels | others[0].labels
+        else:
+            kept.append(one)
+    return kept
 
 
 def is_prefill(labels: Labels) -> bool:
     """Whether a server only computes prompts for other servers."""
     for name, text in labels.items():
-        if _ROLE.match(name) and text.lower() in ("prefill", "prefiller"):
+        of_server = _ROLE.match(name) or name in _NAMES
+        if of_server and _PREFILL.search(text) and not _NOT_PREFILL.search(text):
             return True
-    names = [labels[name] for name in _NAMES if labels.get(name)]
-    return any(_PREFILL.search(text) and "decode" not in text.lower() for text in names)
+    return labels.get("kv_role") == "kv_producer"
 
 
 def _apart(one: Labels, other: Labels) -> bool:
-    return any(one.get(name) and other.get(name) and one[name] != other[name] for name in _APART)
+    return any(
+        text and other.get(name) and other[name] != text and _APART.match(name)
+        for name, text in one.items()
+    )
 
 
 # -- answers ------------------------------------------------------------------------------------
@@ -143,7 +183,8 @@ class Answer:
         return [
             (server, math.fsum(values[place] for place in server.places) / len(server.places))
             for server in servers(self._series.get(mark, []))
-            if server.address not in self._prefill
+            if not self._prefill
+            or not (server.address in self._prefill or is_prefill(server.labels))
         ]
 
     def total(self, mark: str) -> float | None:

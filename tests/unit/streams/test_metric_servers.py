@@ -58,6 +58,10 @@ def test_copies_with_any_labels_of_their_scrapers_are_one_server(
     ("labels", "prefill"),
     [
         ({"pod": "vllm-prefill-0"}, True),
+        ({"pod": "disagg-0-vllmprefillworker-x7"}, True),
+        ({"dynamo_component": "VllmPrefillWorker"}, True),
+        ({"kv_role": "kv_producer"}, True),
+        ({"pod": "qwen-chunked-prefill-0"}, False),
         ({"role": "prefill"}, True),
         ({"llm_d_ai_role": "decode", "pod": "a"}, False),
         ({"pod": "prefill-decode-0"}, False),
@@ -86,3 +90,40 @@ def test_the_growth_of_a_restarted_server_does_not_count() -> None:
     invalid = [sample(FINISHED, float("nan"), instance="a")]
     assert summed(invalid) == invalid
     assert summed([]) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "count"),
+    [
+        ({"instance": "10.0.0.1:80", "pod": "a"}, {"instance": "a", "pod": "a"}, 1),
+        ({"instance": "10.0.0.1:80", "pod": "a"}, {"instance": "a:80", "job": "k"}, 1),
+        ({"instance": "10.0.0.1:80", "pod": "a"}, {"instance": "a:81", "job": "k"}, 2),
+        ({"instance": "10.0.0.1:80"}, {"instance": "10.0.0.1"}, 1),
+        ({"instance": "10.0.0.1:80"}, {"instance": "http://10.0.0.1:80/metrics"}, 1),
+        ({"instance": "10.0.0.1:80", "pod": "a"}, {"instance": "10.0.0.1:81", "pod": "a"}, 2),
+        ({"instance": "localhost:80", "dc": "a"}, {"instance": "localhost:80", "dc": "b"}, 2),
+        ({"instance": "vllm:80", "site": "a"}, {"instance": "vllm:80", "site": "b"}, 2),
+        (
+            {"instance": "vllm:80", "kubernetes_namespace": "a"},
+            {"instance": "vllm:80", "kubernetes_namespace": "b"},
+            2,
+        ),
+    ],
+)
+def test_scrapers_write_the_address_of_a_server_differently(
+    one: dict[str, str], other: dict[str, str], count: int
+) -> None:
+    for series in ([one, other], [other, one]):
+        found = servers(series)
+        assert len(found) == count
+        assert sorted(place for server in found for place in server.places) == [0, 1]
+
+
+def test_a_role_that_one_scraper_attaches_counts_for_all_copies() -> None:
+    vector = [
+        sample(FINISHED, 5.0, instance="10.0.0.1:80", pod="a"),
+        sample(FINISHED, 5.0, instance="a", pod="a", role="prefill"),
+        sample(FINISHED, 5.0, instance="10.0.0.2:80", pod="b"),
+        sample(GROWTH, 0.0, instance="10.0.0.2:80", pod="b"),
+    ]
+    assert [one["value"][1] for one in summed(vector)] == ["5.0"]
