@@ -17,13 +17,13 @@ def test_the_cache_is_near_the_logs() -> None:
 def test_no_refused_start_up_is_predicted_to_start() -> None:
     """Shoal would start none of these engines with the arguments that vLLM refused."""
     refused = [one for one in start_ups() if one.refused]
-    assert len(refused) >= 14
+    assert len(refused) >= 10
     assert [one.name for one in refused if one.starts] == []
 
 
 def test_most_start_ups_that_were_found_later_are_near() -> None:
     """They never served to choose a factor or to find a cause."""
     later = [one for one in start_ups() if one.group == LATER and one.measured]
-    assert len(later) >= 9
-    assert sum(abs(one.ratio - 1.0) <= NEAR for one in later) >= 2 / 3 * len(later)
+    assert len(later) >= 8
+    assert sum(abs(one.ratio - 1.0) <= NEAR for one in later) >= 5 / 6 * len(later)
     assert min(one.ratio for one in later) >= 0.8
