@@ -121,7 +121,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--to", choices=("same", "slow"), default="same")
     parser.add_argument("--streams", type=int, default=1000, help="at least (1000)")
     parser.add_argument("--rate", type=float, default=8.0, help="streams started each second (8)")
-    parser.add_argument("--broker", default="", metavar="HOST:PORT", help="default: embedded")
+    parser.add_argument(
+        "--broker", default="", metavar="kafka://HOST:PORT", help="default: embedded"
+    )
     options = parser.parse_args(argv)
     logging.disable(logging.CRITICAL)
     try:
@@ -136,7 +138,9 @@ async def _run(options: argparse.Namespace) -> int:
     async with contextlib.AsyncExitStack() as closing:
         folder = closing.enter_context(tempfile.TemporaryDirectory(prefix="shoal-upgrade-"))
         embedded = not options.broker
-        bootstrap = options.broker or await closing.enter_async_context(own_broker(prefix))
+        bootstrap = options.broker.removeprefix("kafka://") or await closing.enter_async_context(
+            own_broker(prefix)
+        )
         await ensure_topics(bootstrap, prefix)
         if not embedded:
             closing.push_async_callback(remove_topics, bootstrap, prefix)

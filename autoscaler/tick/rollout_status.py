@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Service
+from autoscaler.domain.reason import Reason
 from autoscaler.explain.reason_texts import text
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.version_comparison import LEVEL, Metric, VersionComparison, value_of
 from autoscaler.rollout.versions import declared_version, runs
 from autoscaler.state.model_state import ROLLOUT_PROPOSAL, ModelState
+from topics.reason_codes import ReasonCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,12 @@ class CanaryStatus:
 
 @dataclass(frozen=True, slots=True)
 class RolloutStatus:
-    """state: "rolling", "comparing" (a canary), "waiting", "returning" (to the former version),
-    "asks" (for an approval) or "taken back". engine: of the version that all instances get;
-    former: of the version before. done, total: combos of that version, and all combos. waves:
-    number of waves so far. since_s: seconds since the begin, or since the version was taken
-    back. why: the reason to wait or to take back, as text, "" for none. canary: its comparison,
-    None without one.
+    """state: "rolling", "comparing" (a canary), "waiting", "paused" (by an operator), "returning"
+    (to the former version), "asks" (for an approval) or "taken back". engine: of the version that
+    all instances get; former: of the version before. done, total: combos of that version, and all
+    combos. waves: number of waves so far. since_s: seconds since the begin, or since the version
+    was taken back. why: the reason to wait or to take back, as text, "" for none. canary: its
+    comparison, None without one.
     """
 
     state: str
@@ -87,7 +89,7 @@ def rollout_status(
     elif asks:
         word = "asks"
     else:
-        word = "waiting" if rollout.waits is not None else "rolling"
+        word = _waiting(rollout.waits) if rollout.waits is not None else "rolling"
         word = "comparing" if word == "rolling" and is_compared else word
     since_ms = rollout.began_ms if rollout.target else rollout.refused_ms
     former = declared if is_refused else rollout.base
@@ -102,6 +104,10 @@ def rollout_status(
         why=text(why) if why is not None else "",
         canary=_canary_status(service, rollout.comparison, now_ms) if is_compared else None,
     )
+
+
+def _waiting(why: Reason) -> str:
+    return "paused" if why.code is ReasonCode.PAUSED else "waiting"
 
 
 def _canary_status(

@@ -6,12 +6,14 @@ Keys are stable because a page may be older than its controller. An unknown numb
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from autoscaler.domain.cluster import Service
 from autoscaler.explain.combo_labels import change_words, combo_words
 from autoscaler.explain.reason_texts import texts
 from autoscaler.state.model_state import PendingApproval
+from autoscaler.tick.rollout_status import RolloutStatus
 from autoscaler.tick.status import ModelStatus
 from streams.console.rounding import rounded
 
@@ -50,6 +52,7 @@ def model_row(status: ModelStatus, service: Service, guards: Sequence[str]) -> R
         "conditions": list(status.conditions),
         "remedy": status.remedy,
         "uncertain": status.uncertain,
+        "rollout": rollout_row(status.rollout),
         "silent_s": _silence_s(status.telemetry_age_s),
         "guards": list(guards),
     }
@@ -68,6 +71,18 @@ def proposal_row(model: str, waiting: PendingApproval) -> Row:
         "at": waiting.at_ms,
         "expires": waiting.expires_ms,
     }
+
+
+def rollout_row(rollout: RolloutStatus | None) -> Row | None:
+    """The rollout of a model, with times in steps of 10 s, so that a row changes seldom; None
+    without one."""
+    if rollout is None:
+        return None
+    row = asdict(rollout)
+    row["since_s"] = int(rollout.since_s) // 10 * 10
+    if rollout.canary is not None:
+        row["canary"]["remaining_s"] = int(rollout.canary.remaining_s) // 10 * 10
+    return row
 
 
 def _silence_s(age_s: float | None) -> int | None:

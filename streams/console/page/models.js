@@ -6,6 +6,7 @@ import { latency, percent, rate, several, usd } from "./format.js";
 import { loadHistory } from "./transport.js";
 import { selectModel, state } from "./store.js";
 import { ask } from "./operator.js";
+import { Rollout, RolloutControls } from "./rollout.js";
 
 const ROWS = 12;
 
@@ -159,6 +160,7 @@ const Facts = steady(({ name, row, source }) => html`<dl class="facts">
   <div><dt>Runs</dt><dd>${row.where.length
     ? row.where.map(([region, pool, role, count]) => html`<span class="chip">${count} × ${region}/${pool}${role === "aggregated" ? "" : ` ${role}`}</span>`)
     : source === "live" ? "nothing" : "not recorded"}</dd></div>
+  ${row.rollout && html`<${Rollout} rollout=${row.rollout} />`}
   ${row.target_why && html`<div><dt>Target</dt><dd>${rate(row.target)} req/s: ${row.target_why}</dd></div>`}
   <div><dt>Policy</dt><dd>mode ${row.mode}, load up to ${percent(row.utilization, 0)}, spot up to ${percent(row.spot_share, 0)} of capacity, at least ${several(row.min, "instance")}${row.max ? `, at most ${row.max}` : ""}</dd></div>
   ${row.spot_now > 0 && html`<div><dt>On spot</dt><dd class=${row.spot_over ? "warn-text" : ""}>${percent(row.spot_now, 0)} of planned capacity${row.spot_over ? `; ! over the limit of ${percent(row.spot_share, 0)}` : ""}</dd></div>`}
@@ -176,6 +178,7 @@ function Controls({ name, row, canWrite }) {
     ${one(["pause", "Pause"], ["resume", "Resume"], has("pause"))}
     ${one(["freeze", "Freeze"], ["unfreeze", "Unfreeze"], has("frozen"))}
     ${one(["release", "Release"], ["adopt", "Adopt"], has("release"))}
+    ${row.rollout && html`<${RolloutControls} name=${name} rollout=${row.rollout} canWrite=${canWrite} />`}
   </div>`;
 }
 

@@ -11,6 +11,9 @@ const WORDS = {
   unfreeze: ["Unfreeze", "Ends the freeze.", false],
   release: ["Release", "Its instances keep running, and Shoal does not manage them.", true],
   adopt: ["Adopt", "Shoal manages it again as declared.", false],
+  "rollout-pause": ["Pause rollout", "No further wave begins; a wave in progress ends.", true],
+  "rollout-resume": ["Resume rollout", "The rollout continues; a version that was taken back is tried again.", false],
+  "rollout-back": ["Take back", "The former version returns.", true],
   approve: ["Approve", "The change is carried out from the next tick on.", false],
   reject: ["Reject", "The change is dropped, and not proposed again before it would have expired.", true],
 };

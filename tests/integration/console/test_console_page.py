@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, CDPSession, Page, expect
 
+from autoscaler.tick.rollout_status import CanaryStatus, PropertyStatus, RolloutStatus
+from streams.console.model_rows import rollout_row
 from streams.tools.up.host_resources import free_port
 from tests.hang_limit import HANG_S
 from tests.integration.console.staged_console import LARGE, OPERATOR, Console, Size, served
@@ -73,6 +75,40 @@ def test_names_from_outside_stay_text(browser: Browser) -> None:
         assert page.evaluate("globalThis.broken") is None
         assert page.evaluate("({}).demand") is None  # no prototype was changed
         assert page.locator(".models tbody tr").count() == len(HOSTILE)
+
+
+def test_a_rollout_shows_its_canary_and_is_taken_back(browser: Browser) -> None:
+    known = canary_rollout()
+    with served() as at, opened(browser, at) as page:
+        page.locator(".models").get_by_role("button", name="code", exact=True).click()
+        assert page.locator(".rollout").count() == 0
+        at.stage.models["code"] = {**at.stage.models["code"], "rollout": rollout_row(known)}
+        at.step()
+        panel = page.locator(".rollout")
+        expect(panel.locator("p").first).to_contain_text(
+            "comparing v1 → v2, wave 1, begun 2 min ago; 1 of 4 run v2"
+        )
+        expect(panel.locator("tbody tr").nth(1)).to_contain_text("TPOT26 ms20 ms7 of 90 of 9… open")
+        page.get_by_role("button", name="Take back").click()
+        page.locator("[name=why]").fill("answers differ")
+        page.locator("[name=token]").fill(OPERATOR)
+        page.keyboard.press("Enter")
+        expect(page.locator(".toast")).to_contain_text("code")
+        (ordered,) = at.stage.written
+        assert (ordered.kind, ordered.scope, ordered.active) == ("rollout-back", "code", True)
+        over = replace(known, state="taken back", why="<b>slow</b>", canary=None)
+        at.stage.models["code"] = {**at.stage.models["code"], "rollout": rollout_row(over)}
+        at.step()
+        expect(panel.locator("p").nth(1)).to_have_text("<b>slow</b>")
+        expect(page.get_by_role("button", name="Resume rollout")).to_be_visible()
+        assert page.get_by_role("button", name="Take back").count() == 0
+
+
+def canary_rollout() -> RolloutStatus:
+    tpot = PropertyStatus("tpot", 26.0, 20.0, 7, 9, 0, 9, "open")
+    errors = PropertyStatus("errors", 0.0, 0.0, 0, 9, 9, 9, "fit")
+    canary = CanaryStatus(180, 540, 0.01, 1234.5, 0.9, (errors, tpot))
+    return RolloutStatus("comparing", "v2", "v1", 1, 4, 1, 119.9 + 7.0, "", canary)
 
 
 def test_a_proposal_is_approved_and_another_rejected_by_keyboard_alone(browser: Browser) -> None:
