@@ -52,6 +52,8 @@ MAX_AHEAD_S = 60
 # Columns of (covered seconds, COUNTS) that make up `TokenSums`.
 _TOKEN_COLUMNS = [1, 6, 2, 8, 3, 4, 5]
 _QUERIED, _HIT = (1 + COUNTS.index(name) for name in ("cache_queried_tokens", "cache_hit_tokens"))
+_ENDED = [COUNTS.index(name) for name in ("completions", "failures", "refused")]
+_ATTAINED = COUNTS.index("attained")
 _MINUTE_S = 60
 _MAX_PENDING = 5000
 """Records that wait to be counted, which limits memory."""
@@ -96,6 +98,7 @@ class TelemetryWindows:
         kept_s = self._horizon_s + MAX_AHEAD_S
         self._gateways = GatewayRegistry()
         self._totals, self._sketches = ArrivalCounts(kept_s), SketchStore(kept_s)
+        self._ended = np.zeros((1, 2), np.int64)  # by model, of all records: ended, attained
         self._kinds: dict[str, KindCounts] = {}
         self._read_models: set[str] = set()  # models read since the last sweep
         self._now_ms: int | None = None
@@ -190,6 +193,8 @@ class TelemetryWindows:
         if self._pending:
             self._totals.reserve(self._gateways.index_limit)
             self._sketches.reserve(self._gateways.index_limit)
+            more = max(0, self._gateways.index_limit - len(self._ended))
+            self._ended = np.pad(self._ended, ((0, more), (0, 0)))
             self._count(self._batches_to_count)
             self._note(self._batches_to_note)
             self._batches_to_count, self._batches_to_note, self._pending = [], [], 0
@@ -205,6 +210,8 @@ class TelemetryWindows:
         cells = [cell for one in batches for cell in one.records.cells]
         models = self._gateways.models_of_boots(boots)
         self._gateways.note_newest(boots, ends_ms)
+        attained, ended = numbers[:, _ATTAINED], numbers[:, _ENDED].sum(axis=1)
+        np.add.at(self._ended, models, np.column_stack([ended, attained]))
         found = split_into_seconds(models, ends_ms, numbers, cells)
         self._totals.add(found.seconds, found.models, found.counts)
         for second, sketches in found.sketches:
@@ -224,6 +231,13 @@ class TelemetryWindows:
         self._flush()
         numbers = [self._gateways.models.get(model, 0) for model in models]
         return np.array(numbers, np.int64)
+
+    def ended_and_attained(self, model: str) -> tuple[int, int]:
+        """Requests of `model` that ended since the start of the process, and those within the
+        SLO. Both restart at 0 after a model was forgotten."""
+        (index,) = self._indices([model]).tolist()
+        ended, attained = self._ended[index].tolist()
+        return ended, attained
 
     def stats(self, model: str, now_ms: int, window_s: int) -> WindowStats:
         """Counts of `model` in the `window_s` whole seconds before `now_ms`."""
@@ -365,7 +379,9 @@ class TelemetryWindows:
         oldest_s = self._sketches.oldest_s
         for model in sorted(self._gateways.models_without_boots() - self._read_models):
             if self._totals.newest_end_s[self._gateways.models[model]] <= oldest_s:
-                self._totals.clear(self._gateways.release(model))
+                released = self._gateways.release(model)
+                self._totals.clear(released)
+                self._ended[released] = 0
                 self._kinds.pop(model, None)
         self._read_models.clear()
 

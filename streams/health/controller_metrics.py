@@ -9,7 +9,7 @@ counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -131,12 +131,25 @@ class Metrics(Collector):
         )
         yield from self._models()
 
+    def _ended(self, models: Sequence[str]) -> Iterator[Sample]:
+        """Ended requests of each model that met and that missed the SLO."""
+        for model in models:
+            ended, attained = self._facts.loop.windows.ended_and_attained(model)
+            yield (model, "met"), float(attained)
+            yield (model, "missed"), float(ended - attained)
+
     def _models(self) -> Iterator[tuple[Name, Iterable[Sample]]]:
         done, now = self._facts.leading(), self._facts.standing()
         if done is None or now is None:
             return
         models = now.models
         yield "shoal_cost_usd_per_hour", [((), now.usd_per_h)]
+        budget = done.cluster.policy.budget_usd_per_h
+        if budget > 0.0:
+            yield "shoal_budget_usd_per_hour", [((), budget)]
+        services = done.cluster.services
+        yield "shoal_slo_promised_ratio", [((s.model,), s.percentile) for s in services]
+        yield "shoal_requests_total", self._ended([s.model for s in services])
         yield "shoal_model_level", [((m.model,), float(Level(m.level).urgency)) for m in models]
         yield "shoal_proposal_waits", [((m.model,), float(bool(m.proposal))) for m in models]
         yield "shoal_held", [((m.model,), float(m.is_held)) for m in models]

@@ -34,6 +34,8 @@ Name = Literal[
     "shoal_target_requests_per_second",
     "shoal_capacity_requests_per_second",
     "shoal_slo_attained_ratio",
+    "shoal_slo_promised_ratio",
+    "shoal_requests_total",
     "shoal_combos",
     "shoal_desired_replicas",
     "shoal_model_level",
@@ -43,6 +45,7 @@ Name = Literal[
     "shoal_capacity_factor",
     "shoal_prefix_hit_ratio",
     "shoal_cost_usd_per_hour",
+    "shoal_budget_usd_per_hour",
 ]
 Kind = Literal["gauge", "counter", "histogram"]
 
@@ -142,6 +145,18 @@ METRICS: tuple[Metric, ...] = (
         ("model",),
         "share of requests in the long window that met the SLO",
     ),
+    Metric(
+        "shoal_slo_promised_ratio",
+        "gauge",
+        ("model",),
+        "share of requests that is to meet the SLO, as declared",
+    ),
+    Metric(
+        "shoal_requests_total",
+        "counter",
+        ("model", "slo"),
+        "ended requests that met or missed the SLO; failed and refused ones missed it",
+    ),
     Metric("shoal_combos", "gauge", ("model", "state"), "desired and ready combos"),
     Metric(
         "shoal_desired_replicas",
@@ -176,5 +191,8 @@ METRICS: tuple[Metric, ...] = (
         "share of prompt tokens from prefix caches that plans count on",
     ),
     Metric("shoal_cost_usd_per_hour", "gauge", (), "cost of the billed nodes"),
+    Metric(
+        "shoal_budget_usd_per_hour", "gauge", (), "`policy.budget`; absent if there is no budget"
+    ),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -212,8 +212,11 @@ def test_the_schema_knows_every_value_and_refuses_others() -> None:
 
 
 def test_rules_and_dashboard_match_the_metrics() -> None:
-    rules = ROOT / "deploy" / "prometheus" / "shoal-rules.yml"
-    assert (CHART / "files" / "shoal-rules.yml").read_text() == rules.read_text()
+    for name in ("shoal-rules.yml", "shoal-slo-rules.yml"):
+        rules = ROOT / "deploy" / "prometheus" / name
+        assert (CHART / "files" / name).read_text() == rules.read_text()
+        names = re.findall(r"shoal_(?!executor)\w+", rules.read_text())
+        assert names and set(names) <= {metric.name for metric in METRICS}
     dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
     used = {
         name
@@ -222,6 +225,21 @@ def test_rules_and_dashboard_match_the_metrics() -> None:
         for name in re.findall(r"shoal_\w+", target["expr"])
     }
     assert used and used <= {metric.name for metric in METRICS}
+
+
+def test_alerts_link_to_the_given_documentation(render: Render) -> None:
+    docs = "https://docs.test"
+    rules = {"enabled": True, "docs": docs}
+    manifests = render({"monitoring": {"prometheusRule": rules}})
+    links = [
+        rule["annotations"]["runbook_url"]
+        for (kind, _), one in manifests.items()
+        if kind == "PrometheusRule"
+        for group in one["spec"]["groups"]
+        for rule in group["rules"]
+        if "runbook_url" in rule.get("annotations", {})
+    ]
+    assert len(links) > 10 and all(link.startswith(f"{docs}/how-to/") for link in links)
 
 
 def test_the_kustomize_base_is_the_rendered_chart() -> None:

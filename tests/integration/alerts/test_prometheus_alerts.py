@@ -118,8 +118,8 @@ def configure(folder: Path, engines: Engines, prom: int, manager: int, http: int
     """Write the files of deploy/, with the ports of this test."""
     token = folder / "token"
     token.write_text("a-token-of-this-test")
-    rules = DEPLOY / "shoal-rules.yml"
-    (folder / "shoal-rules.yml").write_text(rules.read_text())
+    for rules in ("shoal-rules.yml", "shoal-slo-rules.yml"):
+        (folder / rules).write_text((DEPLOY / rules).read_text())
     text = (DEPLOY / "prometheus.yml").read_text()
     text = text.replace("127.0.0.1:9093", f"127.0.0.1:{manager}")
     text = text.replace("127.0.0.1:8702", f"127.0.0.1:{http}")

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.decide import restore
-from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.reason import Reason
 from streams.controller.tick_loop import TickResult
 from streams.health.metric_names import BY_NAME, METRICS
@@ -22,7 +22,7 @@ from tests.unit.health.served_controller import (
     get,
 )
 from topics.reason_codes import ReasonCode
-from topics.records import Control, Price
+from topics.records import Control, Price, Telemetry
 
 
 async def test_every_sample_has_a_documented_name_and_labels(made: Made) -> None:
@@ -41,7 +41,8 @@ async def test_every_sample_has_a_documented_name_and_labels(made: Made) -> None
             seen.add(name)
     quiet = {"shoal_alerts_total", "shoal_telemetry_age_seconds", "shoal_slo_attained_ratio"}
     quiet |= {"shoal_demand_requests_per_second", "shoal_refused_records_total"}
-    quiet.add("shoal_adapter_requests_per_second")  # no model has adapters
+    # No model has adapters, and the fleet has no budget.
+    quiet |= {"shoal_adapter_requests_per_second", "shoal_budget_usd_per_hour"}
     assert seen >= set(BY_NAME) - quiet
 
 
@@ -50,6 +51,37 @@ def test_the_documentation_lists_exactly_the_metrics() -> None:
     for metric in METRICS:
         labels = ", ".join(metric.labels) or "-"
         assert f"| `{metric.name}` | {metric.kind} | {labels} | {metric.meaning} |" in text
+
+
+async def value_of(made: Made, name: str, **labels: str) -> float:
+    """The value of the one sample with this name and these labels."""
+    _, text = await get(made, "/metrics")
+    (value,) = [
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and sample.labels == labels
+    ]
+    return value
+
+
+async def test_requests_are_counted_by_whether_they_met_the_slo(made: Made) -> None:
+    """Failed and refused requests missed it. A repeated record counts once."""
+    served = Telemetry(
+        "tiny", "g", "b", 1, NOW_MS, 1000, 0, 10, 6, 2, 1, 5, 90, 60, 30, 0, 0,
+    )  # fmt: skip
+    made.run(1, 1)
+    for _ in range(2):
+        made.loop.windows.add(served, NOW_MS)
+    assert await value_of(made, "shoal_requests_total", model="tiny", slo="met") == 5.0
+    assert await value_of(made, "shoal_requests_total", model="tiny", slo="missed") == 4.0
+    assert await value_of(made, "shoal_slo_promised_ratio", model="tiny") == TINY.percentile
+
+
+async def test_the_budget_is_a_metric_if_there_is_one(made: Made) -> None:
+    made.cluster = Cluster((POOL,), (TINY,), policy=Policy(budget_usd_per_h=7.5))
+    made.run(1, 1)
+    assert await value_of(made, "shoal_budget_usd_per_hour") == 7.5
 
 
 async def desired(made: Made) -> list[float]:
