@@ -179,7 +179,7 @@ def obtainable(
         pool: max(
             0,
             (min(1, offer.nodes) if offer.stale else offer.nodes)
-            - sum(at > offer.observed_ms for at in rented_since_ms.get(pool, ())),
+            - sum(at >= offer.observed_ms for at in rented_since_ms.get(pool, ())),
         )
         for pool, offer in supply.offers.items()
     }

@@ -16,6 +16,7 @@ from autoscaler.domain.workload import Lengths
 from autoscaler.planning.time_limits import drain_timeout_s
 from autoscaler.rollout.assignments import changed_assignments, changed_routes, route_groups
 from autoscaler.rollout.bin_packing import place, used_gpus
+from autoscaler.rollout.capacity_and_cost import rented_since_ms
 from autoscaler.rollout.multi_node import without
 from autoscaler.rollout.serving_group import (
     FleetView,
@@ -26,6 +27,7 @@ from autoscaler.rollout.serving_group import (
     fleet_view,
     observe_group,
 )
+from autoscaler.rollout.supply import Supply, fold, obtainable
 from autoscaler.simulation.decider import DeciderInput, DeciderOutput
 from topics.decisions import Decision
 from topics.fleet import Assignment, InstanceState
@@ -53,9 +55,11 @@ class BaselineFleet:
         self._routes: dict[str, Routes] = {}
         self._decisions: list[Decision] = []
         self._serial = 0
+        self._supply = Supply()
 
     def observe(self, inputs: DeciderInput, now_ms: int) -> None:
-        """Read the statuses. Groups that have ended, failed or been lost are dropped."""
+        """Read the statuses and offers. Groups that have ended, failed or been lost are dropped."""
+        self._supply = fold(self._supply, inputs.cluster, {}, inputs.availability, now_ms)
         fleet = fleet_view(inputs.statuses)
         timeout_ms = int(1000 * inputs.cluster.policy.start_timeout_s)
         self._views = {
@@ -96,11 +100,15 @@ class BaselineFleet:
             if instance.model == model
         )
 
+    def offered_nodes(self, cluster: Cluster) -> dict[str, int]:
+        """Further nodes that can be rented, by pool id; pools without a feed are missing."""
+        return obtainable(self._supply, cluster.pools, rented_since_ms(self._groups), ())
+
     def add(self, combo: Combo, cluster: Cluster, inputs: DeciderInput, now_ms: int) -> bool:
-        """Start one `combo`; False if no node has room."""
+        """Start one `combo`; False if no node has room, and no further node is offered."""
         used = used_gpus(self._groups, inputs.statuses.values())
         self._serial += 1
-        found = place(combo, self._serial, cluster, used, {})
+        found = place(combo, self._serial, cluster, used, self.offered_nodes(cluster))
         if found is None:
             return False
         self._combos[combo.id] = combo

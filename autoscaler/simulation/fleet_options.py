@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.slices import SLICE_SIZES
@@ -31,19 +31,21 @@ Counts = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class InstanceKind:
     """Equal instances. pools: in the order in which they are filled. req_per_s: capacity of one
-    instance."""
+    instance. offered: most instances by pool id, if fewer nodes are offered than declared."""
 
     name: str
     gpus: int
     pools: tuple[Pool, ...]
     req_per_s: float
+    offered: Mapping[str, int] = field(default_factory=dict)
 
     def max_count(self) -> int:
         """Number of instances that the pools can hold."""
         return sum(self._room(pool) for pool in self.pools)
 
     def _room(self, pool: Pool) -> int:
-        return pool.max_nodes * (pool.per_node // self.gpus)
+        declared = pool.max_nodes * (pool.per_node // self.gpus)
+        return min(declared, self.offered.get(pool.id, declared))
 
     def max_count_in(self, *markets: Market) -> int:
         """Number of instances that the pools of `markets` can hold."""

@@ -1,8 +1,10 @@
 """A decider of equal replicas per model, as in every autoscaler that counts pods.
 
 Converts a desired number to instances: owned nodes first, spot up to the service's share of the
-replicas, on-demand for the others. The newest replicas leave first. The rule (`Scaler`) decides the
-number. Each model runs on one kind of instance, chosen by `best_instance_kind`.
+replicas, on-demand for the others, and for spot replicas that are not offered. Once spot is offered
+again, spot replicas take their place when they are ready. The newest replicas leave first. The rule
+(`Scaler`) decides the number. Each model runs on one kind of instance, chosen by
+`best_instance_kind`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from autoscaler.domain.cluster import Cluster, Market, Service
@@ -146,22 +148,42 @@ class ReplicaFleet:
         wanted: int,
         now_ms: int,
     ) -> None:
-        if len(groups) == wanted:
-            return
         kind = self._kinds[service.model]
         change: Counter[str] = Counter()
         has = Counter(group.placed[0].pool for group in groups)
-        target = _count_by_pool(kind, wanted, service.spot_share)
-        for pool, combo in self._by_model[service.model].items():
+        offered = self._offered(kind, has, inputs.cluster)
+        target = _count_by_pool(replace(kind, offered=offered), wanted, service.spot_share)
+        if target == has:
+            return
+        combos = self._by_model[service.model]
+        for pool, combo in combos.items():
             for _ in range(target.get(pool, 0) - has[pool]):
                 if self._fleet.add(combo, inputs.cluster, inputs, now_ms):
                     change[combo.id] += 1
-            mine = [group for group in groups if group.placed[0].pool == pool]
-            for group in mine[::-1][: max(0, has[pool] - target.get(pool, 0))]:
+        starting = sum(
+            not self._fleet.is_ready(group) and has[pool] <= target.get(pool, 0)
+            for group in groups
+            for pool in (group.placed[0].pool,)
+        )
+        # A replica on a fallback pool stays until its replacement is ready.
+        may_leave = len(groups) - wanted - starting
+        for group in groups[::-1]:
+            pool = group.placed[0].pool
+            if may_leave > 0 and has[pool] > target.get(pool, 0):
                 self._fleet.drain(group, now_ms)
-                change[combo.id] -= 1
+                change[combos[pool].id] -= 1
+                has[pool] -= 1
+                may_leave -= 1
         if change:
             self._fleet.record_decision(service.model, change, self._why, now_ms)
+
+    def _offered(
+        self, kind: InstanceKind, has: Mapping[str, int], cluster: Cluster
+    ) -> dict[str, int]:
+        """Most instances of `kind` by pool: the present ones and those on offered nodes."""
+        nodes = self._fleet.offered_nodes(cluster)
+        slots = {pool.id: pool.per_node // kind.gpus for pool in kind.pools if pool.id in nodes}
+        return {pool: has.get(pool, 0) + nodes[pool] * each for pool, each in slots.items()}
 
 
 def best_instance_kind(

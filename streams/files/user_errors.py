@@ -31,3 +31,7 @@ def first_line(error: BaseException) -> str:
     """First line of an error's text, because some libraries raise messages of several lines."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+class NoRequests(UserError):
+    """A trace is readable, but has no request in the chosen span."""

@@ -23,6 +23,7 @@ POLICIES: dict[str, Policy] = {
         knative.POLICY,
         hpa.UTILIZATION,
         hpa.QUEUE,
+        hpa.RATE,
         skyserve.POLICY,
         cauchy.POLICY,
         shoal_policy.HOMO,

@@ -23,7 +23,7 @@ from autoscaler.simulation.scenario import Scenario
 from streams.files.components_section import refuse_components
 from streams.files.currencies import parse_rates
 from streams.files.shoal_yaml import load_config
-from streams.files.user_errors import UserError
+from streams.files.user_errors import NoRequests, UserError
 from streams.tools.backtest.demand_options import Demand, TraceSource
 from streams.tools.backtest.supply_files import TraceTime, load_supply
 from streams.tools.replay.request_schedule import Job, schedule
@@ -78,8 +78,15 @@ def load_workload(demand: Demand, seed: int) -> Workload:
     traces = []
     sources = demand.sources()
     weights: list[float] = []
+    silent: list[NoRequests] = []
     for source in sources:
-        trace, weight = _slice(demand, source, random, _MOST_FLUID // len(sources))
+        try:
+            trace, weight = _slice(demand, source, random, _MOST_FLUID // len(sources))
+        except NoRequests as error:
+            if not source.model:
+                raise
+            silent.append(error)
+            continue
         weights.append(weight)
         if len(trace.arrivals_ms) > _MOST:
             raise UserError(f"{source.path}: {len(trace.arrivals_ms)} requests; allowed: {_MOST}")
@@ -90,6 +97,8 @@ def load_workload(demand: Demand, seed: int) -> Workload:
                 f"{of}each of {len(trace.arrivals_ms)} drawn lengths stands for {weight:.3g} "
                 "requests; their number in a span is drawn by the rate"
             )
+    if not traces:
+        raise silent[0]
     read_as = {
         trace.path.name: f"{trace.form}; {trace.clock}" for _, trace in traces if trace.clock
     }
@@ -106,7 +115,7 @@ def load_workload(demand: Demand, seed: int) -> Workload:
     if demand.config is None:
         cluster = _with_names(cluster, [trace for _, trace in traces], notes)
     cluster = replace(cluster, services=tuple(replace(s, mode=Mode.ACT) for s in cluster.services))
-    owners = _owners(traces, cluster)
+    owners = _owners(traces, sources, cluster)
     jobs = [job for model, trace in _numbered(owners) for job in _jobs(model, trace, cluster, seed)]
     jobs.sort(key=lambda job: job.at_ms)
     _say_oddities([trace for _, trace in traces], jobs, cluster, notes)
@@ -188,7 +197,7 @@ def _slice(
     at_s = np.array(trace.arrivals_ms) / 1000.0
     inside = np.flatnonzero((at_s >= demand.from_s) & (at_s < demand.to_s))
     if not len(inside):
-        raise UserError(
+        raise NoRequests(
             f"{path}: no requests from {demand.from_s:g} s on; the last is at {at_s[-1]:g} s"
             if demand.from_s > at_s[-1]
             else f"{path}: no requests between --from and --to"
@@ -197,7 +206,7 @@ def _slice(
     chosen, copies, shift = _scaled(len(inside), source.scale, random, sessions)
     rows = inside[chosen]
     if not len(rows):
-        raise UserError(f"{path}: a rate scale of {source.scale:g} leaves no request")
+        raise NoRequests(f"{path}: a rate scale of {source.scale:g} leaves no request")
     times = np.maximum(0.0, at_s[rows] - demand.from_s + shift)
     order = np.argsort(times, kind="stable")
     rows, times, copies = rows[order], times[order], copies[order]
@@ -276,18 +285,24 @@ def _with_names(cluster: Cluster, traces: Sequence[Trace], notes: list[str]) -> 
     return replace(cluster, services=tuple(services))
 
 
-def _owners(traces: Sequence[tuple[str, Trace]], cluster: Cluster) -> list[tuple[str, Trace]]:
+def _owners(
+    traces: Sequence[tuple[str, Trace]], sources: Sequence[TraceSource], cluster: Cluster
+) -> list[tuple[str, Trace]]:
     """Each trace with its model.
 
-    "" if the trace names models itself, or is split among all models.
+    "" if the trace names models itself, or is split among all models. sources: those of all traces,
+    with those that have no request in the slice.
     """
     models = [service.model for service in cluster.services]
-    for name, trace in traces:
-        if name and name not in models:
-            raise UserError(f"--trace {name}={trace.path}: models are {', '.join(models)}")
-    if len(traces) == 1:
+    for source in sources:
+        if source.model and source.model not in models:
+            raise UserError(
+                f"--trace {source.model}={source.path}: models are {', '.join(models)}"
+            )
+    if len(sources) == 1:
         return list(traces)
-    free = [model for model in models if model not in {name for name, _ in traces}]
+    named = {source.model for source in sources}
+    free = [model for model in models if model not in named]
     found = []
     for name, trace in traces:
         if name or trace.models:
@@ -296,7 +311,7 @@ def _owners(traces: Sequence[tuple[str, Trace]], cluster: Cluster) -> list[tuple
             found.append((free.pop(0), trace))
         else:
             raise UserError(
-                f"--trace {trace.path}: {len(traces)} traces for {len(models)} models "
+                f"--trace {trace.path}: {len(sources)} traces for {len(models)} models "
                 f"({', '.join(models)}); at most one per model"
             )
     return found

@@ -25,7 +25,7 @@ import orjson
 
 from streams.files.csv_rows import Row, finite_cell, read_rows
 from streams.files.tables import is_parquet, read_lines
-from streams.files.user_errors import UserError
+from streams.files.user_errors import NoRequests, UserError
 from streams.tools.replay.trace_formats import KNOWN
 from streams.tools.replay.traces import Trace
 
@@ -106,7 +106,7 @@ def load_representatives(
     last_s = max(at for found in rates.values() for at in found) + width_s
     to_s = min(to_s, last_s)
     if from_s >= to_s:
-        raise UserError(f"{path}: nothing from {from_s:g} s on; the record ends at {last_s:g} s")
+        raise NoRequests(f"{path}: nothing from {from_s:g} s on; the record ends at {last_s:g} s")
     expected = 0.0
     whole: dict[str, list[tuple[float, float, _Window]]] = {}
     for client, found in rates.items():
@@ -127,7 +127,7 @@ def load_representatives(
         parts = [_arrivals(*span, rate_scale, random) for span in spans]
         at_s = np.sort(np.concatenate(parts)) if parts else np.zeros(0)
     if not len(at_s):
-        raise UserError(f"{path}: no requests from {from_s:g} s to {to_s:g} s")
+        raise NoRequests(f"{path}: no requests from {from_s:g} s to {to_s:g} s")
     inputs, outputs = _lengths(path, at_s, random, even=weight > 1.0)
     trace = Trace(
         path,

@@ -13,6 +13,7 @@ from autoscaler.simulation.fleet_options import instance_kinds
 from autoscaler.simulation.replicas import ReplicaFleet, Signals, best_instance_kind
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import Simulator
+from autoscaler.simulation.supply_script import NodesLimited
 from tests.unit.simulation.simulation_builders import LENGTHS, OD, SPOT, cluster, evenly, service
 
 
@@ -44,6 +45,24 @@ def test_replicas_follow_the_rule_half_of_them_on_spot() -> None:
     assert found.launches == 5
     assert [d.kind for d in found.decisions] == ["scale_out", "scale_out", "scale_in"]
     assert all(row.outcome == "served" for row in found.requests)
+
+
+def test_on_demand_replaces_spot_that_is_not_offered_until_spot_serves_again() -> None:
+    """Two of four replicas may be on spot, none is offered, and one is from second 300 on. The
+    replica on demand leaves when that spot replica serves, and not before."""
+    where = cluster(service(spot_share=0.5))
+    (kind,) = instance_kinds(where, where.services[0], LENGTHS)
+    fleet = ReplicaFleet(
+        where, {"mini": LENGTHS}, {"mini": kind}, {"mini": Script({0: 4})}, "scripted"
+    )
+    script = (NodesLimited(0.0, SPOT, 0), NodesLimited(300.0, SPOT, 1))
+    simulator = Simulator(Scenario(where, evenly(200, 2.0, first_s=120.0), 600.0, 0.0, script), fleet)
+    simulator.advance(290.0)
+    assert pools(fleet) == {OD: 4}
+    simulator.advance(310.0)
+    assert pools(fleet) == {OD: 4, SPOT: 1}
+    simulator.run()
+    assert pools(fleet) == {OD: 3, SPOT: 1}
 
 
 def test_a_full_pool_limits_the_replicas() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from autoscaler.simulation.policies.hpa import on_queue, on_utilization
+from autoscaler.simulation.policies.hpa import on_queue, on_rate, on_utilization
 from autoscaler.simulation.policies.knative import Knative
 from autoscaler.simulation.policies.skyserve import SkyServe
 from autoscaler.simulation.replicas import ReplicaCapacity, Scaler, Signals
@@ -111,3 +111,14 @@ def test_a_rule_scales_if_no_tick_falls_on_a_multiple_of_its_period(
     for now_s in range(period_s - 1, 1000, period_s):
         count = rule.desired_replicas(Signals(now_s, count, count, 8.0, 28, 0))
     assert count == replicas
+
+
+def test_hpa_on_rate_divides_by_the_target_and_waits_five_minutes_to_shrink() -> None:
+    """The target is 1.4 req/s per replica. Starting replicas count as present."""
+    rule = on_rate(REPLICA, 0.7, 2)
+    assert set(play(rule, 60, lambda _: (3.0, 0, 0))) == {2}  # within 10% of 2.8
+    grown = play(rule, 60, lambda _: (7.0, 0, 0), start_s=60, ready=2)
+    assert set(grown[15:]) == {5}  # 7 / 1.4, although only 2 are ready
+    shrunk = play(rule, 400, lambda _: (1.0, 0, 0), start_s=120, ready=5)
+    assert shrunk[280] == 5
+    assert shrunk[-1] == 1

@@ -36,6 +36,33 @@ def test_a_plain_csv_names_its_models(tmp_path: Path) -> None:
     assert [(a.at_s, a.input_tokens) for a in arrivals] == [(1.5, 20), (1.5, 30), (3.0, 10)]
 
 
+@pytest.mark.parametrize("silent", ["servegen", "csv"])
+def test_a_model_that_is_silent_in_the_slice_is_left_out(tmp_path: Path, silent: str) -> None:
+    """Its trace has requests, but none of them between --from and --to."""
+    busy = plain(tmp_path, [f"{i},10,5" for i in range(100)], "time,input_tokens,output_tokens")
+    late = plain(tmp_path, ["500,10,5"], "time,input_tokens,output_tokens", "late.csv")
+    if silent == "servegen":
+        late = str(servegen(tmp_path, ["0,0.0,1", "600,5.0,1"]))
+    config = two_models(tmp_path)
+    demand = Demand((f"mini={busy}", f"other={late}"), config, to_s=90.0)
+    found = load_workload(demand, 1)
+    assert [service.model for service in found.scenario.cluster.services] == ["mini"]
+    assert len(found.scenario.arrivals) == 90
+    assert "left out, no request is for them: other" in found.notes
+    with pytest.raises(UserError, match="no requests"):
+        load_workload(Demand((f"other={late}",), config, to_s=90.0), 1)
+    with pytest.raises(UserError, match="models are mini, other"):
+        load_workload(Demand((f"mini={busy}", f"absent={late}"), config, to_s=90.0), 1)
+
+
+def two_models(folder: Path) -> Path:
+    """CONFIG with a second model like its only one."""
+    head, models, body = CONFIG.read_text().partition("models:\n  mini:\n")
+    path = folder / "two.yaml"
+    path.write_text(f"{head}{models}{body}  other:\n{body}")
+    return path
+
+
 def test_columns_come_in_any_order_and_dates_count_from_the_first(tmp_path: Path) -> None:
     trace = plain(
         tmp_path,
