@@ -39,6 +39,7 @@ from autoscaler.simulation.supply_script import (
     NodeLost,
     NodeReturned,
     NodesLimited,
+    NodesLost,
     PlannerDown,
     PriceChanged,
     ScriptEvent,
@@ -148,7 +149,7 @@ class Simulator:
     def _start(self) -> None:
         self._started = True
         for event in sorted(self.scenario.script, key=lambda e: e.at_s):
-            self.events.at(1000.0 * event.at_s, partial(self._apply_event, event))
+            self._apply_at(event)
         self._start_clocks()
 
     def _start_clocks(self) -> None:
@@ -346,22 +347,19 @@ class Simulator:
     # -- the script ---------------------------------------------------------------------------
 
     def _limit_nodes(self, pool: str, nodes: int, notice_s: float) -> None:
-        """Reclaim the newest nodes above the number `nodes`.
-
-        A reclaimed machine is empty `_NODE_RETURN_S` later, and can be rented when the pool is
-        below its limit.
-        """
-        events = self.events
+        """Reclaim the newest nodes above the number `nodes`. A reclaimed machine is empty
+        `_NODE_RETURN_S` later, and can be rented when the pool is below its limit."""
         rented = [name for name in self._bill.newest(pool) if name not in self._reclaimed]
         for name in rented[: max(0, len(rented) - nodes)]:
             self._reclaimed.add(name)
-            taken_ms = events.now_ms + 1000.0 * notice_s
+            taken_ms = self.events.now_ms + 1000.0 * notice_s
             self.nodes[name].reclaim(taken_ms)
-            lost = NodeLost(taken_ms / 1000.0, name)
-            back = NodeReturned(taken_ms / 1000.0 + _NODE_RETURN_S, name)
-            events.at(taken_ms, partial(self._apply_event, lost))
-            events.at(1000.0 * back.at_s, partial(self._apply_event, back))
-        self._feeds.set_limit(pool, nodes, self.epoch_ms(events.now_ms))
+            self._apply_at(NodeLost(taken_ms / 1000.0, name))
+            self._apply_at(NodeReturned(taken_ms / 1000.0 + _NODE_RETURN_S, name))
+        self._feeds.set_limit(pool, nodes, self.epoch_ms(self.events.now_ms))
+
+    def _apply_at(self, event: ScriptEvent) -> None:
+        self.events.at(1000.0 * event.at_s, partial(self._apply_event, event))
 
     def _apply_event(self, event: ScriptEvent) -> None:
         now_ms = self.epoch_ms(self.events.now_ms)
@@ -378,6 +376,11 @@ class Simulator:
                 self.nodes[name].lose()
                 self._bill.end_node(name, now_s)
                 self._reclaimed.discard(name)
+            case NodesLost(_, pool, nodes, until_s):
+                for name in self._feeds.in_use(self.cluster.pool(pool))[:nodes]:
+                    self._apply_event(NodeLost(now_s, name))
+                    if until_s < self.scenario.end_s:
+                        self._apply_at(NodeReturned(until_s, name))
             case NodeReturned(_, name):
                 self.nodes[name].restore()
                 if name in self.assignments:

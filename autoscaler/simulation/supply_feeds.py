@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autoscaler.domain.cluster import Market, Pool
+from autoscaler.domain.node_names import node_ids
 from autoscaler.serving.billing import Bill
 from topics.supply import Availability, Price
 
@@ -23,6 +25,10 @@ class SupplyFeeds:
         """Whether no further node of `pool` can be rented."""
         limit = self._limits.get(pool)
         return limit is not None and self._bill.billed(pool) >= limit
+
+    def in_use(self, pool: Pool) -> list[str]:
+        """The nodes of `pool` that may be lost, in this order: rented ones, newest first."""
+        return list(node_ids(pool) if pool.market is Market.OWNED else self._bill.newest(pool.id))
 
     def set_price(self, pool: str, usd: float, now_ms: int) -> None:
         """Publish a price in USD per node-hour."""

@@ -5,6 +5,7 @@ Times are domain seconds after the start of the simulated controller.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Service
@@ -50,6 +51,17 @@ class NodeLost:
 
     at_s: float
     node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodesLost:
+    """The newest `nodes` rented nodes of `pool` disappear without notice until `until_s` (inf =
+    for good). Of an owned pool, the first nodes disappear."""
+
+    at_s: float
+    pool: str
+    nodes: int
+    until_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +121,7 @@ ScriptEvent = (
     | AvailabilityChanged
     | NodesLimited
     | NodeLost
+    | NodesLost
     | NodeReturned
     | LaunchesFail
     | ServiceChanged

@@ -164,7 +164,7 @@ def _run(wishes: Wishes, summary_path: Path | None) -> int:
     except Exception:
         _tell_logs(session)
         raise
-    summary["otherwise"] = _otherwise(session, wishes, signalled)
+    _compare(summary, session, wishes, signalled)
     show(summary, view.console)
     unwritten = _write(summary_path, summary) if summary_path is not None else ""
     if summary_path is not None and not unwritten:
@@ -185,34 +185,46 @@ def _tell_logs(session: Session) -> None:
         sys.stderr.write(f"shoal: the logs of this run are in {session.logs}\n")
 
 
-def _otherwise(session: Session, wishes: Wishes, signalled: list[int]) -> list[dict[str, Any]]:
-    """The cost of other policies for the recorded demand. Ctrl-C skips the remaining ones.
+def _compare(
+    summary: dict[str, Any], session: Session, wishes: Wishes, signalled: list[int]
+) -> None:
+    """Add other policies in the world of the run, and plans for its demand, to `summary`. Ctrl-C
+    skips the remaining ones.
 
     After SIGTERM none is compared, because the sender waits for the end of this process.
     """
     if any(number != signal.SIGINT for number in signalled):
-        return []
+        return
     limit_s = _WORTH_INTERRUPTED_S if signalled else _WORTH_S
-    found: list[dict[str, Any]] = []
     try:
         # These import a compiler, which would delay the start.
         from autoscaler.planning.planning_problem import with_prices
         from streams.tools.up.counterfactual_cost import compare
+        from streams.tools.up.simulated_policies import simulated, world
 
         started_s = time.monotonic()
         # The other fleets pay the prices of the run, which events of the scenario changed.
         prices = session.picture.mean_prices_usd_per_h(session.ended_ms)
-        for one in compare(
+        for plan in compare(
             with_prices(wishes.config.cluster, prices),
             session.picture,
             session.ended_ms,
             lambda: time.monotonic() - started_s,
             limit_s,
         ):
-            found.append(one.as_json())  # noqa: PERF401  Ctrl-C keeps the results so far
+            summary["otherwise"].append(plan.as_json())
+        span = session.span(summary["requests"]["sent"])
+        if wishes.real is not None or span is None:
+            return
+        trace = load_trace(wishes.trace, parse_columns(wishes.columns or None))
+        scenario = world(wishes.config.cluster, trace, wishes.events, wishes.seed, span)
+        if scenario is None:
+            return
+        began_s = time.monotonic()
+        for one in simulated(scenario, lambda: time.monotonic() - began_s, limit_s):
+            summary["simulated"].append(one.as_json())
     except KeyboardInterrupt:
-        pass
-    return found
+        return  # The results so far are kept.
 
 
 def _wishes(args: argparse.Namespace) -> Wishes:

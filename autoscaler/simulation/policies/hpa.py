@@ -6,8 +6,8 @@ that are not ready count as idle when scaling up and are left out when scaling d
 behaviour of scale-up: the larger of 4 replicas and 100% per 15 s. Source: Kubernetes documentation
 "Horizontal Pod Autoscaling". The metrics, batch size or queue size, are those that GKE's guide for
 autoscaling LLM inference recommends. The rate of requests per replica is an external metric of the
-type `AverageValue`, as KEDA's Prometheus scaler declares it; its rule is ceil(rate / target), and it
-does not distinguish replicas that are not ready.
+type `AverageValue`, as KEDA's Prometheus scaler declares it. Its rule is ceil(rate / target), and
+starting replicas count as present.
 """
 
 from __future__ import annotations

@@ -296,9 +296,7 @@ def _owners(
     models = [service.model for service in cluster.services]
     for source in sources:
         if source.model and source.model not in models:
-            raise UserError(
-                f"--trace {source.model}={source.path}: models are {', '.join(models)}"
-            )
+            raise UserError(f"--trace {source.model}={source.path}: models are {', '.join(models)}")
     if len(sources) == 1:
         return list(traces)
     named = {source.model for source in sources}

@@ -1,7 +1,7 @@
 """The cost of other ways to serve the demand of a run.
 
-There are four comparisons: a fleet sized for the peak, one GPU type only, each model planned alone,
-and all models planned together. All use the same planner, prices, SLOs, spot shares and guarantees
+There are three comparisons: one GPU type only, each model planned alone, and all models planned
+together. All use the same planner, prices, SLOs, spot shares and guarantees
 (docs/how-to/read-a-run.md describes them). Pure; the caller's clock limits the time.
 """
 
@@ -63,7 +63,7 @@ def compare(
     from_ms, every_s = picture.first_launch_ms, cluster.policy.replan_every_s
     stretches = windows(picture.demand, from_ms, until_ms, every_s)
     comparisons = Comparisons(cluster, cluster_profile(cluster), elapsed_s, limit_s)
-    yield from comparisons.all(picture.demand, stretches)
+    yield from comparisons.all(stretches)
 
 
 def windows(seen: DemandSeen, from_ms: int, until_ms: int, every_s: float) -> list[Window]:
@@ -96,12 +96,11 @@ class Comparisons:
         self._models = len(cluster.services)
         self._fleets = FleetComparison(cluster, profile, elapsed_s, limit_s)
 
-    def all(self, seen: DemandSeen, stretches: Sequence[Window]) -> Iterator[Otherwise]:
+    def all(self, stretches: Sequence[Window]) -> Iterator[Otherwise]:
         """Yields the comparisons one by one, until the time limit."""
         if not stretches:
             return
         try:
-            yield self.sized_for_the_peak(seen, stretches)
             one = self.one_gpu_type(stretches)
             if one is not None:
                 yield one
@@ -110,14 +109,6 @@ class Comparisons:
                 yield self.all_models_together(stretches)
         except OutOfTime:
             return
-
-    def sized_for_the_peak(self, seen: DemandSeen, stretches: Sequence[Window]) -> Otherwise:
-        """A constant fleet for the whole run, sized for every model's busiest minute."""
-        demands = seen.peak(seen.minutes())
-        made = self._fleets.together(demands)
-        hours, asked = sum(window.hours for window in stretches), _total_req_per_s(demands)
-        unserved = made.unserved_req_per_s / asked if asked else 0.0
-        return Otherwise("sized for the peak", made.usd_per_h * hours, unserved)
 
     def one_gpu_type(self, stretches: Sequence[Window]) -> Otherwise | None:
         """The best single GPU type to rent, planned again for each window. None if at most one type

@@ -4,7 +4,7 @@ what was saved and why. Pure: events, decisions and the summary are input, texts
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,9 @@ _FOLLOWS_MS = 240_000
 _MOST_DECISIONS = 3
 _CENT = 0.005
 _UNSERVED = 0.005
+_POINTS = 0.05
+"""Percentage points of the share within the SLO that the text shows as a difference."""
 _WHY = {
-    "sized for the peak": "capacity followed demand",
     "one GPU type": "each model runs on the GPU that serves it cheapest",
     "one rented GPU type": "each model runs on the GPU that serves it cheapest",
     ALONE: "models share nodes",
@@ -127,22 +128,30 @@ def _hindsight_line(together: Mapping[str, Any], cost_usd: float) -> str:
     )
 
 
+def policy_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Each simulated policy compared with the run: cost, share within the SLO, and whether it would
+    have been the better one."""
+    cost, met = summary["cost_usd"], summary["slo_attainment"]
+    for other in summary["simulated"] if met is not None else ():
+        saved, points = other["usd"] - cost, 100.0 * (met - other["slo_attainment"])
+        usd = f"{abs(saved):.2f} USD {'less' if saved >= 0.0 else 'more'} than {other['policy']}"
+        share = f"{abs(points):.1f} points {'more' if points >= 0.0 else 'fewer'} within the SLO"
+        is_better = saved <= -_CENT and points <= -_POINTS
+        yield f"{usd}, {share}{': it would have been better' if is_better else ''}"
+
+
 def saving_lines(summary: Mapping[str, Any]) -> list[str]:
     """The savings and their reasons as sentences. Empty without a comparison."""
     if not summary["otherwise"]:
         return []
-    cost = summary["cost_usd"]
-    share, spot = summary["mean_share_of_peak"], summary["spot_saving_usd"]
+    cost, spot = summary["cost_usd"], summary["spot_saving_usd"]
     lines = []
     together = next((one for one in summary["otherwise"] if one["what"] == TOGETHER), None)
     for other in summary["otherwise"]:
         if other["what"] == TOGETHER:
             continue
         what, why = other["what"], _WHY[other["what"]]
-        if what == "sized for the peak" and share is not None:
-            why += f", which averaged {share:.0%} of the models' busiest minutes"
-        name = "a fleet sized for the peak" if what == "sized for the peak" else what
-        name += f" ({other['gpu']})" if "gpu" in other else ""
+        name = f"{what} ({other['gpu']})" if "gpu" in other else what
         difference = other["usd"] - cost
         if other["unserved"] >= _UNSERVED:
             lines.append(

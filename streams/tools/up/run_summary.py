@@ -71,6 +71,7 @@ def summarize(
         },
         "ended": ended.how(requests["sent"]),
         "models": models,
+        "simulated": [],
         "otherwise": [],
         "mean_share_of_peak": mean_share_of_peak(picture.demand),
         "spot_saving_usd": round(picture.spot_saving_usd(now_ms), 4),

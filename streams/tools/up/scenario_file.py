@@ -18,6 +18,7 @@ from autoscaler.simulation.supply_script import (
     AvailabilityChanged,
     LaunchesFail,
     NodesLimited,
+    NodesLost,
     PriceChanged,
     ScriptEvent,
 )
@@ -32,17 +33,6 @@ _FROM_START = units.duration_between("0s", "30d")
 
 
 @dataclass(frozen=True, slots=True)
-class NodesLost:
-    """The newest `nodes` rented nodes of `pool` disappear without notice until `until_s` (inf =
-    for good). Of an owned pool, the first nodes disappear."""
-
-    at_s: float
-    pool: str
-    nodes: int
-    until_s: float = math.inf
-
-
-@dataclass(frozen=True, slots=True)
 class DemandChanged:
     """The demand is `change.factor` times that of the trace. The replay sends it; this event only
     tells it."""
@@ -51,7 +41,7 @@ class DemandChanged:
     change: DemandChange
 
 
-ScenarioEvent = ScriptEvent | NodesLost | DemandChanged
+ScenarioEvent = ScriptEvent | DemandChanged
 
 
 @dataclass(frozen=True, slots=True)

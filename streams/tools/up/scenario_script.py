@@ -10,19 +10,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoscaler.domain.cluster import Market, Pool
-from autoscaler.domain.node_names import node_ids
+from autoscaler.domain.cluster import Pool
 from autoscaler.serving.billing import Bill
 from autoscaler.simulation.supply_feeds import SupplyFeeds
 from autoscaler.simulation.supply_script import (
     AvailabilityChanged,
     LaunchesFail,
     NodesLimited,
+    NodesLost,
     PriceChanged,
 )
 from streams.tools.up import scenario_words
 from streams.tools.up.event_log import Event
-from streams.tools.up.scenario_file import DemandChanged, NodesLost, ScenarioEvent
+from streams.tools.up.scenario_file import DemandChanged, ScenarioEvent
 from topics.supply import Availability, Price
 
 _NODE_RETURN_S = 300.0
@@ -137,8 +137,7 @@ class ScenarioScript:
 
     def _in_use(self, pool_id: str) -> list[str]:
         """The nodes of the pool that may be lost, in this order."""
-        pool = self._pools[pool_id]
-        nodes = list(node_ids(pool)) if pool.market is Market.OWNED else self._bill.newest(pool_id)
+        nodes = self._feeds.in_use(self._pools[pool_id])
         return [node for node in nodes if node not in self._lost_until_ms]
 
     def _reclaim(self, pool: str, nodes: int, notice_s: float, now_ms: int, done: Step) -> None:

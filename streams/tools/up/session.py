@@ -41,6 +41,7 @@ from streams.tools.up.scenario_script import ScenarioScript
 from streams.tools.up.start_words import first_fleet_words, starting_words
 from streams.tools.up.status_view import Shown
 from streams.tools.up.topic_follower import follow
+from streams.tools.up.trace_facts import Span
 from topics.error_text import error_text
 from topics.keys import CLUSTER_KEY, Keys, Principal, credential
 from topics.time_base import TimeBase
@@ -76,6 +77,14 @@ class Session:
     def lost(self) -> str:
         """Parts that failed during the run and could not be restarted; "" if there are none."""
         return ", ".join(self._children.lost)
+
+    def span(self, sent: int) -> Span | None:
+        """The span of the run, after it ended; None if no request could be sent."""
+        began_ms, first_ms = self._shown.trace_began_ms, self.picture.first_launch_ms
+        if not sent or not began_ms or self.ended_ms <= began_ms:
+            return None
+        lead_s = max(0, began_ms - first_ms) / 1000.0 if first_ms else 0.0
+        return Span(lead_s, (self.ended_ms - began_ms) / 1000.0, sent)
 
     def interrupt(self) -> None:
         """End the run now: stop the load, end all parts, and write the summary."""

@@ -14,7 +14,7 @@ from rich.text import Text
 from streams.plain_text import several
 from streams.text_layout import Line, columns, labelled, section
 from streams.tools.up.event_log import clock
-from streams.tools.up.run_story import saving_lines, story_lines
+from streams.tools.up.run_story import policy_lines, saving_lines, story_lines
 from streams.tools.up.run_summary import JUDGED_UP_TO_SPEED
 
 _MOST_GAPS = 3
@@ -125,7 +125,11 @@ def _models(models: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _cost(summary: Mapping[str, Any]) -> Iterator[str]:
-    rows = [("this run", f"{summary['cost_usd']:.2f} USD", "")]
+    rows = [("this run", f"{summary['cost_usd']:.2f} USD", _met(summary))]
+    rows += [
+        (f"{one['policy']}, simulated", f"{one['usd']:.2f} USD", _met(one))
+        for one in summary["simulated"]
+    ]
     for other in summary["otherwise"]:
         name = f"{other['what']} ({other['gpu']})" if "gpu" in other else other["what"]
         short = f"serves {1.0 - other['unserved']:.0%}" if other["unserved"] >= 0.005 else ""
@@ -133,7 +137,17 @@ def _cost(summary: Mapping[str, Any]) -> Iterator[str]:
     yield from columns(rows)
     gpus = ", ".join(f"{hours:.2f} {name}" for name, hours in summary["gpu_hours"].items())
     yield from labelled("GPU hours", [gpus or "none"])
+    yield from labelled("policies", [*policy_lines(summary)])
     yield from labelled("why", saving_lines(summary))
+
+
+def _met(result: Mapping[str, Any]) -> str:
+    """The share of requests within the SLO, with that of the worst model if it is known."""
+    share = result["slo_attainment"]
+    if share is None:
+        return ""
+    least = f", least {result['least']:.1%}" if "least" in result else ""
+    return f"SLO met {share:.1%}{least}"
 
 
 def _decisions(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -43,6 +43,16 @@ class Traffic:
     read_as: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The span of a run. lead_s: from the start of its first node to its first possible request;
+    duration_s: from then to the end of the bill; sent: number of requests that were sent."""
+
+    lead_s: float
+    duration_s: float
+    sent: int
+
+
 def traffic(trace: Trace) -> Traffic:
     """The facts about `trace`."""
     read_as = f"{trace.form}; {trace.clock}"

@@ -56,7 +56,9 @@ def test_on_demand_replaces_spot_that_is_not_offered_until_spot_serves_again() -
         where, {"mini": LENGTHS}, {"mini": kind}, {"mini": Script({0: 4})}, "scripted"
     )
     script = (NodesLimited(0.0, SPOT, 0), NodesLimited(300.0, SPOT, 1))
-    simulator = Simulator(Scenario(where, evenly(200, 2.0, first_s=120.0), 600.0, 0.0, script), fleet)
+    simulator = Simulator(
+        Scenario(where, evenly(200, 2.0, first_s=120.0), 600.0, 0.0, script), fleet
+    )
     simulator.advance(290.0)
     assert pools(fleet) == {OD: 4}
     simulator.advance(310.0)

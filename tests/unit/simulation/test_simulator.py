@@ -19,6 +19,7 @@ from autoscaler.simulation.supply_script import (
     LaunchesFail,
     NodeLost,
     NodeReturned,
+    NodesLost,
     PriceChanged,
     ServiceChanged,
 )
@@ -117,6 +118,12 @@ def test_a_returned_node_applies_its_assignment() -> None:
     timeline = one.run()
     assert attained(timeline) == 1.0
     assert [(span.from_s, span.to_s) for span in timeline.nodes] == [(0.1, 150.0), (160.0, 420.0)]
+
+
+def test_the_newest_nodes_of_a_pool_are_lost_until_their_end() -> None:
+    one = simulator({ONE: 2}, [], 300.0, script=(NodesLost(150.0, OD, 1, 160.0),))
+    spans = sorted((span.node[-1], span.from_s, span.to_s) for span in one.run().nodes)
+    assert spans == [("0", 0.1, 420.0), ("1", 0.1, 150.0), ("1", 160.0, 420.0)]
 
 
 def test_launches_that_fail_are_given_up_after_three_attempts() -> None:

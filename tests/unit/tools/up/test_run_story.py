@@ -15,6 +15,7 @@ from streams.tools.up.run_story import (
     Chapter,
     chapters,
     mean_share_of_peak,
+    policy_lines,
     saving_lines,
     spot_saving_usd,
     story_lines,
@@ -90,14 +91,11 @@ def test_each_model_alone_is_not_repeated_if_no_nodes_were_shared() -> None:
 
 def test_savings_are_told_with_their_reason() -> None:
     others = [
-        {"what": "sized for the peak", "usd": 5.0, "unserved": 0.0},
         {"what": "one rented GPU type", "usd": 8.0, "unserved": 0.0, "gpu": "L40S"},
         {"what": "each model alone", "usd": 3.9, "unserved": 0.0},
         {"what": "all models together", "usd": 3.7, "unserved": 0.0},
     ]
     assert saving_lines(summary(otherwise=others, spot_saving_usd=0.5)) == [
-        "1.00 USD (20%) less than a fleet sized for the peak: capacity followed demand, which "
-        "averaged 62% of the models' busiest minutes",
         "4.00 USD (50%) less than one rented GPU type (L40S): each model runs on the GPU that "
         "serves it cheapest",
         "0.10 USD more than each model alone, which has demand known in advance and nodes that "
@@ -123,9 +121,9 @@ def test_a_reason_is_given_only_if_the_same_plan_shows_it() -> None:
 
 
 def test_a_comparison_that_serves_less_is_no_saving() -> None:
-    others = [{"what": "sized for the peak", "usd": 3.0, "unserved": 0.2}]
+    others = [{"what": "each model alone", "usd": 3.0, "unserved": 0.2}]
     assert saving_lines(summary(otherwise=others))[0] == (
-        "a fleet sized for the peak would have served 80% of the demand, for 3.00 USD"
+        "each model alone would have served 80% of the demand, for 3.00 USD"
     )
     assert saving_lines(summary()) == []
 
@@ -146,3 +144,18 @@ def test_the_mean_share_of_the_peak_is_unknown_without_demand() -> None:
     assert mean_share_of_peak(seen) is None
     seen.add(telemetry(arrivals=40, span_ms=60_000))
     assert mean_share_of_peak(seen) == pytest.approx(1.0)
+
+
+def test_a_simulated_policy_that_costs_less_and_meets_more_is_called_better() -> None:
+    others = [
+        {"policy": "hpa-rate", "usd": 3.5, "slo_attainment": 0.99, "least": 0.98},
+        {"policy": "skyserve", "usd": 3.5, "slo_attainment": 0.95, "least": 0.9},
+        {"policy": "hpa-utilization", "usd": 4.5, "slo_attainment": 0.96, "least": 0.9},
+    ]
+    found = list(policy_lines(summary(simulated=others, slo_attainment=0.97)))
+    assert found == [
+        "0.50 USD more than hpa-rate, 2.0 points fewer within the SLO: it would have been better",
+        "0.50 USD more than skyserve, 2.0 points more within the SLO",
+        "0.50 USD less than hpa-utilization, 1.0 points more within the SLO",
+    ]
+    assert not list(policy_lines(summary(simulated=others, slo_attainment=None)))

@@ -37,9 +37,11 @@ def printed(
     found: dict[str, Any],
     ended: Ended,
     otherwise: tuple[dict[str, Any], ...] = (),
+    simulated: tuple[dict[str, Any], ...] = (),
 ) -> str:
     summary = summarize(found, picture, NOW_MS, NOTHING, 10.0, 8.0, {}, ended)
     summary["otherwise"] = list(otherwise)
+    summary["simulated"] = list(simulated)
     said = io.StringIO()
     show(summary, Console(width=200, file=said))
     assert "None" not in said.getvalue()
@@ -48,16 +50,16 @@ def printed(
 
 def test_the_cost_stands_over_that_of_other_policies(picture: Picture) -> None:
     others = (
-        {"what": "sized for the peak", "usd": 11.204, "unserved": 0.0},
         {"what": "one GPU type", "usd": 9.8, "unserved": 0.25, "gpu": "L40S"},
         {"what": "each model alone", "usd": 8.1, "unserved": 0.001},
     )
-    text = printed(picture, report({}), Ended(Traffic(3, 9.0), 0.0, False), others)
+    simulated = ({"policy": "hpa-rate", "usd": 11.204, "slo_attainment": 0.7, "least": 0.61},)
+    text = printed(picture, report({}), Ended(Traffic(3, 9.0), 0.0, False), others, simulated)
     lines = text.splitlines()
     first = lines.index("Cost") + 1
     assert lines[first : first + 4] == [
-        "  this run             0.00 USD",
-        "  sized for the peak   11.20 USD",
+        "  this run             0.00 USD   SLO met 66.7%",
+        "  hpa-rate, simulated  11.20 USD  SLO met 70.0%, least 61.0%",
         "  one GPU type (L40S)  9.80 USD   serves 75%",
         "  each model alone     8.10 USD",
     ]

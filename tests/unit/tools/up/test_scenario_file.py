@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.simulation.supply_script import LaunchesFail, NodesLimited, PriceChanged
+from autoscaler.simulation.supply_script import (
+    LaunchesFail,
+    NodesLimited,
+    NodesLost,
+    PriceChanged,
+)
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.tools.backtest.supply_files import load_supply
@@ -16,7 +21,6 @@ from streams.tools.replay.traces import load_trace
 from streams.tools.up.scenario_file import (
     SHIPPED,
     DemandChanged,
-    NodesLost,
     ScenarioEvent,
     demand_changes,
     open_scenario,

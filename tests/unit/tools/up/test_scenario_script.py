@@ -13,6 +13,7 @@ from autoscaler.simulation.supply_script import (
     AvailabilityChanged,
     LaunchesFail,
     NodesLimited,
+    NodesLost,
     PriceChanged,
 )
 from streams.files.shoal_yaml import load_config
@@ -20,7 +21,6 @@ from streams.tools.replay.demand_changes import DemandChange
 from streams.tools.up.scenario_file import (
     SHIPPED,
     DemandChanged,
-    NodesLost,
     ScenarioEvent,
     open_scenario,
     read_events,
