@@ -52,7 +52,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     ),
     "shoal up": (
         "streams/tools/up/run_summary.py", "streams/tools/replay/replay_report.py",
-        "streams/tools/up/counterfactual_cost.py",
+        "streams/tools/up/counterfactual_cost.py", "streams/tools/up/simulated_policies.py",
     ),
     "shoal config check": ("streams/cli/config.py",),
     "shoal models": ("streams/cli/catalogue.py",),
