@@ -100,6 +100,9 @@ def from_config(name: str, config: Config, field: str = "config") -> ModelSpec:
     else:
         listed, experts = _layers(keys, kind, count, hidden, heads, width)
     in_layers, outside = per_layer_inputs(keys, count, hidden)
+    if kind in purposes.ENCODERS - purposes.GATED_ENCODERS:
+        learnt = Matrix(("position_embeddings",), _max_position(keys), hidden, "embedding")
+        outside = (*outside, learnt)
     made = tuple((_with(mixer, in_layers), forward) for mixer, forward in listed)
     tied = encodes or _tied(keys, kind)
     embeddings = [Matrix(("embed_tokens",), vocab, hidden, "embedding"), *outside]

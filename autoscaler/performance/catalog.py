@@ -26,6 +26,7 @@ from autoscaler.performance.catalog_names import (
     has_integer_activations,
     instance_type,
     is_undivided,
+    states_pooling,
     storage_of,
     unloadable_format,
     variant_of,
@@ -220,6 +221,7 @@ def model(name: str, field: str = "source") -> ModelSpec:
     """
     found = entry_name(name, field)
     spec = replace(models()[found], name=name)
+    spec = replace(spec, pooling=spec.pooling or states_pooling(name))
     if word := unloadable_format(name):
         raise InvalidValue(field, name, f"no {word.upper()}; declare the model's own ./config.json")
     stored = storage_of(name)

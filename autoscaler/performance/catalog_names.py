@@ -30,6 +30,10 @@ _INTEGER_ACTIVATIONS = frozenset(["w8a8", "quantized.w8a8"])
 _ROW_SCALES = frozenset(["nvidia", "redhatai", "neuralmagic", "amd"])
 _BLOCKS = {"fp8": 128, "int4": 128, "fp4": 16, "mxfp4": 1, "int8": 1}
 _SKILLS = frozenset(["math", "coder", "code"])
+_POOLING = frozenset({
+    "embed", "embedding", "embeddings", "embedder", "rerank", "reranker", "reward", "rm", "prm",
+    "orm", "classifier", "retriever", "gte", "e5",
+})  # fmt: skip
 _DATE = re.compile(r"\d{4}\Z")
 _SIZE = re.compile(r"a?\d+(\.\d+)?[bm]\Z|\d+x\d+b\Z|\d+e\Z")
 _SPLIT = re.compile(r"[-_ ]+")
@@ -226,6 +230,11 @@ def variant_of(name: str, known: Iterable[str]) -> str | None:
         if sizes and sizes <= set(core) and _is_part_of(core, tokens)
     ]
     return max(inside)[1] if inside else None
+
+
+def states_pooling(name: str) -> bool:
+    """Whether `name` states an embedding, reranking, classifying or reward model."""
+    return not _POOLING.isdisjoint(_tokens(name))
 
 
 def is_published(name: str, entry: str) -> bool:

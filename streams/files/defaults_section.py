@@ -83,7 +83,8 @@ MAX_DISRUPTION = Key(
 MAX_LEN = Key(
     "max_len",
     units.count(16, 100_000_000),
-    "Longest request in tokens, prompt and answer together. Every instance must hold it.",
+    "Longest request in tokens, prompt and answer together. Every instance must hold it. The "
+    "context of a model limits the default.",
     "32768",
 )
 TIMEZONE = Key(

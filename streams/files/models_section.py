@@ -14,7 +14,7 @@ from streams.files import model_keys as common
 from streams.files import units
 from streams.files.adapters_section import ADAPTERS, memory_of_adapters, read_adapters
 from streams.files.components_section import COMPONENTS_MODEL, is_graph, read_graph_service
-from streams.files.defaults_section import DEFAULTS, Defaults, over
+from streams.files.defaults_section import DEFAULTS, MAX_LEN, Defaults, over
 from streams.files.engines_section import EngineSpec
 from streams.files.keys import Either, Group, Key, Named
 from streams.files.model_source import architecture
@@ -177,6 +177,8 @@ def _declared(name: str, model: Section, given: Surroundings) -> Service:
     workload = read_workload(model.section("workload"), spec.pooling)
     lengths, req_per_s, types = workload
     own = over(model, given.defaults)
+    if MAX_LEN.name not in model:
+        own = replace(own, max_len=min(own.max_len, spec.max_position))
     if own.max_len > spec.max_position:
         allowed = f"at most {spec.max_position}, the context of {spec.name}"
         raise model.error("max_len", f"{own.max_len} is not allowed; allowed: {allowed}")

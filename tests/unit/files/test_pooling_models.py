@@ -72,3 +72,27 @@ def test_the_workload_of_a_pooling_model_needs_no_output(tmp_path: Path) -> None
     (tmp_path / "shoal.yaml").write_text(generates)
     with pytest.raises(ConfigError, match=r"workload\.output: is missing"):
         load_config(tmp_path / "shoal.yaml")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BAAI/bge-m3", "intfloat/e5-mistral-7b-instruct", "answerdotai/ModernBERT-base",
+        "BAAI/bge-reranker-v2-m3", "Qwen/Qwen3-Embedding-8B", "Alibaba-NLP/gte-Qwen2-7B-instruct",
+        "Skywork/Skywork-Reward-V2-Llama-3.1-8B",
+    ],
+)  # fmt: skip
+def test_models_that_pool_are_known_by_name(tmp_path: Path, name: str) -> None:
+    found = service(tmp_path, name)
+    assert found.architecture.pooling
+    assert found.lengths.output_tokens == 1.0
+
+
+def test_the_context_of_a_model_limits_the_default_of_its_longest_request(tmp_path: Path) -> None:
+    text = FILE.replace("SOURCE", "BAAI/bge-large-en-v1.5").replace("    ENGINE\n", "")
+    text = text.replace("input: 500, output: 300", "input: 200")
+    (tmp_path / "shoal.yaml").write_text(text.replace("    max_len: 8192\n", ""))
+    assert load_config(tmp_path / "shoal.yaml").cluster.service("m").max_len_tokens == 512
+    (tmp_path / "shoal.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="8192 is not allowed; allowed: at most 512"):
+        load_config(tmp_path / "shoal.yaml")
