@@ -42,6 +42,7 @@ from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.child_broker import own_broker
 from streams.broker.topic_admin import ensure_topics
 from streams.files.user_errors import UserError
+from streams.supervision import VARIABLE as SUPERVISOR
 from streams.tools.up.child_processes import Child
 from streams.tools.up.host_resources import remove_topics
 
@@ -89,7 +90,7 @@ class TwoVersions(Stack):
     async def replace(self, name: str, tree: Path) -> None:
         """End a process by SIGTERM; the next one runs the code in `tree`."""
         child, pid = self.parts[name], self.pid(name)
-        child.argv = [*_code(tree), *child.argv[3:]]
+        child.argv = [*_code(tree), *child.argv[len(_code(tree)) :]]
         if name == EXECUTOR:
             self._write_node_file(tree)
         self.signal(name, signal.SIGTERM)
@@ -120,8 +121,9 @@ class TwoVersions(Stack):
 
 
 def _code(tree: Path) -> list[str]:
-    """The command that runs its arguments with the code in `tree`."""
-    return ["env", f"--chdir={tree}", f"PYTHONPATH={tree}"]
+    """The command that runs its arguments with the code in `tree`, as an init system would: with a
+    supervisor, an executor would end its engines when it is asked to end."""
+    return ["env", f"--unset={SUPERVISOR}", f"--chdir={tree}", f"PYTHONPATH={tree}"]
 
 
 @dataclass(slots=True)

@@ -181,7 +181,8 @@ class Status:
     endpoints, if each instance has its own (pods). launch_basis: Derived from the settings on
     which launches on this node depend, "" = unknown. If it changes, a failed launch may now
     succeed. templates: By engine, the digest of the template from which the executor launches it
-    on this node now; empty without templates.
+    on this node now; empty without templates. release: Version of Shoal that the executor runs,
+    "" from an older executor.
     """
 
     node: str
@@ -201,6 +202,7 @@ class Status:
     addresses: tuple[str, ...] = ()
     launch_basis: str = ""
     templates: Mapping[str, str] = field(default_factory=dict)
+    release: str = ""
 
     def __post_init__(self) -> None:
         for key in ("node", "pool", "executor"):
@@ -212,6 +214,7 @@ class Status:
         checks.free_text(self, "place", 200)
         checks.machine_text("load_feed", self.load_feed, 300)
         checks.machine_text("launch_basis", self.launch_basis, 64)
+        checks.machine_text("release", self.release, 64)
         checks.count("templates", len(self.templates), _MOST_ADDRESSES)
         for engine, digest in self.templates.items():
             checks.name("templates", engine)

@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import orjson
@@ -159,6 +160,7 @@ async def _serve(
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gateway", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"shoal {version('shoal')}")
     parser.add_argument("--broker", required=True, help="HOST:PORT or kafka://HOST:PORT")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 picks a free port")

@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 import uuid
+from importlib.metadata import version
 from pathlib import Path
 
 import aiohttp
@@ -117,6 +118,7 @@ async def _main(config: KubernetesConfig, keys: Keys) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the executor. Returns 0, or 2 for bad input or an unusable configuration."""
     parser = argparse.ArgumentParser(prog="python -m executors.kubernetes", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"shoal {version('shoal')}")
     parser.add_argument("--config", required=True, type=Path, help="JSON file")
     add_log_level(parser)
     arguments = parser.parse_args(argv)

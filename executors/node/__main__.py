@@ -15,6 +15,7 @@ import json
 import sys
 import time
 import uuid
+from importlib.metadata import version
 from pathlib import Path
 
 import aiohttp
@@ -122,6 +123,7 @@ async def run(
 def main(argv: list[str] | None = None) -> int:
     """Run the executor. Returns 0, or 2 for bad input or an unusable state folder."""
     parser = argparse.ArgumentParser(prog="python -m executors.node", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"shoal {version('shoal')}")
     parser.add_argument("--config", required=True, type=Path, help="JSON file")
     add_log_level(parser)
     arguments = parser.parse_args(argv)

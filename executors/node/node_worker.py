@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from importlib.metadata import version
 
 from executors.engines.engine_protocol import RoleSwitch
 from executors.node import reconcile
@@ -27,6 +28,8 @@ from topics.fleet import Assignment, InstanceState, ObservedInstance, Status, ho
 from topics.spans import NO_SPANS, Spans
 
 log = logging.getLogger(__name__)
+
+_RELEASE = version("shoal")
 
 Publish = Callable[[Status], Awaitable[bool]]
 
@@ -304,6 +307,7 @@ class NodeWorker:
             addresses=tuple(sorted(addresses)),
             launch_basis=self.engines.launch_basis,
             templates=self.engines.templates,
+            release=_RELEASE,
         )
 
     def _at_advertised_address(self, seen: ObservedInstance) -> ObservedInstance:

@@ -222,6 +222,7 @@ def _controller(found: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(True, scope, words, f"shoal {undo} {target} ends it")
         elif kind == ReasonCode.DRAIN_TOO_SHORT:
             yield Finding(False, scope, words)
+    yield from _releases(found)
     yield from _lag(found)
     for model, why in found.get("refused", {}).items():
         said = f"its last declaration cannot be used, so the previous one stays in force: {why}"
@@ -244,6 +245,16 @@ def _controller(found: Mapping[str, Any]) -> Iterator[Finding]:
                     f"{age_words(age_s)} old",
                     f"start its feed: shoal feed {kind} --from FILE|URL --follow",
                 )
+
+
+def _releases(found: Mapping[str, Any]) -> Iterator[Finding]:
+    """Executors of another version of Shoal than the controller's. Neighbouring versions work
+    together, so this is no fault."""
+    for executor, release in found.get("other_releases", {}).items():
+        said = f"runs Shoal {release or 'of unknown version'}, the controller {found['release']}"
+        yield Finding(
+            True, f"executor {executor}", said, "end the upgrade, or return to one version"
+        )
 
 
 def _lag(found: Mapping[str, Any]) -> Iterator[Finding]:

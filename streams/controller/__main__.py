@@ -15,6 +15,7 @@ import logging
 import os
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 from autoscaler.domain.cluster import Mode
@@ -81,6 +82,7 @@ async def _run(options: Options) -> int:
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m streams.controller", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"shoal {version('shoal')}")
     parser.add_argument("--config", required=True, type=Path, metavar="FILE")
     parser.add_argument("--broker", default="", metavar="HOST:PORT", help="default: embedded")
     parser.add_argument("--time-base", metavar="SPEED,ORIGIN_MS,ORIGIN_MONO_NS")

@@ -10,6 +10,7 @@ import dataclasses
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 from autoscaler.domain.cluster import Mode
@@ -35,6 +36,7 @@ from streams.health.exposure import OpenPoint
 from streams.health.multi_node_status import gang_facts
 from streams.health.quality_status import service_facts
 from topics.decisions import Decision
+from topics.fleet import Status
 from topics.reason_codes import ReasonCode
 from topics.signing import Refusal
 
@@ -149,6 +151,8 @@ class Facts:
         done = self.leading()
         found: dict[str, Any] = {
             "controller": self.identity.controller,
+            "release": version("shoal"),
+            "other_releases": _other_releases(done.observation.statuses) if done else {},
             "broker": self.identity.broker,
             "embedded_broker": self.identity.embedded,
             "prefix": self.identity.prefix,
@@ -294,6 +298,16 @@ def _sizing(done: TickResult, model: str) -> Mapping[str, Any]:
         "derate": made.derate,
         "needed_req_per_s": made.needed_req_per_s,
     }
+
+
+def _other_releases(statuses: Mapping[str, Status]) -> dict[str, str]:
+    """Executors of another version of Shoal than this process, by their newest status; "" is an
+    unknown version."""
+    newest = {
+        one.executor: one.release for one in sorted(statuses.values(), key=lambda one: one.at_ms)
+    }
+    own = version("shoal")
+    return {executor: release for executor, release in newest.items() if release != own}
 
 
 def _present(done: TickResult, model: str) -> Mapping[str, float] | None:

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import sys
+from importlib.metadata import version
 
 import faust
 from faust.types import TP
@@ -30,6 +31,7 @@ from topics.topic_table import PREFIX
 def main(argv: list[str] | None = None) -> int:
     """Run until a signal. Returns 2 if the broker is unreachable or unusable."""
     parser = argparse.ArgumentParser(prog="python -m streams.windows", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"shoal {version('shoal')}")
     parser.add_argument("--broker", required=True, metavar="kafka://HOST:PORT")
     parser.add_argument("--prefix", default=PREFIX, help="prefix of topic names")
     add_log_level(parser)

@@ -51,6 +51,14 @@ def test_each_fault_is_named_with_its_fix(change: dict[str, Any], words: str, me
     assert words in bad.state and mend in bad.remedy
 
 
+def test_executors_of_another_version_are_named() -> None:
+    mixed = {"release": "0.2.0", "other_releases": {"ex-1": "0.1.0", "ex-2": ""}}
+    found = {one.what: one for one in of_status({**STATUS, **mixed})}
+    assert found["executor ex-1"].ok
+    assert found["executor ex-1"].state == "runs Shoal 0.1.0, the controller 0.2.0"
+    assert "unknown version" in found["executor ex-2"].state
+
+
 def test_a_pause_is_shown_with_the_command_that_ends_it() -> None:
     found = list(of_status({**STATUS, "held": {"*/pause": "paused by ann: drill"}}))
     assert any("shoal resume --all" in one.remedy for one in found)
