@@ -14,6 +14,7 @@ import uuid
 from collections import deque
 from collections.abc import Container, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from autoscaler.serving.request_router import Router
@@ -66,6 +67,9 @@ class TelemetryReporter:
         self._publisher = publisher
         self._spool = spool
         self._broker_reached = True
+        # The segment on disk of which records were sent, and their number.
+        self._unspooling: Path | None = None
+        self._unspooled = 0
         self._pending: deque[Telemetry] = deque()
         self._ready = asyncio.Event()
         self._ready.set()  # check the disk first for records of an earlier process
@@ -159,8 +163,8 @@ class TelemetryReporter:
         self._count_dropped()
 
     async def _unspool(self) -> bool:
-        """Send the records on disk, oldest first. Returns False if the broker did not accept
-        some."""
+        """Send the records on disk, oldest first, from where the last call ended. Returns False if
+        the broker did not accept some."""
         while self._spool is not None:
             try:
                 stored = await asyncio.to_thread(self._spool.oldest)
@@ -168,11 +172,15 @@ class TelemetryReporter:
                 if stored is None:
                     return True
                 segment, records = stored
-                for start in range(0, len(records), _BATCH):
+                if self._unspooling != segment:
+                    self._unspooling, self._unspooled = segment, 0
+                for start in range(self._unspooled, len(records), _BATCH):
                     if await self._send(records[start : start + _BATCH]):
                         self._ready.set()
                         return False
+                    self._unspooled = min(start + _BATCH, len(records))
                 await asyncio.to_thread(self._spool.remove, segment)
+                self._unspooling = None  # a later segment may have the same name
             except OSError as error:
                 log.warning("cannot read telemetry from disk: %s", error)
                 return True

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from executors.gateway import telemetry_reporter
 from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.telemetry_reporter import TelemetryReporter
+from executors.gateway.telemetry_spool import TelemetrySpool
+from tests.hang_limit import HANG_S
 
 
 class Away:
@@ -15,11 +22,13 @@ class Away:
 
     def __init__(self) -> None:
         self.back = False
+        self.until = 1 << 30  # number of records that it takes before it goes away
         self.tried: Counter[int] = Counter()
         self.taken: list[int] = []
 
     async def publish(self, topic: str, key: str, record: Any) -> bool:
         self.tried[record.sequence] += 1
+        self.back = self.back and len(self.taken) < self.until
         if self.back:
             self.taken.append(record.sequence)
         return self.back
@@ -40,6 +49,38 @@ async def test_an_absent_broker_gets_one_record_at_a_time() -> None:
     broker.back = True
     assert await reporter.flush()
     assert broker.taken == list(range(1, 31))
+
+
+async def test_a_broker_that_refuses_now_and_then_gets_each_record_of_the_disk_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a segment from its begin after each failure, an overloaded broker never gets its end."""
+    monkeypatch.setattr(telemetry_reporter, "_RETRY_REAL_S", 0.0)
+    broker = Away()
+    clock: Any = SimpleNamespace(now_ms=lambda: 100_000)
+    routers: Any = {"chat": SimpleNamespace(routes=SimpleNamespace(generation=1, adapters=()))}
+    spool = TelemetrySpool(tmp_path)
+    reporter = TelemetryReporter("g", clock, {}, routers, GatewayMetrics(), broker, spool)
+    for second in range(1, 301):
+        reporter.end_span(second * 1000)
+    await reporter.spool()
+    task = asyncio.create_task(reporter.send())
+    try:
+        for after in range(70, 400, 70):  # the broker goes away after so many records
+            broker.back, broker.until = True, after
+            async with asyncio.timeout(HANG_S):
+                while broker.back and spool.segments():
+                    await asyncio.sleep(0)
+        assert not spool.segments()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert set(broker.taken) == set(range(1, 301))
+    assert len(broker.taken) < 300 + 5 * 64
+    reporter.end_span(301_000)
+    await reporter.spool()
+    broker.back, broker.until = True, 1 << 30
+    assert await reporter._unspool() and broker.taken[-1] == 301  # the new file has the same name
 
 
 def test_series_of_adapters_end_with_their_declaration() -> None:
