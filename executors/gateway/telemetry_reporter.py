@@ -179,8 +179,8 @@ class TelemetryReporter:
                         self._ready.set()
                         return False
                     self._unspooled = min(start + _BATCH, len(records))
-                await asyncio.to_thread(self._spool.remove, segment)
                 self._unspooling = None  # a later segment may have the same name
+                await asyncio.to_thread(self._spool.remove, segment)
             except OSError as error:
                 log.warning("cannot read telemetry from disk: %s", error)
                 return True
