@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import NoReturn
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -36,6 +39,20 @@ def show(tables: Iterable[Table], lines: Iterable[Line]) -> None:
     for line in lines:
         text = Text(line) if isinstance(line, str) else line
         out.print(text, soft_wrap=out.width >= WIDTH)  # A path may be longer than a line.
+
+
+def watch(lines: Callable[[], Iterable[Line]], every_s: float) -> NoReturn:
+    """Show `lines` in the whole terminal, updated every `every_s` seconds, until Ctrl-C. Without a
+    terminal, print them one below the other."""
+    out = console()
+    with Live(console=out, screen=out.is_terminal, auto_refresh=False) as view:
+        while True:
+            shown = [Text(line) if isinstance(line, str) else line for line in lines()]
+            if out.is_terminal:
+                view.update(Group(*shown), refresh=True)
+            else:
+                show([], [*shown, ""])
+            time.sleep(every_s)
 
 
 def plain_table(*names: str, numbers: Iterable[str] = ()) -> Table:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.domain.validation import InvalidValue
+from streams.cli.config_option import add_config
 from streams.cli.publish import Broker, add_broker
 from streams.files.quality_section import stands_for_models
 from streams.files.shoal_yaml import Config, load_config, parse_service
@@ -36,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         description="Publishes each changed model of the file, withdraws models that it declared "
         "before and that are no longer in the file, and prints what it did.",
     )
-    parser.add_argument("--config", required=True, metavar="FILE", help="the shoal.yaml")
+    add_config(parser, str)
     add_broker(parser, "kafka in the file, else that of the controller at --url")
     parser.set_defaults(run=run)
 

@@ -26,6 +26,7 @@ from autoscaler.planning.strategies.registry import strategy_for
 from autoscaler.planning.time_limits import drain_timeout_s
 from autoscaler.rollout.wave_preview import WavePreview, preview_waves
 from streams import text_layout
+from streams.cli.config_option import add_config
 from streams.cli.json_output import encoded
 from streams.cli.plan import DECLARED_DEMAND, UNSERVED, default_demand, planned
 from streams.cli.plan_view import usd_change
@@ -49,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
         "removed, plus for added capacity. Nothing is changed. "
         "Exit code 3: the plan leaves demand unserved.",
     )
-    parser.add_argument("--config", type=Path, required=True, help="the shoal.yaml")
+    add_config(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--fleet",

@@ -29,6 +29,7 @@ from streams.cli.status import log_fault
 from streams.files.model_source import facts_words, uncertain_facts
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError, first_line, without_login
+from streams.files.yaml_tree import USUAL_NAME
 from streams.plain_text import age_words, several
 from streams.ports.promql import Ask, prometheus
 from streams.text_layout import WIDTH, Line
@@ -48,7 +49,13 @@ def add_parser(subparsers: Any) -> None:
         description="Looks at a shoal.yaml (--config) and a running controller and names what is "
         "missing, where, and how to correct it. Nothing is changed.",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the shoal.yaml")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=Path(USUAL_NAME) if Path(USUAL_NAME).exists() else None,
+        metavar="FILE",
+        help=f"the shoal.yaml (default ./{USUAL_NAME} if there is one)",
+    )
     add_url(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)

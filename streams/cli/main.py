@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("streams.cli.status", "show who leads, the age of the data, and every model"),
     "explain": ("streams.cli.explain", "explain the last decision on a model"),
     "doctor": ("streams.cli.doctor", "find faults, and say how to correct each"),
+    "notify": ("streams.cli.notify", "send messages about broken promises and proposals"),
     "pause": ("streams.cli.controls", "stop all changes of a model, or of every model"),
     "resume": ("streams.cli.controls", "end a pause"),
     "freeze": ("streams.cli.controls", "stop removals of a model, or of every model"),
@@ -112,7 +113,10 @@ def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
         importlib.import_module("argcomplete").autocomplete(parser)
     imported()
     try:
-        args = parser.parse_args(arguments)
+        args, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            sys.stderr.write(_unknown_arguments(subparsers.choices.get(wanted, parser), unknown))
+            return 2
         if not args.command:
             parser.print_help()
             return 0
@@ -125,6 +129,25 @@ def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def _unknown_arguments(command: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    """The error about arguments that `command` does not have, with the most similar option."""
+    first = unknown[0].partition("=")[0]
+    near = get_close_matches(first, _options(command), n=1) if first.startswith("-") else []
+    what = "option" if first.startswith("-") else "argument"
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{command.prog}: unknown {what} {first}{hint} (see {command.prog} --help)\n"
+
+
+def _options(command: argparse.ArgumentParser) -> list[str]:
+    """All options of `command` and of its actions."""
+    found: list[str] = []
+    for action in command._actions:
+        found += action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            found += [option for part in action.choices.values() for option in _options(part)]
+    return found
 
 
 def _first_word() -> str:

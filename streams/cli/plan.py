@@ -24,6 +24,7 @@ from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, m
 from autoscaler.planning.time_limits import contradictions
 from autoscaler.simulation.strategies.registry import STRATEGIES, strategy
 from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_stats, plan_view
+from streams.cli.config_option import add_config
 from streams.cli.plan_modes import refuse_ignored
 from streams.files.plan_inputs import load_demand, load_fleet
 from streams.files.shoal_yaml import load_config
@@ -46,7 +47,7 @@ def add_parser(subparsers: Any) -> None:
         "that would help. "
         "Nothing is changed. Exit code 3: demand is left unserved.",
     )
-    parser.add_argument("--config", type=Path, required=True, help="the shoal.yaml")
+    add_config(parser)
     parser.add_argument(
         "--demand",
         type=Path,

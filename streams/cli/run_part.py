@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from autoscaler.domain.cluster import Mode
 from autoscaler.serving.routing_policies import AcrossCombos, WithinCombo
 from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
+from streams.cli.config_option import add_config
 from streams.clock import real_time
 from streams.controller.controller_options import HTTP, add_operator_options, operator_options_argv
 from streams.decision_log.log_folder import default_folder
@@ -40,7 +41,7 @@ _GATEWAY_SECONDS = {
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """The options that every part has."""
-    parser.add_argument("--config", required=True, metavar="FILE", help="the shoal.yaml")
+    add_config(parser, str)
     parser.add_argument("--broker", metavar="HOST:PORT", help="default: kafka in the file")
     parser.add_argument("--prefix", default=PREFIX, help=f"of topic names (default {PREFIX})")
     parser.add_argument("--id", default=socket.gethostname(), help="a name of its own (default: "

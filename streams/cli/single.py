@@ -18,6 +18,7 @@ from typing import Any
 
 from streams.broker.child_broker import own_broker
 from streams.broker.embedded import EmbeddedBrokerFailed
+from streams.cli.config_option import add_config
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.supervision import VARIABLE, end_event
@@ -36,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
         description="Starts the embedded broker and the parts whose options are given. If one part "
         "ends, all parts end, with exit code 1. The broker then loses its data.",
     )
-    parser.add_argument("--config", required=True, metavar="FILE", help="the shoal.yaml")
+    add_config(parser, str)
     for part in PARTS:
         parser.add_argument(
             f"--{part}", metavar="OPTIONS",

@@ -13,10 +13,12 @@ from streams import text_layout
 from streams.cli.controller_client import add_url, status
 from streams.cli.json_output import show_json
 from streams.cli.time_arguments import clock_words
+from streams.files.user_errors import UserError
 from streams.plain_text import age_words, several
 from streams.text_layout import Line, columns, labelled, section, wrapped
 
 _MOST_ADAPTERS = 10
+_WATCH_S = 2.0
 _CENT = 0.005
 _COLUMNS = ("model", "ready", "req/s", "TTFT p95", "TPOT p95", "SLO met", "USD/h")
 
@@ -26,21 +28,36 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "status",
         help="show who leads, the age of the data, and every model",
-        description="Shows the state of a running controller. A standby answers for itself.",
+        description="Shows the state of a running controller. A standby answers for itself. "
+        "Exit code 1: the controller is not well, or a model breaks its promise.",
     )
     add_url(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print JSON")
+    how.add_argument("--watch", action="store_true", help="show it every 2 s until Ctrl-C")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0: the controller is well; 1: it answers but is not well."""
+    """Exit code 0: the controller is well, and no model breaks its promise; 1: it answers, but one
+    of both is not so."""
+    if args.watch:
+        text_layout.watch(lambda: _lines_now(args.url), _WATCH_S)
     found = status(args.url)
     if args.json:
         show_json(found)
     else:
         text_layout.show([], lines(found))
-    return 1 if found.get("unhealthy") else 0
+    is_broken = found.get("verdict", {}).get(str(Level.BROKEN), 0) > 0
+    return 1 if found.get("unhealthy") or is_broken else 0
+
+
+def _lines_now(url: str) -> list[Line]:
+    """The lines of the status, or the error if no controller answers."""
+    try:
+        return [*lines(status(url))]
+    except UserError as error:
+        return [*wrapped(str(error))]
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[Line]:

@@ -18,6 +18,8 @@ from autoscaler.domain.validation import InvalidValue
 from streams.files.user_errors import UserError, first_line
 from topics.plainyaml import PlainLoader
 
+USUAL_NAME = "shoal.yaml"
+"""Name of the file that commands read if no other is named."""
 T = TypeVar("T")
 _MISSING = object()
 _MOST = 60
@@ -221,7 +223,9 @@ def read(path: Path, expected: str = "regions and models") -> tuple[Section, byt
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+        hint = "; name one with --config FILE, or write one with `shoal config init`"
+        is_usual = str(path) == USUAL_NAME
+        raise UserError(f"{path}: no such file{hint if is_usual else ''}") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; the name of a file is expected") from None
     except (OSError, ValueError) as error:

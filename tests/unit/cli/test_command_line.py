@@ -183,3 +183,30 @@ def test_ctrl_c_during_an_import_leaves_no_traceback(tmp_path: Path) -> None:
         part.send_signal(signal.SIGINT)
         assert part.stderr.read() == b""
         assert part.wait(10.0) == -signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("status --jsn", "shoal status: unknown option --jsn; did you mean --json?"),
+        ("plan --confg=x", "shoal plan: unknown option --confg; did you mean --config?"),
+        ("status now", "shoal status: unknown argument now"),
+    ],
+)
+def test_a_mistyped_option_names_the_nearest(
+    line: str, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err.startswith(error)
+
+
+def test_the_file_in_this_folder_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = Path(CONFIG).read_text()
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan"]) == 2
+    assert "shoal.yaml: no such file" in capsys.readouterr().err
+    (tmp_path / "shoal.yaml").write_text(text + "\nwrong: 1\n")
+    assert main(["plan"]) == 2
+    assert "shoal.yaml" in (found := capsys.readouterr().err) and "wrong" in found
