@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 
 from autoscaler.simulation.supply_script import LaunchesFail, NodesLost, PriceChanged
+from streams.cli.up import _compare as compare
 from streams.files.shoal_yaml import load_config
 from streams.tools.replay.demand_changes import DemandChange
 from streams.tools.replay.traces import Trace
+from streams.tools.up import simulated_policies
+from streams.tools.up.run_options import Wishes
+from streams.tools.up.run_state import Picture
 from streams.tools.up.scenario_file import DemandChanged
+from streams.tools.up.session import Session
 from streams.tools.up.simulated_policies import simulated, world
-from streams.tools.up.trace_facts import Span
+from streams.tools.up.trace_facts import Span, Traffic
 
 CONFIG = Path(__file__).parents[2] / "simulation" / "mini.yaml"
 CLUSTER = load_config(CONFIG).cluster
@@ -54,3 +64,20 @@ def test_each_policy_has_a_cost_and_a_share_until_the_time_is_over() -> None:
     for one in found:
         assert one.usd > 0.0
         assert one.slo_attainment == one.least == 1.0
+
+
+def test_the_summary_of_a_run_gets_the_simulated_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = (f"{second},mini,200,50" for second in range(60))
+    trace.write_text("\n".join(["time,model,input_tokens,output_tokens", *rows]) + "\n")
+    config = load_config(CONFIG)
+    wishes = Wishes(config, CONFIG, trace, Traffic(60, 60.0), 10.0, 0.0, "", 0, 1)
+    picture, span = Picture(config.cluster), Span(120.0, 60.0, 60)
+    ended = SimpleNamespace(picture=picture, ended_ms=1_000, span=lambda _: span)
+    one = partial(simulated, names=("skyserve",))
+    monkeypatch.setattr(simulated_policies, "simulated", one)
+    summary: dict[str, Any] = {"requests": {"sent": 60}, "otherwise": [], "simulated": []}
+    compare(summary, cast(Session, ended), wishes, [])
+    assert [row["policy"] for row in summary["simulated"]] == ["skyserve"]
