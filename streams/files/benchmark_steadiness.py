@@ -12,6 +12,7 @@ _MOST_FAILED = 0.05
 _LEAST_RATE, _SIGMAS = 0.9, 2.0
 _LEAST_UNDER_WAY = 0.3
 _ROUNDS = 2
+_MOST_UNDER_WAY = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,11 @@ class Steadiness:
             return (
                 f"{self.completed + self.failed:.0f} requests for {self.bound:.0f} at once: fewer "
                 f"than {_ROUNDS} rounds are not a steady load"
+            )
+        if self.under_way > _MOST_UNDER_WAY * self.bound:
+            return (
+                f"its rate and times mean {self.under_way:.1f} requests under way, but at most "
+                f"{self.bound:.0f} were allowed: the figures contradict each other"
             )
         if self.under_way and self.under_way < _LEAST_UNDER_WAY * self.bound:
             return (

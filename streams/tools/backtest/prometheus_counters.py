@@ -46,11 +46,12 @@ class Grid:
 class ServedRequests:
     """Requests that the servers of one `model_name` finished, per step. gaps: steps of which a
     server has no sample for longer than a step, although it had one before and one after. first:
-    first step with a sample."""
+    first step with a sample. end: number of steps until the last sample."""
 
     counts: Floats
     gaps: Bools
     first: int
+    end: int
 
 
 def read_requests(
@@ -112,7 +113,7 @@ def _requests(counter: Floats, at: Floats) -> ServedRequests:
     gaps = np.zeros(steps, bool)
     known = np.flatnonzero(np.isfinite(counter))
     if not len(known):
-        return ServedRequests(np.zeros(steps), gaps, steps)
+        return ServedRequests(np.zeros(steps), gaps, steps, 0)
     grown = np.diff(counter[known], prepend=counter[known[0]])
     grown = np.where(grown >= 0.0, grown, counter[known])
     times = at[known]
@@ -120,7 +121,8 @@ def _requests(counter: Floats, at: Floats) -> ServedRequests:
     for left, right in itertools.pairwise(times):
         if right - left > _GAP:
             gaps[max(0, math.floor(left + _NEAR)) : math.ceil(right - _NEAR)] = True
-    return ServedRequests(np.diff(total), gaps, max(0, math.floor(times[0] + _NEAR)))
+    first, end = max(0, math.floor(times[0] + _NEAR)), math.ceil(times[-1] - _NEAR)
+    return ServedRequests(np.diff(total), gaps, first, end)
 
 
 def _of_copies(copies: list[ServedRequests]) -> ServedRequests:
@@ -137,12 +139,13 @@ def _of_copies(copies: list[ServedRequests]) -> ServedRequests:
     used = np.where(whole.any(axis=0), whole, begun)
     mean = (counts * used).sum(axis=0) / np.maximum(1, used.sum(axis=0))
     gaps = np.all([copy.gaps | (steps < copy.first) for copy in copies], axis=0) & begun.any(axis=0)
-    return ServedRequests(mean, gaps, min(copy.first for copy in copies))
+    first, end = min(copy.first for copy in copies), max(copy.end for copy in copies)
+    return ServedRequests(mean, gaps, first, end)
 
 
 def _added(one: ServedRequests, other: ServedRequests) -> ServedRequests:
     counts, gaps = one.counts + other.counts, one.gaps | other.gaps
-    return ServedRequests(counts, gaps, min(one.first, other.first))
+    return ServedRequests(counts, gaps, min(one.first, other.first), max(one.end, other.end))
 
 
 def trace_begin(found: Mapping[str, ServedRequests]) -> int:

@@ -211,6 +211,11 @@ def _note(
         "shorter bursts are lost; lengths to a bucket; requests that failed are not counted, and "
         "queues show as later arrivals"
     )
+    if (silent := grid.steps - served.end) > 1:
+        text += (
+            f". Its servers have no sample in the last {_span(silent * grid.step_s)}; the trace "
+            "has no requests there"
+        )
     if not served.gaps.any():
         return text
     missing, whole = (_span(steps * grid.step_s) for steps in (served.gaps.sum(), grid.steps))

@@ -84,8 +84,8 @@ def test_the_load_of_a_run_at_a_rate_follows_littles_law(tmp_path: Path) -> None
 
 
 def test_appended_results_are_read_line_by_line(tmp_path: Path) -> None:
-    lines = "\n".join(json.dumps({**VLLM, "max_concurrency": load}) for load in (1, 4))
-    assert [run.load for run in read_results(written(tmp_path, lines)).runs] == [1.0, 4.0]
+    lines = "\n".join(json.dumps({**VLLM, "max_concurrency": load}) for load in (4, 8))
+    assert [run.load for run in read_results(written(tmp_path, lines)).runs] == [4.0, 8.0]
 
 
 def test_metrics_can_be_nested_under_records(tmp_path: Path) -> None:
@@ -105,6 +105,7 @@ def test_metrics_can_be_nested_under_records(tmp_path: Path) -> None:
         ({"completed": 0}, "no request was completed"),
         ({"mean_ttft_ms": 0.0}, "not streamed"),
         ({"total_output_tokens": 100}, "one token"),
+        ({"request_throughput": 60.0}, "the figures contradict each other"),
     ],
 )
 def test_a_run_without_a_steady_load_is_skipped_with_its_reason(

@@ -214,6 +214,17 @@ def test_the_trace_begins_with_the_series(tmp_path: Path) -> None:
     assert found.notes[0] == "the series begin 2.0 h after --since, and the trace with them"
 
 
+def test_series_that_end_are_named(tmp_path: Path) -> None:
+    """The scrapes stopped, or the servers were removed: the counters do not tell."""
+    truth = Truth()
+    truth.missing = lambda at_s: at_s > END_S - 1800
+    found = rebuild(truth.answer, "u", END_S, SPAN_S, tmp_path, 1)
+    assert all("no sample in the last 30 min; the trace has no" in note for note in found.notes)
+    truth.missing = lambda at_s: False
+    found = rebuild(truth.answer, "u", END_S, SPAN_S, tmp_path, 1)
+    assert not any("no sample in the last" in note for note in found.notes)
+
+
 def test_only_names_of_declared_models_are_read(truth: Truth, tmp_path: Path) -> None:
     names = {"org/b": "mine", "old": "mine", "c": "cold", "acme/c": "cold"}
     found = rebuild(truth.answer, "u", END_S, SPAN_S, tmp_path, 1, names, declared_only=True)
