@@ -32,7 +32,8 @@ def result(load: int, ttft_ms: float, tpot_ms: float) -> str:
     value = {
         "date": "20261120-101530", "model_id": MODEL, "request_rate": "inf",
         "max_concurrency": load, "completed": 100, "total_input_tokens": 102_400,
-        "total_output_tokens": 12_800, "request_throughput": 1.0, "mean_ttft_ms": ttft_ms,
+        "total_output_tokens": 12_800, "mean_ttft_ms": ttft_ms,
+        "request_throughput": 1e3 * load / (ttft_ms + 128 * tpot_ms),
         "mean_tpot_ms": tpot_ms,
     }  # fmt: skip
     return json.dumps(value)
