@@ -21,6 +21,7 @@ import json
 import logging
 import random
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,6 +205,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--broker", default="", metavar="kafka://HOST:PORT")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=number(0.1, 1000.0), default=6.0, help="requests/s (6)")
+    parser.add_argument("--parts", default=",".join(PARTS), help="processes to replace (all)")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the logs here")
     parser.add_argument("--pause", type=number(0.0, 600.0), default=5.0, help="s between steps (5)")
     options = parser.parse_args(argv)
     logging.disable(logging.CRITICAL)
@@ -216,7 +219,7 @@ def main(argv: list[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> int:
     prefix, rng = f"mixed-{secrets.token_hex(4)}.", random.Random(options.seed)
-    former = options.former.resolve()
+    former, parts = options.former.resolve(), options.parts.split(",")
     async with contextlib.AsyncExitStack() as closing:
         folder = closing.enter_context(tempfile.TemporaryDirectory(prefix="shoal-mixed-"))
         bootstrap = options.broker.removeprefix("kafka://")
@@ -228,6 +231,8 @@ async def _run(options: argparse.Namespace) -> int:
             closing.push_async_callback(remove_topics, bootstrap, prefix)
         stack = TwoVersions(Path(folder), bootstrap, prefix, former)
         closing.push_async_callback(stack.close)
+        if options.logs:
+            closing.callback(_keep_logs, Path(folder), options.logs)
         topics = Topics()
         following = asyncio.create_task(topics.follow(stack, embedded))
         await stack.open()
@@ -248,7 +253,7 @@ async def _run(options: argparse.Namespace) -> int:
             print(*steps[-1], file=sys.stderr, flush=True)
 
         for version, tree in (("present", _HERE), ("former", former)):
-            for name in rng.sample(PARTS, len(PARTS)):
+            for name in rng.sample(parts, len(parts)):
                 await step(name, version, "replaced", partial(stack.replace, name, tree))
                 await step(name, version, "killed", partial(clients.kill, stack, name))
         await asyncio.sleep(options.pause)
@@ -267,6 +272,12 @@ async def _run(options: argparse.Namespace) -> int:
         }
         print(json.dumps(found, indent=1))
         return int(bool(clients.lost or clients.broken or launches != _INSTANCES))
+
+
+def _keep_logs(folder: Path, to: Path) -> None:
+    to.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.log"):
+        shutil.copy(path, to)
 
 
 if __name__ == "__main__":
