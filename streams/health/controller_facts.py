@@ -152,7 +152,7 @@ class Facts:
         found: dict[str, Any] = {
             "controller": self.identity.controller,
             "release": version("shoal"),
-            "other_releases": _other_releases(done.observation.statuses) if done else {},
+            "other_releases": other_releases(done.observation.statuses) if done else {},
             "broker": self.identity.broker,
             "embedded_broker": self.identity.embedded,
             "prefix": self.identity.prefix,
@@ -300,7 +300,7 @@ def _sizing(done: TickResult, model: str) -> Mapping[str, Any]:
     }
 
 
-def _other_releases(statuses: Mapping[str, Status]) -> dict[str, str]:
+def other_releases(statuses: Mapping[str, Status]) -> dict[str, str]:
     """Executors of another version of Shoal than this process, by their newest status; "" is an
     unknown version."""
     newest = {
