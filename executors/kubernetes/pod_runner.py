@@ -334,7 +334,7 @@ class PodRunner:
         return InstanceRecord(
             desired=launch.desired,
             state=InstanceState.DRAINING if label == "draining" else InstanceState.STARTING,
-            since_ms=launch.launched_ms,
+            since_ms=now_ms,  # an old engine has time to answer the first probe
             phase=launch.desired.phase,
             has_process=True,
             was_ready=served,

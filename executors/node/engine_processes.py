@@ -109,7 +109,8 @@ class EngineProcesses:
 
     def adopt(self, state: NodeState, recorded: Mapping[str, RecordedProcess]) -> NodeState:
         """Adopt the engines that an earlier executor process started; see `process_recovery`."""
-        found = adopt_engines(state, recorded, self._store, self._config.advertise)
+        now_ms = self._config.time_base.now_ms(time.monotonic_ns())
+        found = adopt_engines(state, recorded, self._store, self._config.advertise, now_ms)
         self.processes, self._strays = found.processes, found.strays
         self._metrics.orphans.labels("adopted").inc(found.unrecorded)
         self._metrics.orphans.labels("killed").inc(len(found.strays))

@@ -44,11 +44,16 @@ class AdoptionResult:
 
 
 def adopt_engines(
-    state: NodeState, recorded: Mapping[str, RecordedProcess], store: StateStore, advertise: str
+    state: NodeState,
+    recorded: Mapping[str, RecordedProcess],
+    store: StateStore,
+    advertise: str,
+    now_ms: int,
 ) -> AdoptionResult:
     """The restored `state` with all engines that are still running. A recorded process must match
     in pid, start time and launch. A complete engine without a record, whose executor died before it
-    saved the state, is adopted as STARTING. Workers without a leader and duplicates are killed.
+    saved the state or wrote another form, is adopted as STARTING from `now_ms`: an old one has time
+    to answer the first probe. Workers without a leader and duplicates are killed.
     """
     found = AdoptionResult(state)
     state_dir = str(store.folder)
@@ -97,7 +102,7 @@ def adopt_engines(
     for process, tag in sorted(unknown, key=lambda pair: pair[0].started):
         if _is_free(tag, found):
             found.processes[tag.desired.instance] = engine(process, tag)
-            found.state = _with_unrecorded(found.state, tag, advertise)
+            found.state = _with_unrecorded(found.state, tag, advertise, now_ms)
             found.unrecorded += 1
             name = tag.desired.instance
             log.warning(
@@ -122,13 +127,13 @@ def _is_free(tag: LaunchTag, found: AdoptionResult) -> bool:
     return True
 
 
-def _with_unrecorded(state: NodeState, tag: LaunchTag, advertise: str) -> NodeState:
+def _with_unrecorded(state: NodeState, tag: LaunchTag, advertise: str, now_ms: int) -> NodeState:
     records = {item.instance: item for item in state.instances}
     old, gang = records.get(tag.desired.instance), tag.desired.gang
     records[tag.desired.instance] = InstanceRecord(
         desired=tag.desired,
         state=InstanceState.STARTING,
-        since_ms=tag.launched_ms,
+        since_ms=now_ms,
         phase=tag.desired.phase,
         has_process=True,
         endpoint=f"{advertise}:{tag.ports[0]}" if gang is None or gang.leads else "",

@@ -11,10 +11,11 @@ import pytest
 from executors.node import os_processes, process_recovery, procfs
 from executors.node.containers import CONTAINER_VARIABLE, Container
 from executors.node.engine_environment import LaunchTag
-from executors.node.node_state import InstanceRecord, NodeState
+from executors.node.node_state import InstanceRecord, Kill, NodeState, ProcessObservation, Rules
 from executors.node.os_processes import EngineProcess
 from executors.node.process_recovery import AdoptionResult, adopt_engines
 from executors.node.procfs import Process
+from executors.node.reconcile import reconcile
 from executors.node.state_store import RecordedProcess, StateStore
 from topics.fleet import DesiredInstance, InstanceState
 from topics.instance_ranks import GangRank, GangStage
@@ -48,7 +49,7 @@ class Machine:
         self, *instances: InstanceRecord, recorded: dict[str, RecordedProcess] | None = None
     ) -> AdoptionResult:
         state = NodeState("n0", "r/p/owned", None, instances)
-        return adopt_engines(state, recorded or {}, self.store, "host")
+        return adopt_engines(state, recorded or {}, self.store, "host", 900_000)
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_a_process_that_reused_the_pid_is_not_the_recorded_one(
     assert found.processes.keys() == {"a"} and found.unrecorded == 1
 
 
-def test_an_engine_without_a_record_starts_with_its_launch(machine: Machine) -> None:
+def test_an_engine_without_a_record_begins_to_start_when_it_is_adopted(machine: Machine) -> None:
     one = tag("a", (0,))
     machine.runs(10, one)
     old = replace(record(one), state=InstanceState.STARTING, restarts=2, failures=1)
@@ -98,7 +99,7 @@ def test_an_engine_without_a_record_starts_with_its_launch(machine: Machine) -> 
     assert found.unrecorded == 1
     made = {item.instance: item for item in found.state.instances}
     assert made["a"] == InstanceRecord(
-        one.desired, InstanceState.STARTING, 5000, "decode", has_process=True,
+        one.desired, InstanceState.STARTING, 900_000, "decode", has_process=True,
         endpoint="host:20001", ports=(20_001, 20_002), launched_ms=5000, restarts=2, failures=1,
     )  # fmt: skip
     assert made["b"] == record(tag("b", (1,)))
@@ -178,3 +179,16 @@ def test_processes_of_a_folder_are_listed_by_node(monkeypatch: pytest.MonkeyPatc
     assert found == {
         "n0": [(Process(1, 1, 1), one), (Process(4, 4, 4), one)], "n1": [(Process(2, 2, 2), None)],
     }  # fmt: skip
+
+
+def test_an_engine_without_a_record_that_started_long_ago_has_time_to_answer(
+    machine: Machine,
+) -> None:
+    """Its launch was at 5 s, and it is adopted at 900 s."""
+    machine.runs(10, tag("a", (0,)))
+    (adopted,) = machine.adopt().state.instances
+    assert (adopted.state, adopted.launched_ms) == (InstanceState.STARTING, 5000)
+    for now_ms, killed in ((901_000, 0), (900_000 + Rules().start_timeout_ms, 1)):
+        state = replace(NodeState("n0", "r/p/owned"), instances=(adopted,))
+        _, commands = reconcile(state, {"a": ProcessObservation(alive=True)}, now_ms, Rules())
+        assert sum(isinstance(one, Kill) for one in commands) == killed

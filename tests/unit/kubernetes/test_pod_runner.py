@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import aiohttp
 import pytest
@@ -188,6 +190,27 @@ async def test_an_adopted_pod_that_serves_stays_in_the_routes_of_an_endpoint_pic
     assert heir.state(SLOT, "a") is InstanceState.STARTING
     assert bench.cluster.writes[before:] == []
     assert bench.cluster.objects["pods", NAME]["metadata"]["labels"][names.SERVING] == "true"
+    await heir.close()
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["serves", "hangs"])
+async def test_an_adopted_pod_that_started_long_ago_has_time_to_answer(
+    bench: SlotBench, tmp_path: Path, client: aiohttp.ClientSession, hangs: bool
+) -> None:
+    await serve(bench)
+    heir = SlotBench(tmp_path, bench.cluster, client)
+    heir.kind.running[0] = None if hangs else 0
+    heir._now_ms = time.monotonic_ns() // 1_000_000 + 3_600_000
+    with mock.patch.object(time, "monotonic_ns", lambda: heir._now_ms * 1_000_000):
+        assert await heir.open() == 1
+    heir.assign(SLOT, wish("a"))
+    await heir.steps(4)
+    deleted = ("delete", "pods", NAME)
+    assert deleted not in bench.cluster.writes
+    state = InstanceState.STARTING if hangs else InstanceState.READY
+    assert heir.state(SLOT, "a") is state
+    await heir.steps(4, 300_000)
+    assert (deleted in bench.cluster.writes) is hangs
     await heir.close()
 
 
