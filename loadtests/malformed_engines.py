@@ -53,7 +53,14 @@ models's max seq len (262144), (36.0 GiB KV cache is needed, which is larger tha
 KV cache memory (3.18 GiB). Based on the available memory, the estimated maximum model length is \
 23120.
 """
-STARTS = (_V1, _V0, _V1.partition("Available")[0] + _REFUSED)
+_TENSORRT = """\
+[11/20/2026-10:15:30] [TRT-LLM] [I] Starting TensorRT LLM v1.2.0
+[11/20/2026-10:16:02] [TRT-LLM] [I] Peak memory during memory usage profiling (torch + non-torch): \
+18.41 GiB, available KV cache memory when calculating max tokens: 54.10 GiB, fraction is set 0.9
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 48.69 GiB for max tokens in paged KV cache (398848).
+"""
+STARTS = (_V1, _V0, _V1.partition("Available")[0] + _REFUSED, _TENSORRT)
+"""The last one is of an engine whose logs are refused."""
 
 METRICS = (
     """\
@@ -79,6 +86,7 @@ def _sample(mark: str, value: str, **labels: str) -> dict[str, Any]:
 _VLLM = {"instance": "10.0.0.1:8000", "engine": "0", "namespace": "prod", "pod": "a-0"}
 _SGLANG = {"instance": "10.0.0.2:30000", "engine_type": "decode", "pod": "sglang-decode-0"}
 _DYNAMO = {"instance": "10.0.0.3:8000", "dynamo_component": "backend", "dynamo_namespace": "d"}
+_TRTLLM = {"instance": "10.0.0.4:8000", "model_name": "m", "engine_type": "trtllm"}
 _LLMD = {"pod": "picker-0", "namespace": "llm-d", "endpoint": "metrics"}
 ANSWERS = tuple(
     json.dumps(vector)
@@ -92,6 +100,13 @@ ANSWERS = tuple(
         ],
         [_sample("finished", "2", **_DYNAMO), _sample("arrived", "1", **_DYNAMO)],
         [_sample("finished", "4", **_LLMD), _sample("arrived", "1")],
+        [
+            _sample("finished", "2.5", **_TRTLLM),
+            _sample("running", "1"),
+            _sample("counted", "1"),
+            _sample("restarts", "0", **_TRTLLM),
+            _sample("growth", "0.25", **_TRTLLM),
+        ],
         [{"metric": {}, "value": [1767607200, "7.25"]}],
         [
             _sample(mark, value, le=bound)
