@@ -38,6 +38,9 @@ UNMET_STANDS_MS = 660_000
 While it lasts, the controller repeats it every ten minutes.
 """
 _SLIVER = 0.03
+_MOST_KNOWN = 10_000
+"""Identities of telemetry that are remembered for each model, so that a copy counts once. A gateway
+buffers as many records in memory."""
 _OVER = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 _LIVE_STATES = tuple(state for state in InstanceState if state not in _OVER)
 
@@ -82,10 +85,20 @@ class FleetProgress:
 
 @dataclass(slots=True)
 class _RecentTelemetry:
-    """The recent telemetry of one model, by (gateway, end of span)."""
+    """The recent telemetry of one model. known: identities of the last records, oldest first."""
 
     spans: deque[Telemetry] = field(default_factory=lambda: deque(maxlen=600))
-    known: set[tuple[str, str, int]] = field(default_factory=set)
+    known: dict[tuple[str, str, int], None] = field(default_factory=dict)
+
+    def is_new(self, record: Telemetry) -> bool:
+        """Whether `record` is no copy of a known one; it is known from now on."""
+        key = (record.gateway, record.boot, record.sequence)
+        if key in self.known:
+            return False
+        self.known[key] = None
+        if len(self.known) > _MOST_KNOWN:
+            del self.known[next(iter(self.known))]
+        return True
 
 
 class Picture:
@@ -120,9 +133,7 @@ class Picture:
         """Add one record. A copy of a known record changes nothing."""
         if isinstance(record, Telemetry):
             seen = self._telemetry.get(record.model)
-            key = (record.gateway, record.boot, record.sequence)
-            if seen is not None and key not in seen.known:
-                seen.known.add(key)
+            if seen is not None and seen.is_new(record):
                 seen.spans.append(record)
                 if record.model in self._models:
                     self.demand.add(

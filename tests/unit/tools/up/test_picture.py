@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Market
+from streams.tools.up import run_state
 from streams.tools.up.run_state import Picture
 from streams.tools.up.screen_layout import cells, unmet_lines
 from tests.unit.tools.up.status_records import NOW_MS, instance, row, telemetry
@@ -42,6 +43,18 @@ def test_a_second_copy_of_telemetry_changes_nothing(picture: Picture) -> None:
     assert before.req_per_s == pytest.approx(4.0)
     assert before.attainment == pytest.approx(0.75)
     assert before.ttft_p95_ms == pytest.approx(200.0, rel=0.03)
+
+
+def test_a_long_run_remembers_a_bounded_number_of_records(
+    picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_state, "_MOST_KNOWN", 50)
+    for sequence in range(200):
+        picture.add(telemetry(sequence=sequence))
+    before = row(picture)
+    picture.add(telemetry(sequence=155))
+    assert row(picture) == before
+    assert len(picture._telemetry["mini"].known) == 50
 
 
 def test_old_routes_and_statuses_do_not_replace_newer_ones(picture: Picture) -> None:
