@@ -30,7 +30,7 @@ from topics.decisions import Decision
 
 _START_S = 60.0
 _RECENT_S = 10
-_MOST_GAP_S = 10.0
+MOST_GAP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def decide_again(
         watch(DecidedTick(before, state, observation, cluster, now_ms, effects))
         result.ticks += 1
         result.first_ms, result.last_ms = result.first_ms or now_ms, now_ms
-        if seconds > _MOST_GAP_S:
+        if seconds > MOST_GAP_S:
             result.missing_s += seconds
         else:
             _account(result, state, observation, cluster, now_ms, seconds)

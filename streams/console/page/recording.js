@@ -133,5 +133,6 @@ export function Player({ recording }) {
 function until(run, at) {
   const { t, usd: values } = run.history["*"];
   const end = indexAt(t, at) + 1;
+  if (end >= t.length) return run.usd;
   return spent(t.slice(0, end), values.slice(0, end));
 }

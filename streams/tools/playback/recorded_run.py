@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.simulation.what_if import MOST_GAP_S
 from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.effects import Effect
 from autoscaler.tick.status import FleetStatus, fleet_status
@@ -28,6 +29,8 @@ from streams.decision_log.log_entries import decisions_of
 
 STEP_MS = 10_000
 MOST_SAMPLES = 1500
+_DIGITS = 9
+"""Digits of totals: far more than are shown, so that every view shows the same figure."""
 _LATENCIES = ("ttft", "tpot", "attained")
 
 
@@ -87,21 +90,24 @@ class RunRecorder:
         self._spans: list[list[Any]] = []
         self._models: dict[str, dict[str, Any]] = {}
         self._sampled_ms = 0
-        self._met, self._ended = 0.0, 0.0
+        self._usd, self._met, self._ended = 0.0, 0.0, 0.0
         self.last_ms = 0
         self.first_ms = 0
         self.cluster: Cluster | None = None
 
     def tick(self, done: Tick) -> None:
         """Record one tick."""
+        seconds = (done.now_ms - self.last_ms) / 1000.0 if self.last_ms else 0.0
         self.first_ms = self.first_ms or done.now_ms
         self.last_ms, self.cluster = done.now_ms, done.cluster
+        status = fleet_status(done.after, done.observation, done.cluster, done.now_ms)
+        if seconds <= MOST_GAP_S:
+            self._usd += status.usd_per_h * seconds / 3600.0
         self._book.tick(done)
         self._book.add(decisions_of(done.effects))
         if done.now_ms < self._sampled_ms + STEP_MS:
             return
         self._sampled_ms = done.now_ms
-        status = fleet_status(done.after, done.observation, done.cluster, done.now_ms)
         for service in done.cluster.services:
             self._models[service.model] = model_limits(service)
         self._sample(done, status)
@@ -143,7 +149,7 @@ class RunRecorder:
         history = {name: columns.as_json() for name, columns in self._columns.items()}
         return run_json(
             self._name, self._note, self._models, history, self._book.rows(), self._spans,
-            self._met / self._ended if self._ended else None,
+            self._usd, self._met / self._ended if self._ended else None,
         )  # fmt: skip
 
 
@@ -154,21 +160,16 @@ def run_json(
     history: Mapping[str, Any],
     decisions: Sequence[Row],
     nodes: Sequence[Sequence[Any]],
+    usd: float,
     attained: float | None,
 ) -> dict[str, Any]:
     """One run for the page. nodes: spans as [node, pool, from ms, to ms, state, instances, reclaim
-    ms]. attained: share of requests that met their SLO over the whole run."""
-    fleet = history.get(FLEET, {"t": [], "usd": []})
-    usd = sum(
-        (later - at) / 3.6e6 * cost
-        for at, later, cost in zip(fleet["t"], fleet["t"][1:], fleet["usd"], strict=False)
-        if cost is not None
-    )
+    ms]. usd, attained: cost and share of requests that met their SLO, over the whole run."""
     return {
         "name": name,
         "note": note,
-        "usd": rounded(usd),
-        "attained": rounded(attained),
+        "usd": round(usd, _DIGITS),
+        "attained": None if attained is None else round(attained, _DIGITS),
         "models": {model: limits for model, limits in models.items() if model in history},
         "history": dict(history),
         "decisions": list(decisions),

@@ -15,7 +15,12 @@ import numpy as np
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.workload import Lengths
-from autoscaler.simulation.run_measures import ComboCapacity, flows_of, ordered_capacity
+from autoscaler.simulation.run_measures import (
+    ComboCapacity,
+    cost_usd,
+    flows_of,
+    ordered_capacity,
+)
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulated_request import Ending
 from autoscaler.simulation.timeline import Timeline
@@ -41,8 +46,9 @@ def timeline_run(
     name: str, timeline: Timeline, scenario: Scenario, lengths: Mapping[str, Lengths]
 ) -> RecordedRun:
     """The run of policy `name`. lengths: as in `policy_score.score`."""
-    width_s = max(_LEAST_S, scenario.duration_s / _MOST_SPANS)
-    edges = np.arange(scenario.lead_s, scenario.end_s + width_s, width_s)
+    width_s = max(_LEAST_S, scenario.end_s / _MOST_SPANS)
+    # The bill begins with the controller, before the first request.
+    edges = np.arange(0.0, scenario.end_s + width_s, width_s)
     t = [int(timeline.origin_ms + 1000 * at_s) for at_s in edges[1:]]
     cluster = scenario.cluster
     history: dict[str, Any] = {}
@@ -83,6 +89,7 @@ def timeline_run(
         history,
         [decision_row(decision, {}) for decision in timeline.decisions],
         spans,
+        cost_usd(timeline),
         float(met_all.sum()) / total if total else None,
     )
     return RecordedRun(run, timeline.origin_ms)

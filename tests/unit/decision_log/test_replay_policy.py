@@ -14,6 +14,7 @@ from streams.cli import replay_view
 from streams.cli.main import main
 from streams.decision_log.log_reader import read_spans, segments
 from streams.files.shoal_yaml import load_config
+from streams.tools.playback.recorded_run import RunRecorder
 from tests.unit.decide.decide_catalogue import Planner, pool
 from tests.unit.decide.decide_world import World, world
 from tests.unit.decision_log.recorded_worlds import record
@@ -71,6 +72,14 @@ def test_a_higher_utilization_costs_less_and_has_a_larger_shortfall(
     facts = replay_view.compared(w.cluster, tight, before, after)
     assert facts["changed"] == ["chat: utilization 0.8 -> 1"]
     assert {one["in"] for one in facts["decisions"]} >= {"both", "recorded"}
+
+
+def test_the_page_has_the_cost_of_the_comparison(run: tuple[World, Path]) -> None:
+    w, folder = run
+    start, recorder = next(read_spans(segments(folder), [])).start, RunRecorder("again")
+    answer = Planner(w.catalogue).answer
+    found = decide_again(start.state, recorded(folder), None, answer, recorder.tick)
+    assert recorder.as_json()["usd"] == pytest.approx(found.usd, abs=1e-8) and found.usd > 0.0
 
 
 def test_the_command_compares_and_fits_a_terminal(

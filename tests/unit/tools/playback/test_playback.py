@@ -8,10 +8,11 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.serving.billing import NodeSpan
+from autoscaler.simulation.policy_score import score
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.timeline import RequestRow, Timeline
 from streams.files.user_errors import UserError
-from streams.tools.playback.recorded_run import MOST_SAMPLES, Columns, run_json
+from streams.tools.playback.recorded_run import MOST_SAMPLES, Columns
 from streams.tools.playback.recording_server import served
 from streams.tools.playback.timeline_run import timeline_run
 from tests.unit.console.console_world import POOLS, TINY
@@ -24,12 +25,6 @@ def test_a_long_run_is_thinned_and_keeps_its_span() -> None:
     found = columns.as_json()
     assert len(found["t"]) == len(found["a"]) <= MOST_SAMPLES
     assert found["t"][0] == 0 and found["t"][-1] >= 0.99 * 1000 * 10 * MOST_SAMPLES
-
-
-def test_the_cost_of_a_run_is_the_integral_of_its_bill() -> None:
-    fleet = {"t": [0, 1_800_000, 3_600_000], "usd": [2.0, None, 4.0]}
-    found = run_json("r", "", {}, {"*": fleet}, [], [], None)
-    assert found["usd"] == 1.0 and found["attained"] is None
 
 
 async def test_a_recording_is_served_with_the_page_and_nothing_can_be_changed() -> None:
@@ -62,7 +57,11 @@ def test_a_timeline_becomes_columns_of_its_requests_and_nodes() -> None:
         )
     found = timeline_run("hpa", timeline, staged, {"tiny": TINY.lengths})
     model, fleet = found.run["history"]["tiny"], found.run["history"]["*"]
-    assert model["demand"][0] == pytest.approx(1.0, rel=0.11)
-    assert model["ttft"][0] == 500.0 and model["tpot"][0] == 100.0
+    at = found.run["history"]["tiny"]["t"].index(1_000_000 + 1000 * (int(staged.lead_s) + 20))
+    assert model["demand"][at] == pytest.approx(1.0, rel=0.11)
+    assert model["ttft"][at] == 500.0 and model["tpot"][at] == 100.0
     assert model["target"][0] is None  # other policies have none
+    result = score(timeline, staged, {"tiny": TINY.lengths})
+    assert found.run["usd"] == pytest.approx(result.cost_usd, abs=1e-8)
+    assert found.run["attained"] == pytest.approx(result.slo_attainment, abs=1e-8)
     assert fleet["usd"][0] == 2.0 and found.run["nodes"][0][2] == 1_000_000
