@@ -23,6 +23,7 @@ from streams.files.benchmark_values import (
     finite_value,
     number,
     optional,
+    optional_duration,
     result_of,
 )
 from streams.files.user_errors import UserError, first_line
@@ -105,7 +106,7 @@ def _llmd(
     done = number(requests, "total") - failed
     if done < 1:
         return "no request was completed"
-    duration_s = optional(report.get("time"), "duration")
+    duration_s = optional_duration(report.get("time"), "duration")
     load = find(raw.get("scenario"), ("load", "standardized"))
     run = _run(
         raw, ttft, tpot, inputs, outputs,

@@ -30,6 +30,7 @@ from streams.files.benchmark_values import (
     finite_value,
     number,
     optional,
+    optional_duration,
     result_of,
 )
 from streams.files.csv_rows import cause_of, text_of
@@ -166,7 +167,7 @@ def _vllm(raw: Mapping[str, Any]) -> Result | str:
         completed=done,
         failed=max(optional(raw, "failed"), optional(raw, "num_prompts") - done),
         asked_req_per_s=rate,
-        duration_s=optional(raw, "duration"),
+        duration_s=optional_duration(raw, "duration"),
         took_s=(ttft + outputs * tpot) / 1e3,
         bound=bound,
         under_way=optional(raw, "request_throughput") * (ttft + outputs * tpot) / 1e3,
@@ -219,7 +220,7 @@ def _guidellm_steadiness(one: Mapping[str, Any], metrics: Mapping[str, Any]) -> 
         completed=optional(totals, "successful"),
         failed=optional(totals, "errored"),
         asked_req_per_s=optional(strategy, "rate") if kind in ("constant", "poisson") else 0.0,
-        duration_s=optional(one, "duration"),
+        duration_s=optional_duration(one, "duration"),
         took_s=(
             mean("time_to_first_token_ms")
             + mean("output_token_count") * mean("inter_token_latency_ms")

@@ -57,6 +57,14 @@ def optional(raw: Any, name: str) -> float:
     return 0.0 if value is None or value == "" else finite_value(name, value)
 
 
+def optional_duration(raw: Any, name: str) -> float:
+    """An optional duration; 0 if the result lacks it. InvalidValue: it is 0, which no run is."""
+    value = optional(raw, name)
+    if value == 0.0 and isinstance(raw, Mapping) and raw.get(name) not in (None, ""):
+        raise InvalidValue(name, raw[name], "a number above 0")
+    return value
+
+
 def number(raw: Mapping[str, Any], name: str) -> float:
     return finite_value(name, raw.get(name))
 

@@ -20,7 +20,8 @@ _UNITS = frozenset(
 )  # fmt: skip
 """Columns whose value is the unit of the price."""
 _USD = re.compile(r"(?:usd|us ?\$|\$|us dollars?)\Z")
-_AMOUNT = re.compile(r"(?:us ?)?\$? ?([\d.]+) ?(?:usd)? ?(.*)\Z")
+_AMOUNT = re.compile(r"(?:us ?)?\$? ?(\d{1,3}(?:,\d{3})+\.\d+|[\d.]+) ?(?:usd)? ?(.*)\Z")
+"""Commas are read only before a decimal point, because 3,673 may be 3.673."""
 _HOURLY = re.compile(
     r"(?:(?:usd|us ?\$|\$) ?)?(?:(?:/|per) ?)?(?:1 ?/? ?)?(?:(?:node|instance|vm)[ -])?"
     r"(?:h|hrs?|hours?|hourly)\Z"
@@ -31,7 +32,8 @@ def bare_amount(text: str) -> str:
     """The number in a price such as "$0.80 hourly" or "0.80 USD/h"; `text` if its currency or unit
     is another one."""
     found = _AMOUNT.match(" ".join(text.split()).lower())
-    return found[1] if found and (not found[2] or _HOURLY.match(found[2])) else text
+    is_price = found is not None and (not found[2] or _HOURLY.match(found[2]))
+    return found[1].replace(",", "") if found and is_price else text
 
 
 def usd_per_h_factor(

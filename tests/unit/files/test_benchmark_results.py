@@ -129,6 +129,10 @@ def test_a_run_without_a_steady_load_is_skipped_with_its_reason(
         (json.dumps({**VLLM, "max_concurrency": [8]}), "max_concurrency: [8] is not allowed"),
         (json.dumps({**VLLM, "request_rate": "fast"}), "request_rate: 'fast' is not allowed"),
         (json.dumps({**VLLM, "completed": 10**400}), "completed: '1000"),
+        (
+            json.dumps({**VLLM, "duration": 0}),
+            "duration: 0 is not allowed; allowed: a number above",
+        ),
         (json.dumps({"benchmarks": [3]}), "objects with metrics"),
         (json.dumps(GUIDELLM).replace("150.0", '"abc"'), "time_to_first_token_ms.mean: 'abc'"),
         (json.dumps(GUIDELLM).replace("150.0", "[1]"), "time_to_first_token_ms.mean: [1]"),

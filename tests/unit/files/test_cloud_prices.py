@@ -375,6 +375,15 @@ def test_a_price_may_state_its_unit(cell: str) -> None:
     assert [one.usd_per_node_h for one in read_feed("prices", text.encode(), "f", 5)] == [0.8048]
 
 
+def test_commas_are_read_before_a_decimal_point_only() -> None:
+    """3,673 may be 3.673 or 3673."""
+    text = "Region\tAPI Name\tLinux On Demand cost\nus-east-1\tg6.xlarge\t%s\n"
+    found = read_feed("prices", (text % "$1,234.50 hourly").encode(), "f", 5)
+    assert [one.usd_per_node_h for one in found] == [1234.5]
+    with pytest.raises(UserError, match="3,673"):
+        read_feed("prices", (text % "$3,673 hourly").encode(), "f", 5)
+
+
 @pytest.mark.parametrize("cell", ["$0.8048 monthly", "0.8048 EUR/h", "0.8 per GPU hour"])
 def test_a_price_in_another_unit_is_refused(cell: str) -> None:
     text = f"region,instance_type,price\nus-east-1,g6.xlarge,{cell}\n"
