@@ -146,7 +146,9 @@ def cloud_prices(
             continue  # This row is not a price of an instance type.
         own = usd_per_h_factor(place, row, rates, factor)
         part = _REGION.match(zone)
-        region = _text(row, ("region",)) or (part[1] if part else zone)
+        region = _text(row, ("region",))
+        if not _NAME.match(region):
+            region = part[1] if part else zone
         for market, names in form.prices.items():
             usd = _usd(place, row, names, own)
             if usd is None:

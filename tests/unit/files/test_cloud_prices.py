@@ -375,6 +375,13 @@ def test_a_price_may_state_its_unit(cell: str) -> None:
     assert [one.usd_per_node_h for one in read_feed("prices", text.encode(), "f", 5)] == [0.8048]
 
 
+def test_a_region_that_is_no_name_is_taken_from_the_zone() -> None:
+    text = "region,zone,instance_type,price\nus/east,us-east-1a,g6.xlarge,0.8\n"
+    assert [one.pool for one in read_feed("prices", text.encode(), "f", 5)] == [
+        "us-east-1/g6.xlarge/on-demand"
+    ]
+
+
 def test_commas_are_read_before_a_decimal_point_only() -> None:
     """3,673 may be 3.673 or 3673."""
     text = "Region\tAPI Name\tLinux On Demand cost\nus-east-1\tg6.xlarge\t%s\n"
