@@ -201,7 +201,7 @@ class Status:
     address: str = ""
     addresses: tuple[str, ...] = ()
     launch_basis: str = ""
-    templates: Mapping[str, str] = field(default_factory=dict)
+    templates: Mapping[str, str] = field(default_factory=dict, hash=False)
     release: str = ""
 
     def __post_init__(self) -> None:

@@ -62,7 +62,7 @@ def test_an_unwritable_summary_gives_one_error_line_after_the_run(
 
     monkeypatch.setattr(Session, "run", ran)
     monkeypatch.setattr(up, "show", lambda *_: None)
-    monkeypatch.setattr(up, "_otherwise", lambda *_: [])
+    monkeypatch.setattr(up, "_compare", lambda *_: None)
     assert main(["up", "--config", CONFIG, "--summary", str(path)]) == 1
     said = capsys.readouterr().err
     assert said == f"shoal: --summary {path}: cannot be written (File exists)\n"
