@@ -53,7 +53,7 @@ def propose(
         state,
         infeasibility=replace(
             state.infeasibility,
-            attempted_req_per_s=state.target.req_per_s,
+            attempted_req_per_s=state.target.needed_req_per_s,
             retry_at_ms=fleet.now_ms + ASK_AGAIN_MS,
             has_unserved=False,
         ),

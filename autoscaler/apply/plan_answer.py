@@ -273,5 +273,5 @@ def _full_change(
     why = scale_in_veto(view, change.adds, change.removes, short, fleet)
     if why is None:
         return change
-    is_short = view.planned_req_per_s < view.state.target.req_per_s * (1 - RATE_EPSILON)
+    is_short = view.planned_req_per_s < view.required_req_per_s * (1 - RATE_EPSILON)
     return Change(change.starts, left_out=why) if is_short else _NO_CHANGE

@@ -32,7 +32,7 @@ def recommend(
     view = fleet.views[model]
     adds, removes = +change, -change
     if removes and scale_in_veto(view, adds, removes, 0.0, fleet):
-        change = adds if view.planned_req_per_s < state.target.req_per_s else Counter()
+        change = adds if view.planned_req_per_s < view.required_req_per_s else Counter()
         removes = Counter()
     told: list[Decision] = []
     if change:

@@ -284,7 +284,7 @@ class _Rollout:
         if paused is not None:
             return self._waiting(state, paused)
         is_late = now_ms - state.began_ms >= 1000 * self.service.rollout.within_s
-        is_short = view.planned_req_per_s < view.state.target.req_per_s * (1.0 - SLIVER)
+        is_short = view.planned_req_per_s < view.state.target.needed_req_per_s * (1.0 - SLIVER)
         if is_short and not is_late:
             return self._waiting(state, Reason(ReasonCode.NOT_COVERED))
         return self._wave(state, goal, 0 if serves else 1)

@@ -38,7 +38,9 @@ def scale_in_veto(
     raw = view.raw_req_per_s - raw_req_per_s_of(waiting, fleet.combos)
     change = raw_req_per_s_of(adds, fleet.combos) - raw_req_per_s_of(removes, fleet.combos)
     # Even an increase within the planned capacity may need the capacity that would be removed.
-    present = max(view.state.target.req_per_s, sizing_rate(view.demand, view.policy).req_per_s)
+    target = view.state.target
+    kept = max(target.needed_req_per_s, min(target.req_per_s, view.planned_req_per_s))
+    present = max(kept, sizing_rate(view.demand, view.policy).req_per_s)
     if short <= RATE_EPSILON and raw + change < view.raw_for(present) * (1 - RATE_EPSILON):
         return NOT_COVERED
     if change >= -RATE_EPSILON:

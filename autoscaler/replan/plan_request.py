@@ -24,8 +24,7 @@ from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.versions import declared_version, runs
 from autoscaler.sizing.scale_in_conditions import REMOVAL, failed_condition
 from autoscaler.state.controller_state import Pending
-from autoscaler.state.model_state import ModelState
-from autoscaler.state.model_view import SLIVER
+from autoscaler.state.model_view import SLIVER, ModelView
 from autoscaler.state.replan_trigger import Trigger
 
 GIVE_UP_MS = {Urgency.URGENT: 120_000, Urgency.FULL: 1_800_000}
@@ -52,13 +51,14 @@ def models_below_target(fleet: TickFleet) -> tuple[str, ...]:
             continue
         # A higher target alone needs no new request while only the floor is unmet.
         waits = fleet.now_ms < state.infeasibility.retry_at_ms and (
-            view.covers or state.target.req_per_s <= state.infeasibility.attempted_req_per_s * 1.05
+            view.covers
+            or state.target.needed_req_per_s <= state.infeasibility.attempted_req_per_s * 1.05
         )
         known = fleet.inputs.evaluated_at.get(service.model)
         mix_moved = (
             service.graph is not None and known is not None and known.mix != state.estimate.mix
         )
-        if view.groups and (mix_moved or _is_stale(known, state)):
+        if view.groups and (mix_moved or _is_stale(known, view)):
             found.append(service.model)
             continue
         if not view.covers or view.groups < service.min_instances:
@@ -71,14 +71,15 @@ def models_below_target(fleet: TickFleet) -> tuple[str, ...]:
     return tuple(sorted((*alike, *waiting)))
 
 
-def _is_stale(valued: Demand | None, state: ModelState) -> bool:
+def _is_stale(valued: Demand | None, view: ModelView) -> bool:
     """Whether the planner must evaluate the combos again: lengths, burstiness or the number of
     instances that share the arrivals have changed."""
     if valued is None:
         return True
+    state = view.state
     if (valued.lengths, valued.arrival_cv) != (state.estimate.lengths, state.estimate.arrival_cv):
         return True
-    low, high = sorted((valued.req_per_s, state.target.req_per_s / state.capacity.derate))
+    low, high = sorted((valued.req_per_s, view.kept_req_per_s / state.capacity.derate))
     return high > _RATE_MATTERS * max(low, 1e-3)
 
 
@@ -240,15 +241,15 @@ def _request(
     for service in fleet.cluster.services:
         state = fleet.models[service.model]
         view = fleet.views[service.model]
-        rate = view.required_req_per_s / state.capacity.derate
+        rate = view.required_req_per_s
         if view.covers:
             # The tolerance of `covers` applies here too, because a request for a new evaluation
             # alone must not change counts.
-            rate = min(rate * (1.0 - SLIVER), view.planned_req_per_s / state.capacity.derate)
+            rate = min(view.kept_req_per_s * (1.0 - SLIVER), view.planned_req_per_s)
         demands.append(
             Demand(
                 service.model,
-                rate,
+                rate / state.capacity.derate,
                 state.estimate.lengths,
                 state.estimate.arrival_cv,
                 state.estimate.mix,

@@ -1,7 +1,8 @@
 """The list of all sizing rules, and the computation of a model's target from their proposals.
 
 The highest proposal raises the target at once. If no proposal raises it, lasting evidence may lower
-it.
+it. The need is the part of the target that proposals and the present rate support now. Capacity is
+bought for the need only: a target that is still high because an excess must last buys nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S, since_first_arrival
 from autoscaler.estimate.engine_rate import remember
+from autoscaler.estimate.windows import Stats
 from autoscaler.modes.quality import routed_traffic
 from autoscaler.sizing import (
     burst_headroom,
@@ -26,6 +28,7 @@ from autoscaler.sizing import (
     scale_in,
 )
 from autoscaler.sizing.scale_in_conditions import LOWER_TARGET, failed_condition
+from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
@@ -48,7 +51,7 @@ LOWERING: tuple[Rule, ...] = (scale_in.propose,)
 
 
 def update_target(view: ModelView) -> ModelState:
-    """The model's state with a new target and derating, computed from `view`."""
+    """The model's state with a new target, need and derating, computed from `view`."""
     state = _rate_observed(view, capacity_derating.update_derating(view))
     moments = remember(state.estimate.moments, queue_growth.moment(view))
     if moments is not state.estimate.moments:
@@ -57,12 +60,17 @@ def update_target(view: ModelView) -> ModelState:
         view = replace(view, state=state)
     planned = view.planned_req_per_s
     proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
+    need = _need_req_per_s(view, proposals)
+    state = replace(state, target=replace(state.target, need_req_per_s=need))
+    view = replace(view, state=state)
     raised = max(proposals, key=lambda p: _effective_req_per_s(p, planned), default=None)
     if restart_hold.is_unmeasured(view):
         # New lengths change the evaluation of held instances, so the target never exceeds it.
         rate = min(planned, raised.req_per_s) if raised is not None else 0.0
         why = raised.why if raised is not None else None
-        held = replace(state.target, req_per_s=rate, why=why, overload_since_ms=0)
+        held = replace(
+            state.target, req_per_s=rate, need_req_per_s=None, why=why, overload_since_ms=0
+        )
         return replace(state, target=held)
     if any(_is_proven_surge(proposal) for proposal in proposals):
         rose_ms = state.target.increase_started_ms if view.is_surging else view.now_ms
@@ -85,11 +93,29 @@ def update_target(view: ModelView) -> ModelState:
                 ),
             )
     known, unmet = state.target, state.infeasibility
-    if known.req_per_s <= planned and (known.overload_since_ms or unmet.shortage_noticed_ms):
+    if known.needed_req_per_s <= planned and (known.overload_since_ms or unmet.shortage_noticed_ms):
         if view.groups >= view.service.min_instances:
             unmet = replace(unmet, shortage_noticed_ms=0)
         state = replace(state, target=replace(known, overload_since_ms=0), infeasibility=unmet)
     return state
+
+
+def _need_req_per_s(view: ModelView, proposals: list[TargetProposal]) -> float | None:
+    """The rate that present evidence supports: the highest proposal or present estimate. None if
+    telemetry may not show all demand; then the whole target counts."""
+    seen = view.demand.local
+    if not view.state.estimate.rate_observed or not isinstance(seen, Stats):
+        return None
+    if failed_condition(view, LOWER_TARGET) is not None:
+        return None
+    mean, burst = burst_headroom.mean_and_burst(view)
+    return max(
+        seen.req_per_s,
+        sizing_rate(view.demand, view.policy).likely_req_per_s,
+        burst if burst > mean else 0.0,
+        forecast_increase.expected_req_per_s(view),
+        *(_effective_req_per_s(one, view.planned_req_per_s) for one in proposals),
+    )
 
 
 def _raised(view: ModelView, proposal: TargetProposal) -> ModelState:

@@ -77,6 +77,7 @@ def check_model(state: ModelState) -> None:
     estimate, capacity, unmet = state.estimate, state.capacity, state.infeasibility
     rates = {
         "target.req_per_s": state.target.req_per_s,
+        "target.need_req_per_s": state.target.needed_req_per_s,
         "infeasibility.attempted_req_per_s": unmet.attempted_req_per_s,
         "forecast.error_req_per_s": estimate.forecast.error_req_per_s,
         "forecast.overshoot_req_per_s": estimate.forecast.overshoot_req_per_s,

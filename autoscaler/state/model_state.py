@@ -70,20 +70,29 @@ class DemandEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The planned demand in requests/s, raised at once by evidence and lowered by lasting evidence.
-    why: that evidence. restart_hold: whether the controller took over running instances of the
-    model without memory (see `sizing.restart_hold`). overload_since_ms: time since which demand
-    exceeds planned capacity. increase_confirmed_ms, increase_started_ms: last and first proof of
-    the present increase. traffic_split: planned routes of the workload types, empty without types.
+    """The planned demand in requests/s, raised at once by evidence and lowered by lasting evidence:
+    capacity for it stays. need_req_per_s: the part that present evidence supports, for which
+    capacity is bought; None: all of it. why: the evidence for req_per_s. restart_hold: whether the
+    controller took over running instances of the model without memory (see `sizing.restart_hold`).
+    overload_since_ms: time since which demand exceeds planned capacity. increase_confirmed_ms,
+    increase_started_ms: last and first proof of the present increase. traffic_split: planned routes
+    of the workload types, empty without types.
     """
 
     req_per_s: float = 0.0
+    need_req_per_s: float | None = None
     why: Reason | None = None
     restart_hold: bool = False
     overload_since_ms: int = 0
     increase_confirmed_ms: int = 0
     increase_started_ms: int = 0
     traffic_split: TrafficSplit = field(default_factory=TrafficSplit)
+
+    @property
+    def needed_req_per_s(self) -> float:
+        """The rate for which capacity is bought, at most the planned demand."""
+        need = self.need_req_per_s
+        return self.req_per_s if need is None else min(need, self.req_per_s)
 
 
 @dataclass(frozen=True, slots=True)

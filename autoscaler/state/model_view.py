@@ -68,14 +68,21 @@ class ModelView:
 
     @property
     def covers(self) -> bool:
-        """Whether the planned capacity covers the target, within a small tolerance. Without it, a
-        fleet that fits exactly would change with every change of the target."""
+        """Whether the planned capacity covers the need, within a small tolerance. Without it, a
+        fleet that fits exactly would change with every change of the need."""
         return self.planned_req_per_s >= self.required_req_per_s * (1.0 - SLIVER)
 
     @property
     def required_req_per_s(self) -> float:
-        """The target, and the capacity that bridges a rollout."""
-        return self.state.target.req_per_s + self.state.rollout.bridge_req_per_s
+        """The demand for which capacity is bought: the need, and what bridges a rollout."""
+        return self.state.target.needed_req_per_s + self.state.rollout.bridge_req_per_s
+
+    @property
+    def kept_req_per_s(self) -> float:
+        """The demand whose capacity stays: the target, as far as capacity for it is planned, and at
+        least the required rate. A loss of capacity alone buys nothing."""
+        target = self.state.target.req_per_s + self.state.rollout.bridge_req_per_s
+        return max(self.required_req_per_s, min(target, self.planned_req_per_s))
 
     @property
     def planned_req_per_s(self) -> float:

@@ -275,7 +275,7 @@ def _plan(
     for service in cluster.services:
         model_state = state.models[service.model]
         held = raw[service.model] * service.utilization * model_state.capacity.derate
-        missing = model_state.target.req_per_s - held
+        missing = model_state.target.needed_req_per_s - held
         if missing > RATE_EPSILON and service.managed:
             shortfall[service.model] = round(missing, 4)
     full = state.full.made_ms == now_ms

@@ -183,7 +183,7 @@ def _lasting(state: ModelState) -> ModelState:
     return replace(
         state,
         estimate=replace(estimate, burstiness=_NO_SUMS, moments=(), forecast=_NO_FORECAST),
-        target=replace(target, why=None, increase_confirmed_ms=confirmed_ms),
+        target=replace(target, need_req_per_s=None, why=None, increase_confirmed_ms=confirmed_ms),
     )
 
 

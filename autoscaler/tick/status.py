@@ -235,7 +235,7 @@ def _standing(
     made: ModelStatus, service: Service, state: ModelState, leaving: int, held: Reason | None
 ) -> Standing:
     planned = made.wanted_req_per_s * service.utilization * state.capacity.derate
-    unserved = state.target.req_per_s - planned
+    unserved = state.target.needed_req_per_s - planned
     is_noticed = state.infeasibility.shortage_noticed_ms > 0
     return Standing(
         ready=made.ready,

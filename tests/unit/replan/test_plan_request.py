@@ -325,7 +325,7 @@ def test_an_urgent_request_only_adds_to_models_that_may_not_shrink() -> None:
     pending = urgent_request(7, Fleet(ONE_EACH).build(), ("chat",))
     assert pending.reasons == ()
     why = Reason(ReasonCode.WAKE, "chat")
-    told = Fleet(ONE_EACH, changes={"chat": {"target": Target(8.0, why)}}).build()
+    told = Fleet(ONE_EACH, changes={"chat": {"target": Target(8.0, why=why)}}).build()
     assert urgent_request(7, told, ("chat", "code")).reasons == (why,)
 
 
