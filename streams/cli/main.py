@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib.metadata import version
+from typing import Any, NoReturn
 
 from autoscaler.domain.validation import InvalidValue
 from streams.files.user_errors import UserError
@@ -69,13 +70,21 @@ _FIRST_STEPS = """first steps:
 """
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """An argparse parser whose errors are one line: the fault, and the command that prints the
     help."""
 
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"{self.prog}: {message} (see {self.prog} --help)\n")
         raise SystemExit(2)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse `args`; an unknown option ends the process with the most similar option."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            command = _command(self, parsed)
+            command.error(_unknown_arguments(command, unknown))
+        return parsed
 
 
 def main(argv: Sequence[str] | None = None, imported: Callable[[], object] = lambda: None) -> int:
@@ -88,7 +97,7 @@ def main(argv: Sequence[str] | None = None, imported: Callable[[], object] = lam
 
 def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _Parser(
+    parser = Parser(
         prog="shoal",
         description="Keeps a fleet of mixed GPUs at the lowest cost "
         "that meets every model's latency SLO.",
@@ -96,7 +105,7 @@ def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"shoal {version('shoal')}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     completing = "_ARGCOMPLETE" in os.environ
     wanted = _first_word() if completing else arguments[0] if arguments else ""
     if wanted in COMMANDS:
@@ -113,10 +122,7 @@ def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
         importlib.import_module("argcomplete").autocomplete(parser)
     imported()
     try:
-        args, unknown = parser.parse_known_args(arguments)
-        if unknown:
-            sys.stderr.write(_unknown_arguments(subparsers.choices.get(wanted, parser), unknown))
-            return 2
+        args = parser.parse_args(arguments)
         if not args.command:
             parser.print_help()
             return 0
@@ -131,13 +137,24 @@ def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
         return 130
 
 
+def _command(
+    parser: argparse.ArgumentParser, parsed: argparse.Namespace
+) -> argparse.ArgumentParser:
+    """The parser of the command in `parsed`; `parser` itself without a command."""
+    commands: argparse.ArgumentParser | None = None
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            commands = action.choices.get(getattr(parsed, action.dest, None) or "")
+    return commands or parser
+
+
 def _unknown_arguments(command: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
     """The error about arguments that `command` does not have, with the most similar option."""
     first = unknown[0].partition("=")[0]
     near = get_close_matches(first, _options(command), n=1) if first.startswith("-") else []
     what = "option" if first.startswith("-") else "argument"
     hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{command.prog}: unknown {what} {first}{hint} (see {command.prog} --help)\n"
+    return f"unknown {what} {first}{hint}"
 
 
 def _options(command: argparse.ArgumentParser) -> list[str]:

@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
@@ -21,7 +22,7 @@ from unittest.mock import patch
 
 import pytest
 
-from streams.cli.main import COMMANDS, main
+from streams.cli.main import COMMANDS, Parser, main
 from tests.integration.docs.page_commands import PAGES, ROOT, Block, Command, blocks, commands
 
 OTHER_PROGRAMS = {"buildah", "cat", "curl", "docker", "export", "helm", "kubectl", "mmdebstrap",
@@ -57,13 +58,16 @@ class _Parsed(Exception):
 
 def _parse(command: Sequence[str]) -> None:
     """Raise `_Parsed` if the program's own parser accepts the arguments, else SystemExit."""
-    real = argparse.ArgumentParser.parse_args
+    kinds = (argparse.ArgumentParser, Parser)
+    real = {kind: kind.parse_args for kind in kinds}
 
     def stop(self: argparse.ArgumentParser, args: Sequence[str] | None = None) -> None:
-        real(self, args)
+        real[kinds[isinstance(self, Parser)]](self, args)
         raise _Parsed(self)
 
-    with patch.object(argparse.ArgumentParser, "parse_args", stop):
+    with ExitStack() as patches:
+        for kind in kinds:
+            patches.enter_context(patch.object(kind, "parse_args", stop))
         _start(command)
 
 
@@ -74,7 +78,10 @@ def _parser(*program: str) -> argparse.ArgumentParser:
     def stop(self: argparse.ArgumentParser, args: object = None) -> None:
         raise _Parsed(self)
 
-    with patch.object(argparse.ArgumentParser, "parse_args", stop):
+    with (
+        patch.object(argparse.ArgumentParser, "parse_args", stop),
+        patch.object(Parser, "parse_args", stop),
+    ):
         try:
             _start(program)
         except _Parsed as parsed:

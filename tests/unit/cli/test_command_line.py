@@ -196,7 +196,9 @@ def test_ctrl_c_during_an_import_leaves_no_traceback(tmp_path: Path) -> None:
 def test_a_mistyped_option_names_the_nearest(
     line: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(line.split()) == 2
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(error)
 
 
