@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.policies.policy import policy_context
 from autoscaler.simulation.policies.registry import POLICIES
@@ -82,14 +83,17 @@ def simulated(
     limit_s: float,
     names: Sequence[str] = NAMES,
 ) -> Iterator[SimulatedPolicy]:
-    """Yields the results one by one. No simulation starts after `limit_s`. elapsed_s: a clock from
-    0."""
+    """Yields the results one by one. A policy that cannot serve every model is left out. No
+    simulation starts after `limit_s`. elapsed_s: a clock from 0."""
     context = policy_context(scenario)
     for name in names:
         if elapsed_s() >= limit_s:
             return
         policy = POLICIES[name]
-        trial = policy.build(context, policy.default)
+        try:
+            trial = policy.build(context, policy.default)
+        except InvalidValue:  # No single node holds a model, as this policy needs it.
+            continue
         found = score(
             simulate(trial.scenario, trial.decider, trial.plan), scenario, context.lengths
         )

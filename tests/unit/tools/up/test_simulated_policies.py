@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from autoscaler.domain.cluster import Mode
 from autoscaler.simulation.supply_script import LaunchesFail, NodesLost, PriceChanged
 from streams.cli.up import _compare as compare
 from streams.files.shoal_yaml import load_config
@@ -64,6 +65,22 @@ def test_each_policy_has_a_cost_and_a_share_until_the_time_is_over() -> None:
     for one in found:
         assert one.usd > 0.0
         assert one.slo_attainment == one.least == 1.0
+
+
+def test_a_policy_that_cannot_serve_the_fleet_is_left_out(tmp_path: Path) -> None:
+    """Policies of replicas have no instance over several nodes, which Shoal has."""
+    config = tmp_path / "shoal.yaml"
+    config.write_text(
+        "regions: {eu: {l40s: {gpu: L40S, per_node: 1, max: 6, price: 1.9}}}\n"
+        "engines: {default: {pipelines: same-slice}}\n"
+        "models: {big: {source: Qwen/Qwen3-32B, slo: {ttft: 10s, tpot: 250ms}, max_len: 8192,\n"
+        "  workload: {input: 200, output: 60, req_per_s: 1}, disaggregate: false}}\n"
+    )
+    cluster = load_config(config, mode=Mode.ACT, cautious=False).cluster
+    scenario = world(cluster, TRACE, (), 1, Span(120.0, 60.0, 20))
+    assert scenario is not None
+    found = simulated(scenario, lambda: 0.0, 20.0, ("hpa-rate", "shoal"))
+    assert [one.policy for one in found] == ["shoal"]
 
 
 def test_the_summary_of_a_run_gets_the_simulated_policies(
