@@ -188,8 +188,8 @@ def _tell_logs(session: Session) -> None:
 def _compare(
     summary: dict[str, Any], session: Session, wishes: Wishes, signalled: list[int]
 ) -> None:
-    """Add other policies in the world of the run, and plans for its demand, to `summary`. Ctrl-C
-    skips the remaining ones.
+    """Add plans for the demand of the run to `summary`, and other policies in its world if it
+    played a scenario. Ctrl-C skips the remaining ones.
 
     After SIGTERM none is compared, because the sender waits for the end of this process.
     """
@@ -214,7 +214,8 @@ def _compare(
         ):
             summary["otherwise"].append(plan.as_json())
         span = session.span(summary["requests"]["sent"])
-        if wishes.real is not None or span is None:
+        # A user's own trace has `shoal backtest`, and its run should end at once.
+        if not wishes.scenario[0] or span is None:
             return
         trace = load_trace(wishes.trace, parse_columns(wishes.columns or None))
         scenario = world(wishes.config.cluster, trace, wishes.events, wishes.seed, span)

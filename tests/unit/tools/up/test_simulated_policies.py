@@ -83,18 +83,23 @@ def test_a_policy_that_cannot_serve_the_fleet_is_left_out(tmp_path: Path) -> Non
     assert [one.policy for one in found] == ["shoal"]
 
 
-def test_the_summary_of_a_run_gets_the_simulated_policies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("scenario", "names"), [("day", ["skyserve"]), ("", [])])
+def test_the_summary_of_a_scenario_gets_the_simulated_policies(
+    scenario: str, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A run of the user's own trace ends at once."""
     trace = tmp_path / "trace.csv"
     rows = (f"{second},mini,200,50" for second in range(60))
     trace.write_text("\n".join(["time,model,input_tokens,output_tokens", *rows]) + "\n")
     config = load_config(CONFIG)
-    wishes = Wishes(config, CONFIG, trace, Traffic(60, 60.0), 10.0, 0.0, "", 0, 1)
+    wishes = replace(
+        Wishes(config, CONFIG, trace, Traffic(60, 60.0), 10.0, 0.0, "", 0, 1),
+        scenario=(scenario, ""),
+    )
     picture, span = Picture(config.cluster), Span(120.0, 60.0, 60)
     ended = SimpleNamespace(picture=picture, ended_ms=1_000, span=lambda _: span)
     one = partial(simulated, names=("skyserve",))
     monkeypatch.setattr(simulated_policies, "simulated", one)
     summary: dict[str, Any] = {"requests": {"sent": 60}, "otherwise": [], "simulated": []}
     compare(summary, cast(Session, ended), wishes, [])
-    assert [row["policy"] for row in summary["simulated"]] == ["skyserve"]
+    assert [row["policy"] for row in summary["simulated"]] == names
