@@ -234,9 +234,10 @@ class TelemetryWindows:
 
     def ended_and_attained(self, model: str) -> tuple[int, int]:
         """Requests of `model` that ended since the start of the process, and those within the
-        SLO. Both restart at 0 after a model was forgotten."""
-        (index,) = self._indices([model]).tolist()
-        ended, attained = self._ended[index].tolist()
+        SLO, at the last read of a window. Both restart at 0 after a model was forgotten. Reading
+        them changes nothing."""
+        index = self._gateways.models.get(model, 0)
+        ended, attained = self._ended[index].tolist() if index < len(self._ended) else (0, 0)
         return ended, attained
 
     def stats(self, model: str, now_ms: int, window_s: int) -> WindowStats:

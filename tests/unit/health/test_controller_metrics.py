@@ -73,6 +73,7 @@ async def test_requests_are_counted_by_whether_they_met_the_slo(made: Made) -> N
     made.run(1, 1)
     for _ in range(2):
         made.loop.windows.add(served, NOW_MS)
+    made.run(2, 2)
     assert await value_of(made, "shoal_requests_total", model="tiny", slo="met") == 5.0
     assert await value_of(made, "shoal_requests_total", model="tiny", slo="missed") == 4.0
     assert await value_of(made, "shoal_slo_promised_ratio", model="tiny") == TINY.percentile
