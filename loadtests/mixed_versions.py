@@ -122,8 +122,8 @@ class TwoVersions(Stack):
 
 
 def _code(tree: Path) -> list[str]:
-    """The command that runs its arguments with the code in `tree`, as an init system would: with a
-    supervisor, an executor would end its engines when it is asked to end."""
+    """The command that runs its arguments with the code in `tree`. It removes the variable of the
+    supervisor, because an executor with a supervisor ends its engines at SIGTERM."""
     return ["env", f"--unset={SUPERVISOR}", f"--chdir={tree}", f"PYTHONPATH={tree}"]
 
 

@@ -28,13 +28,14 @@ class Notice:
 class Notices:
     """Makes notices from successive states of a controller.
 
-    A level that holds for `after_s` seconds makes a notice, and each proposal makes one. A
+    A model that is at risk or broken for `after_s` seconds makes a notice, also if it changes
+    between the two; a broken one that was at risk makes another one. Each proposal makes one. A
     controller that does not answer is a fault of its own: nothing is then known about the models.
     """
 
     after_s: float
     _levels: dict[str, Level] = field(default_factory=dict)
-    _since: dict[str, tuple[Level, float]] = field(default_factory=dict)
+    _since: dict[str, tuple[bool, float]] = field(default_factory=dict)  # urgent or not, since when
     _proposals: dict[str, int] = field(default_factory=dict)
 
     def of_status(self, status: Mapping[str, Any], now_s: float) -> Iterator[Notice]:
@@ -61,12 +62,12 @@ class Notices:
         yield from self._level("", Level.BROKEN, why, now_s)
 
     def _level(self, model: str, level: Level, text: str, now_s: float) -> Iterator[Notice]:
+        is_urgent, last = level in _URGENT, self._levels.get(model, Level.OK)
         before, since_s = self._since.get(model, (None, now_s))
-        if level is not before:
+        if is_urgent is not before:
             since_s = now_s
-            self._since[model] = level, since_s
-        told = self._levels.get(model, Level.OK)
-        is_news = level is not told and bool({level, told} & _URGENT)
+            self._since[model] = is_urgent, since_s
+        is_news = is_urgent != (last in _URGENT) or (is_urgent and level.urgency > last.urgency)
         if is_news and now_s - since_s >= self.after_s:
             self._levels[model] = level
-            yield Notice(model, str(level), text, ended=level not in _URGENT)
+            yield Notice(model, str(level), text, ended=not is_urgent)

@@ -44,6 +44,17 @@ def test_a_short_state_and_a_state_that_is_no_fault_are_not_told() -> None:
     assert not sent(Notices(30.0), calm)
 
 
+def test_a_model_that_changes_between_at_risk_and_broken_is_reported() -> None:
+    levels = ("at_risk", "broken")
+    states = [(float(s), status(levels[s // 20 % 2])) for s in range(0, 200, 5)]
+    assert sent(Notices(30.0), states) == [(30.0, "chat:broken:0:False")]
+    rising = [(float(s), status(levels[s >= 60])) for s in range(0, 120, 5)]
+    assert sent(Notices(30.0), rising) == [
+        (30.0, "chat:at_risk:0:False"),
+        (60.0, "chat:broken:0:False"),
+    ]
+
+
 def test_each_proposal_is_told_once_and_at_once() -> None:
     states = [(float(s), status("attention", 7 if s < 60 else 9)) for s in range(0, 120, 5)]
     assert sent(Notices(30.0), states) == [
