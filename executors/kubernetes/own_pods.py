@@ -193,7 +193,7 @@ class OwnPods:
             return True
         if engine.pod not in self._marking:
             self._marking.add(engine.pod)
-            self._fleet.spawn(self._patch(engine.pod, {"metadata": change}))
+            self._fleet.spawn(self._patch(engine.pod, change))
         return False
 
     def held_gpus(self, known: Mapping[str, EnginePod]) -> set[int] | None:
@@ -262,7 +262,7 @@ class OwnPods:
 
     async def _patch(self, name: str, change: Manifest) -> None:
         try:
-            await self._fleet.patch_pod(name, change)
+            await self._fleet.mark_pod(name, change)
         finally:
             self._marking.discard(name)
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.kube_client import KubeApi, Manifest
 from executors.kubernetes.kube_errors import Forbidden, KubeError, NotFound, Temporary
+from executors.kubernetes.kube_events import write_serving_event
 from executors.kubernetes.kube_kinds import NODE, POD
 from executors.kubernetes.node_view import NodeView, parse_node
 from executors.kubernetes.object_cache import ObjectCache
@@ -91,6 +92,17 @@ class PodFleet:
             log.error("pod %s cannot be patched: %s", name, error)
             return False
         self.store(stored)
+        return True
+
+    async def mark_pod(self, name: str, change: Manifest) -> bool:
+        """Patch the metadata of a pod; returns whether the server accepted. If the pod begins or
+        ceases to serve by it, an Event says so."""
+        pod = self.pods.objects.get(name)
+        serving = str((change.get("labels") or {}).get(names.SERVING) or "")
+        if not await self.patch_pod(name, {"metadata": change}):
+            return False
+        if pod is not None and serving != pod.labels.get(names.SERVING, ""):
+            self.spawn(write_serving_event(self.api, pod, serving, self.pods.objects.values()))
         return True
 
     async def delete_pod(self, name: str, grace_s: int) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from executors.engines.engine_protocol import LaunchLine
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.engine_pod import EnginePod
+from executors.kubernetes.kube_client import Manifest
 from executors.kubernetes.own_pods import serving_label
 from executors.kubernetes.pod_fleet import PodFleet
 from executors.kubernetes.pod_template import PodLaunch, dump_launch, read_launch
@@ -119,7 +120,7 @@ class ScaledPods:
             return True
         if engine.pod not in self._marking:
             self._marking.add(engine.pod)
-            self._fleet.spawn(self._patch(engine.pod, {"metadata": change}))
+            self._fleet.spawn(self._patch(engine.pod, change))
         return False
 
     def held_gpus(self, known: Mapping[str, EnginePod]) -> set[int] | None:
@@ -128,8 +129,8 @@ class ScaledPods:
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _patch(self, name: str, change: Mapping[str, object]) -> None:
+    async def _patch(self, name: str, change: Manifest) -> None:
         try:
-            await self._fleet.patch_pod(name, change)
+            await self._fleet.mark_pod(name, change)
         finally:
             self._marking.discard(name)

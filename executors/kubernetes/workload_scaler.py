@@ -11,15 +11,14 @@ import contextlib
 import hashlib
 import logging
 import time
-import uuid
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.engine_pod import EnginePod
 from executors.kubernetes.kube_client import KubeApi, Manifest
 from executors.kubernetes.kube_errors import Conflict, KubeError, Temporary
-from executors.kubernetes.kube_kinds import AUTOSCALER, EVENT, Kind
+from executors.kubernetes.kube_events import write_event
+from executors.kubernetes.kube_kinds import AUTOSCALER, Kind
 from executors.kubernetes.object_cache import ObjectCache
 from executors.kubernetes.pod_fleet import PodFleet, persist
 from executors.kubernetes.pod_template import dump_launch
@@ -311,7 +310,7 @@ class WorkloadScaler:
             if engine.pod in alive and settled and waited_s > _VICTIM_S:
                 text = f"another pod than {engine.pod} left, which stays and serves again"
                 log.warning("%s: %s", workload.title, text)
-                self._fleet.spawn(self._event(workload, "OtherVictim", text))
+                self._tell(workload, "OtherVictim", text)
                 target.leaving.discard(engine)
                 engine.gone = True
 
@@ -331,7 +330,7 @@ class WorkloadScaler:
         """End all claims that need a write. Claims with a pod keep serving."""
         if not target.refusal:
             log.error("%s: not scaled: %s", workload.title, why)
-            self._fleet.spawn(self._event(workload, "NotScaled", why))
+            self._tell(workload, "NotScaled", why)
         target.refusal = why
         for engine in target.waiting:
             engine.failure, engine.hopeless = why, True
@@ -351,29 +350,10 @@ class WorkloadScaler:
             if not target.claims:
                 del self.targets[title]
 
-    async def _event(self, workload: WorkloadView, reason: str, text: str) -> None:
-        """Write an Event on the workload, so that its owner sees it."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        event: Manifest = {
-            "metadata": {"name": f"{workload.name}.{uuid.uuid4().hex[:12]}"},
-            "involvedObject": {
-                "apiVersion": workload.kind.api_version,
-                "kind": workload.kind.kind,
-                "name": workload.name,
-                "namespace": self._api.namespace,
-            },
-            "reason": reason,
-            "message": text[:1000],
-            "type": "Warning",
-            "source": {"component": "shoal"},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
-        try:
-            await self._api.create(EVENT, event)
-        except KubeError as error:
-            log.warning("%s: no event: %s", workload.title, error)
+    def _tell(self, workload: WorkloadView, reason: str, text: str) -> None:
+        """Write a Warning on the workload, so that its owner sees it."""
+        about = (workload.kind, workload.name, "")
+        self._fleet.spawn(write_event(self._api, about, reason, text))
 
 
 def _parser(kind: Kind) -> Callable[[Manifest], WorkloadView | None]:

@@ -120,6 +120,40 @@ async def test_scale_downs_break_no_stream_while_the_plain_way_does(
     await plain_scale_downs(admin)
 
 
+async def test_a_rollout_of_the_workload_itself_keeps_its_replicas_and_every_instance(
+    client: KubeClient, admin: RawApi, tmp_path: Path
+) -> None:
+    """Kubernetes replaces the pods; each instance goes over to one of the new pods."""
+    made = workload(4)
+    pod = made["spec"]["template"]["spec"]
+    pod["terminationGracePeriodSeconds"] = 30
+    pod["containers"][0]["env"] = [{"name": "STUB_SHUTDOWN_S", "value": "10"}]
+    surge = {"maxSurge": 1, "maxUnavailable": 0}
+    made["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": surge}
+    await admin.post(f"{APPS}/deployments", made)
+    async with (
+        Bench(config_file(tmp_path, POOL), client) as bench,
+        LabelRouter(admin, SELECTOR) as router,
+    ):
+        bench.assign(A, *(wish(name, gpu) for gpu, name in enumerate("abcd")))
+        await bench.until(lambda: bench.ready(A, "abcd") and len(router.table) == 4)
+        former = set(await living(admin))
+        router.load(streams_per_s=20, stream_s=2.0)
+        template = {"metadata": {"annotations": {"version": "2"}}}
+        await admin.patch(f"{APPS}/deployments/engine", {"spec": {"template": template}})
+        fewest = 4
+        while len(now := set(await living(admin))) != 4 or now & former:
+            fewest = min(fewest, len(router.table))
+            assert await replicas(admin) == 4
+            await asyncio.sleep(0.1)
+        await bench.until(lambda: bench.ready(A, "abcd") and len(router.table) == 4)
+        await router.finish()
+        assert set((await pods_by_instance(admin)).values()) == set(await living(admin))
+        print("own rollout", dict(router.counts), fewest)
+        assert fewest >= 4
+        assert router.counts["broken"] == 0
+
+
 async def plain_scale_downs(admin: RawApi) -> None:
     """The same load, while replicas are lowered without a drain."""
     async with LabelRouter(admin, SELECTOR) as router:

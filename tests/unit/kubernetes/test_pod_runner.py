@@ -19,7 +19,7 @@ from executors.kubernetes.pod_template import PodLaunch
 from executors.kubernetes.pod_view import PodView
 from tests.unit.kubernetes.fake_cluster import FakeCluster
 from tests.unit.kubernetes.slot_bench import SLOT, SlotBench, settle, wish
-from topics.fleet import InstanceState
+from topics.fleet import DesiredInstance, InstanceState
 
 NAME = names.pod_name("a", 0)
 
@@ -71,7 +71,7 @@ async def test_an_instance_becomes_one_pod_and_is_ready_at_its_address(bench: Sl
 async def test_a_create_whose_answer_is_lost_makes_no_second_pod(bench: SlotBench) -> None:
     bench.cluster.lost_answers = 1
     await serve(bench)
-    creates = [write for write in bench.cluster.writes if write[0] == "create"]
+    creates = [write for write in bench.cluster.writes if write[:2] == ("create", "pods")]
     assert len(creates) == 2
     assert bench.cluster.names(POD) == [NAME]
 
@@ -320,3 +320,30 @@ async def test_without_a_valid_template_no_digest_is_reported(
     await bench.steps(1)
     assert bench.statuses[SLOT].templates == {}
     assert bench.instance(SLOT, "a").template
+
+
+async def test_events_count_the_serving_pods_of_each_version(bench: SlotBench) -> None:
+    async def version(name: str, version: str, gpu: int) -> None:
+        bench.assign(SLOT, *wishes, replace(wish(name, gpu), version=version))
+        wishes.append(replace(wish(name, gpu), version=version))
+        await bench.steps(2)
+        bench.cluster.run_pod(names.pod_name(name, 0), f"10.0.0.{gpu + 1}")
+        await bench.steps(4)
+
+    wishes: list[DesiredInstance] = []
+    await version("a", "e-1", 0)
+    await version("b", "e-1", 1)
+    await version("c", "e-2", 2)
+    bench.assign(SLOT, replace(wishes[0], drain=True), *wishes[1:])
+    await bench.steps(4)
+    texts = [
+        (event["reason"], event["involvedObject"]["name"], event["message"], event["type"])
+        for (kind, _), event in bench.cluster.objects.items()
+        if kind == "events"
+    ]
+    assert texts[-2:] == [
+        ("Serving", names.pod_name("c", 0), "serves m; version e-2; pods that serve m: "
+         "1 of version e-2, 2 of version e-1", "Normal"),
+        ("Draining", names.pod_name("a", 0), "left the routes of m and finishes its requests; "
+         "version e-1; pods that serve m: 1 of version e-1, 1 of version e-2", "Normal"),
+    ]  # fmt: skip

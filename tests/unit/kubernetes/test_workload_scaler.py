@@ -224,7 +224,8 @@ async def test_an_autoscaler_is_named_before_any_write(bench: SlotBench) -> None
     assert len(failed) == 1
     assert "HorizontalPodAutoscaler h scales deployments/e" in failed[0].reason
     assert writes(bench.cluster) == []
-    assert len(bench.cluster.names(EVENT)) == 1
+    events = [bench.cluster.objects["events", name] for name in bench.cluster.names(EVENT)]
+    assert [one["reason"] for one in events].count("NotScaled") == 1
 
 
 async def test_replicas_that_another_client_sets_back_end_shoals_writes(bench: SlotBench) -> None:

@@ -1,0 +1,123 @@
+"""A changed pod template under load: a real controller rolls it out on a full owned node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.executor_bench import STUB, TEMPLATE
+from tests.kubernetes.label_router import LAG_S, LabelRouter
+from tests.kubernetes.plane.control_plane import ControlPlane
+from tests.kubernetes.plane.raw_api import RawApi
+
+ROOT = Path(__file__).parents[2]
+PODS, EVENTS = ("/api/v1/namespaces/serving/" + one for one in ("pods", "events"))
+SELECTOR = "shoal.dev/model%3Dm,shoal.dev/serving%3Dtrue"
+GPUS, STREAMS = 4, 1000
+FILE = f"""
+mode: act
+regions:
+  us:
+    l4:
+      gpu: L4
+      per_node: {GPUS}
+      nodes: 1
+      owned: true
+      kubernetes: {{mode: pods, nodes: {{pool: l4}}}}
+models:
+  m:
+    source: Qwen/Qwen3-8B
+    slo: {{ttft: 2s, tpot: 100ms}}
+    workload: {{input: 200, output: 60}}
+    max_len: 4096
+    disaggregate: false
+    min: {GPUS}
+    rollout: {{spare: none, watch: 2s}}
+"""
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `python -m ...`; the processes end with the test, the last one first."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def spawn(*argv: str) -> subprocess.Popen[bytes]:
+        with (tmp_path / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *argv], cwd=ROOT, env=dict(os.environ),
+                stdout=subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield spawn
+    for process in reversed(started):
+        process.terminate()
+        process.wait(30)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+async def teams(admin: RawApi) -> Counter[str]:
+    """The serving pods by the label that the template sets."""
+    labels = [pod["metadata"]["labels"] for pod in (await admin.get(PODS))["items"]]
+    return Counter(one["team"] for one in labels if one["shoal.dev/serving"] == "true")
+
+
+async def test_a_changed_template_is_rolled_out_on_a_full_node_without_a_broken_stream(
+    plane: ControlPlane, kubelets: Any, admin: RawApi, tmp_path: Path, start: Start
+) -> None:
+    kubelets("t0", gpus=GPUS, third=87)
+    config, templates, vllm = tmp_path / "shoal.yaml", tmp_path / "templates", tmp_path / "vllm"
+    config.write_text(FILE)
+    templates.mkdir()
+    template = templates / "pod.yaml"
+    template.write_text(TEMPLATE)
+    vllm.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {STUB} "$@"\n')
+    vllm.chmod(0o755)
+    broker = start("streams.broker")
+    assert broker.stdout is not None
+    bootstrap = json.loads(broker.stdout.readline())["bootstrap"]
+    common = ("--config", str(config), "--broker", bootstrap)
+    start("streams.cli.entry", "controller", *common, "--http", "", "--record", "")
+    start(
+        "streams.cli.entry", "executor", *common, "--kubernetes", "--namespace", "serving",
+        "--kubeconfig", str(plane.kubeconfig("shoal-pods")), "--vllm", str(vllm),
+        "--pod-templates", str(templates), "--state-dir", str(tmp_path / "state"),
+        "--route-lag", str(LAG_S + 0.5),
+    )  # fmt: skip
+
+    async def until(wanted: Counter[str], limit_s: float) -> None:
+        try:
+            async with asyncio.timeout(limit_s):
+                while await teams(admin) != wanted:
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            log = (tmp_path / "log").read_text()[-3000:]
+            raise AssertionError(f"{await teams(admin)} {log}") from None
+
+    async with LabelRouter(admin, SELECTOR) as router:
+        await until(Counter(serving=GPUS), 120)
+        while len(router.table) < GPUS:
+            await asyncio.sleep(0.1)
+        router.load(streams_per_s=20, stream_s=2.0)
+        template.write_text(TEMPLATE.replace("team: serving", "team: other"))
+        await until(Counter(other=GPUS), 240)
+        while sum(router.counts.values()) < STREAMS:
+            await asyncio.sleep(0.2)
+        await router.finish()
+    print("rollout", dict(router.counts))
+    assert router.counts["broken"] == 0
+    assert router.counts["ok"] >= STREAMS
+    events = [one for one in (await admin.get(EVENTS))["items"] if one["reason"] == "Serving"]
+    assert any("1 of version" in one["message"] and "3 of" in one["message"] for one in events)
