@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -21,6 +22,8 @@ class GatewayMetrics:
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
+        build = Gauge("shoal_build_info", "Version of Shoal", ["version"], registry=registry)
+        build.labels(version("shoal")).set(1.0)
         self._by_model: list[Counter | Gauge] = []
         self._adapters: dict[str, set[str]] = {}  # the adapters with series, by model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
@@ -21,6 +22,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        build = Gauge("shoal_build_info", "Version of Shoal", ["version"], registry=self.registry)
+        build.labels(version("shoal")).set(1.0)
         self.refused = Counter(
             "shoal_executor_refused_assignments",
             "Refused assignments by reason: leader token, generation, node, unclaimed token",

@@ -10,6 +10,7 @@ counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -95,6 +96,7 @@ class Metrics(Collector):
         facts, loop = self._facts, self._facts.loop
         leads, token, _ = facts.leader()
         publisher, windows = loop.ports.publisher, loop.windows.counters
+        yield "shoal_build_info", [((version("shoal"),), 1.0)]
         yield "shoal_leader", [((), float(leads))]
         yield "shoal_leader_token", [((), float(token))]
         yield "shoal_tick_age_seconds", [((), facts.tick_age_s())]

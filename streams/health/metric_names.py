@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Name = Literal[
+    "shoal_build_info",
     "shoal_leader",
     "shoal_leader_token",
     "shoal_tick_age_seconds",
@@ -61,6 +62,7 @@ class Metric:
 
 
 METRICS: tuple[Metric, ...] = (
+    Metric("shoal_build_info", "gauge", ("version",), "version of Shoal"),
     Metric("shoal_leader", "gauge", (), "1 while this controller leads, 0 while it stands by"),
     Metric("shoal_leader_token", "gauge", (), "highest leader token seen"),
     Metric(

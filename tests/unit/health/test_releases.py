@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+from prometheus_client import generate_latest
+
+from executors.gateway.gateway_metrics import GatewayMetrics
+from executors.node.executor_metrics import Metrics
 from streams.health.controller_facts import other_releases
 from topics.fleet import Status
 
@@ -24,3 +28,9 @@ def test_the_newest_status_of_an_executor_counts() -> None:
     ]
     found = other_releases({one.node: one for one in statuses})
     assert found == {"older": "", "newer": "9.0.0"}
+
+
+def test_gateways_and_executors_show_their_version_as_a_metric() -> None:
+    line = f'shoal_build_info{{version="{OWN}"}} 1.0'.encode()
+    assert line in GatewayMetrics().text()
+    assert line in generate_latest(Metrics().registry)
