@@ -32,5 +32,5 @@ def test_the_newest_status_of_an_executor_counts() -> None:
 
 def test_gateways_and_executors_show_their_version_as_a_metric() -> None:
     line = f'shoal_build_info{{version="{OWN}"}} 1.0'.encode()
-    assert line in GatewayMetrics().text()
+    assert line in GatewayMetrics().exposition()
     assert line in generate_latest(Metrics().registry)
