@@ -52,8 +52,9 @@ class ModelStatus:
     ready_req_per_s: raw capacity of planned and of ready combos. ready, wanted: number of combos.
     unmanaged: servers that Shoal did not start, None = unknown; they count as ready if Shoal may
     not change the model. desired: instances by pool and role. p95 latencies in ms, and `attained`
-    (share of requests): values of the local and the long window. telemetry_age_s: age of the newest
-    reported second. usd_per_h: price of the GPUs of all groups, including starting and draining
+    (share of requests): values of the local and the long window. attained_now: the same share in the
+    local window. tokens_per_s: tokens read and written in the local window. telemetry_age_s: age of
+    the newest reported second. usd_per_h: price of the GPUs of all groups, including starting and draining
     groups but not groups whose nodes are all lost. proposal: number of the decision that waits for
     approval, 0 for none. is_held: whether an operator paused or released the model. planned:
     whether a plan was made since the start. level, conditions: the verdict and the codes of the
@@ -106,6 +107,8 @@ class ModelStatus:
     kv_cache: str = ""
     pooling: bool = False
     rollout: RolloutStatus | None = None
+    attained_now: float | None = None
+    tokens_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,8 @@ def _model_status(
         tpot_p95_ms=local.tpot_p95_ms if isinstance(local, Stats) else None,
         tpot_limit_ms=service.slo.tpot_ms,
         attained=_attained(long),
+        attained_now=_attained(local),
+        tokens_per_s=_tokens_per_s(local),
         telemetry_age_s=None if seen_ms is None else max(0, now_ms - seen_ms) / 1000.0,
         usd_per_h=sum(combos[i].usd_per_h * n for i, n in stands.items() if i in combos),
         proposal=proposal.number if proposal is not None and not proposal.rejected else 0,
@@ -308,6 +313,12 @@ def _attained(long: object) -> float | None:
         return None
     ended = long.completions + long.failures + long.refused
     return long.attained / ended if ended else None
+
+
+def _tokens_per_s(local: object) -> float | None:
+    if not isinstance(local, Stats) or local.mean_input_tokens is None:
+        return None
+    return local.req_per_s * (local.mean_input_tokens + (local.mean_output_tokens or 0.0))
 
 
 def _active_control(model: str, held: Mapping[str, Reason]) -> Reason | None:

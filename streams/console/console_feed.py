@@ -12,15 +12,18 @@ import dataclasses
 import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from autoscaler.domain.cluster import Policy
 from autoscaler.explain.reason_texts import text
 from autoscaler.tick.status import FleetStatus
 from streams.console.cost_windows import CostWindows
 from streams.console.cpu_allowance import CpuAllowance
 from streams.console.decision_book import DecisionBook, Row
 from streams.console.event_hub import EventHub
+from streams.console.fleet_events import FleetEvents, alert_row, note_row
 from streams.console.fleet_rows import NodeRows, pool_rows
 from streams.console.history import FLEET, History, fleet_sample, model_sample
 from streams.console.model_rows import model_row, proposal_row
@@ -38,6 +41,7 @@ _EVERY_S = 1.0
 _SHARE = 0.01
 _LINGER_S = 60.0
 _CURVE = 60
+_MOST_NOTED = 1000
 _KEYED = ("models", "pools", "nodes", "proposals")
 
 
@@ -64,13 +68,20 @@ class ConsoleFeed:
         self.stream = uuid.uuid4().hex[:12]
         self.hub = EventHub(self.stream)
         self.book = DecisionBook()
+        self.events = FleetEvents()
         self.history = History()
         self.windows = CostWindows()
         self._windows_version = 0
+        self._noted: deque[Row] = deque(maxlen=_MOST_NOTED)
 
     def tick(self, done: TickResult) -> None:
         """Observe one tick."""
         self.book.tick(done)
+        self._noted += (alert_row(alert, done.now_ms) for alert in done.observation.alerts)
+
+    def note(self, model: str, who: str, text: str) -> None:
+        """Add a note of the operator `who` to the time line."""
+        self._noted.append(note_row(self._facts.loop.clock.now_ms(), model, who, text))
 
     async def run(self) -> None:
         """Sample the history and publish events until cancelled."""
@@ -96,7 +107,7 @@ class ConsoleFeed:
                 self._publish(sampled)
             else:
                 self._last = None
-                self.book.read(self._facts.loop.latest.decisions)
+                self._new_rows()
 
     @property
     def viewed(self) -> bool:
@@ -122,11 +133,23 @@ class ConsoleFeed:
             },
         }
 
+    def _new_rows(self) -> list[Row]:
+        """Rows of the decisions and events since the last call, oldest first."""
+        latest = self._facts.loop.latest
+        rows = self.book.read(latest.decisions)
+        found = [*self._noted, *self.events.commands(latest.controls)]
+        self._noted.clear()
+        return rows + self.book.put(sorted(found, key=lambda row: row["at"]))
+
     def _sample(self) -> dict[str, Any] | None:
         """Add a sample to the history if one is due. Returns it as part of an event."""
         done, now = self._facts.leading(), self._facts.standing()
         if done is None or now is None or not self.history.due(done.now_ms):
             return None
+        observed = done.after.observed
+        pools = {node: one.pool for node, one in done.observation.statuses.items()}
+        self._noted += self.events.verdicts(now.models, done.now_ms)
+        self._noted += self.events.losses(observed.lost_nodes, pools, done.now_ms)
         nodes = sum(bool(a.instances) for a in done.after.published.assignments.values())
         self.history.sample(done.now_ms, now, nodes)
         self.windows.sample(
@@ -141,7 +164,7 @@ class ConsoleFeed:
 
     def _publish(self, sampled: dict[str, Any] | None) -> None:
         """Build the state, and publish its difference from the last one as one event."""
-        decisions = self.book.read(self._facts.loop.latest.decisions)
+        decisions = self._new_rows()
         state, before = self._state(), self._last
         self._last = state
         if before is None:
@@ -213,6 +236,7 @@ class ConsoleFeed:
             "refused": sum(facts.refused().values()),
             "open": [dataclasses.asdict(point) for point in identity.open],
             "config": done.cluster.content_hash[:8] if done else "",
+            "windows_s": _windows_s(done),
             "lag_ms": dict(done.observation.lag_ms) if done else {},
             "held": {k: text(why) for k, why in done.after.declared.controls.items()}
             if done
@@ -223,6 +247,12 @@ class ConsoleFeed:
             "gap": rounded(full.gap) if full and full.gap >= 0.0 else None,
             "planned_at": full.made_ms if full else 0,
         }
+
+
+def _windows_s(done: TickResult | None) -> list[int]:
+    """Seconds of the windows of `attained_now` and `attained`."""
+    policy = done.cluster.policy if done else Policy()
+    return [policy.local_window_s, policy.global_window_s]
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -61,7 +61,10 @@ class ConsoleRoutes:
 
     def writes(self) -> dict[str, Handler]:
         """Handlers of POST, which check the operator's token, by path."""
-        return {"/v1/controls": self._operator.handle}
+        return {"/v1/controls": self._operator.handle, "/v1/console/notes": self._note}
+
+    async def _note(self, request: web.Request) -> web.Response:
+        return await self._operator.note(request, self._feed.note)
 
     async def _snapshot(self, request: web.Request) -> web.Response:
         return packed(write_value(self._feed.snapshot()))

@@ -1,4 +1,5 @@
-"""The last decisions for the page, each with the instances before it and its plan.
+"""The last decisions and events for the page, decisions with the instances before them and their
+plan.
 
 Decisions come from the topic, so a new leader also shows those of its predecessors. The context is
 known only for decisions of this controller.
@@ -57,7 +58,7 @@ class DecisionBook:
 
     def __init__(self, most: int = MOST_DECISIONS) -> None:
         self._most = most
-        self._rows: dict[Key, Row] = {}
+        self._rows: dict[tuple[Any, Any], Row] = {}
         self._contexts: dict[Key, Row] = {}
         self._last: Decision | None = None
         self.requests = PlanRequests()
@@ -115,16 +116,34 @@ class DecisionBook:
             if key not in self._rows:
                 self._rows[key] = row = decision_row(decision, self._contexts.pop(key, {}))
                 added.append(row)
+        self._keep(bool(added))
+        return added
+
+    def put(self, events: Iterable[Row]) -> list[Row]:
+        """Add rows of events (`fleet_events`) that are not known yet. Returns them."""
+        added = []
+        last_ms = next(reversed(self._rows.values()))["at"] if self._rows else 0
+        for row in events:
+            key = row["token"], row["n"]
+            if key not in self._rows:
+                self._rows[key] = row
+                added.append(row)
+        if any(row["at"] < last_ms for row in added):
+            self._rows = dict(sorted(self._rows.items(), key=lambda item: item[1]["at"]))
+        self._keep(bool(added))
+        return added
+
+    def _keep(self, is_changed: bool) -> None:
+        """Forget the oldest rows above the limit."""
         while len(self._rows) > self._most:
             del self._rows[next(iter(self._rows))]
-        self.version += bool(added)
-        return added
+        self.version += is_changed
 
     def put_older(self, decisions: Iterable[Decision]) -> None:
         """Add decisions from before the known ones, for example from the decision log."""
-        rows = {_key(one): decision_row(one, {}) for one in decisions}
+        rows: dict[tuple[Any, Any], Row] = {_key(one): decision_row(one, {}) for one in decisions}
         rows.update(self._rows)
-        ordered = sorted(rows.items(), key=lambda item: (item[1]["at"], item[0]))
+        ordered = sorted(rows.items(), key=lambda item: item[1]["at"])
         self._rows = dict(ordered[-self._most :])
         self.version += 1
 

@@ -19,8 +19,10 @@ FINE_MS, COARSE_MS = 10_000, 120_000
 KEPT = 720
 """Samples in each ring: two hours and a day."""
 FLEET = "*"
-MODEL_SERIES = ("demand", "target", "wanted", "ready", "ttft", "tpot", "attained", "usd")
-FLEET_SERIES = ("usd", "demand", "ready", "attained", "nodes")
+MODEL_SERIES = (
+    "demand", "target", "wanted", "ready", "ttft", "tpot", "attained", "attained_now", "usd", "tokens"
+)  # fmt: skip
+FLEET_SERIES = ("usd", "demand", "ready", "attained", "nodes", "tokens")
 
 Sample = Mapping[str, float | None]
 
@@ -140,7 +142,9 @@ def model_sample(status: ModelStatus) -> Sample:
         "ttft": status.ttft_p95_ms,
         "tpot": status.tpot_p95_ms,
         "attained": status.attained,
+        "attained_now": status.attained_now,
         "usd": status.usd_per_h,
+        "tokens": status.tokens_per_s,
     }
 
 
@@ -156,12 +160,14 @@ def fleet_sample(status: FleetStatus, nodes: int) -> Sample:
     ]
     total = sum(weight for _, weight in weighted)
     known = [m.demand_req_per_s for m in models if m.demand_req_per_s is not None]
+    tokens = [m.tokens_per_s for m in models if m.tokens_per_s is not None]
     return {
         "usd": status.usd_per_h,
         "demand": sum(known) if known else None,
         "ready": sum(m.ready_req_per_s for m in models),
         "attained": sum(a * w for a, w in weighted) / total if total else None,
         "nodes": float(nodes),
+        "tokens": sum(tokens) if tokens else None,
     }
 
 

@@ -38,6 +38,7 @@ def model_row(status: ModelStatus, service: Service, guards: Sequence[str]) -> R
         "tpot": rounded(status.tpot_p95_ms),
         "tpot_limit": rounded(status.tpot_limit_ms),
         "attained": rounded(status.attained),
+        "attained_now": rounded(status.attained_now),
         "percentile": service.percentile,
         "utilization": service.utilization,
         "spot_share": service.spot_share,

@@ -38,6 +38,7 @@ from streams.operator_commands import (
 )
 from topics.checks import InvalidRecord, is_name
 from topics.codec import write_value
+from topics.controls import ALL_MODELS
 from topics.error_text import error_text
 from topics.reason_codes import ReasonCode
 from topics.records import Control, Decision
@@ -45,6 +46,8 @@ from topics.records import Control, Decision
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 8192
+MOST_NOTE = 500
+"""Characters of a note."""
 _MOST_PER_MINUTE = 600
 _ANSWER_S = 5.0
 _LOOK_S = 0.05
@@ -79,19 +82,45 @@ class OperatorEndpoint:
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer POST /v1/controls: {"said": ...}, or {"error": ...} with 400 or higher."""
+        read = await self._read(request)
+        if isinstance(read, web.Response):
+            return read
+        status, found = await self.give(*read)
+        return web.Response(status=status, body=write_value(found), content_type="application/json")
+
+    async def note(self, request: web.Request, keep: Callable[[str, str, str], None]) -> web.Response:
+        """Answer POST /v1/console/notes. keep: stores model, name of the operator, and text."""
+        read = await self._read(request)
+        if isinstance(read, web.Response):
+            return read
+        asked, sender = read
+        try:
+            if not isinstance(asked, dict):
+                raise UserError("body: only a JSON object is allowed")
+            model, text = _text(asked, "model") or ALL_MODELS, _text(asked, "text").strip()
+            declared = [service.model for service in self._loop.declared().services]
+            if model not in (ALL_MODELS, *declared):
+                raise UserError(f"model: {model!r} is not declared")
+            if not 0 < len(text) <= MOST_NOTE or not text.isprintable():
+                raise UserError(f"text: allowed: 1 to {MOST_NOTE} printable characters")
+        except UserError as error:
+            return _answer(400, str(error))
+        keep(model, sender.name, text)
+        return web.Response(body=write_value({"said": "noted"}), content_type="application/json")
+
+    async def _read(self, request: web.Request) -> tuple[Any, Identity] | web.Response:
+        """The JSON value and the operator who sends it, or the refusal."""
         sender = self._sender(request)
         if isinstance(sender, web.Response):
             return sender
         try:
-            asked = orjson.loads(await request.clone(client_max_size=MOST_BYTES).read())
+            return orjson.loads(await request.clone(client_max_size=MOST_BYTES).read()), sender
         except web.HTTPRequestEntityTooLarge:
             return _answer(413, f"at most {MOST_BYTES} bytes")
         except web.RequestPayloadError:
             return _answer(400, "body: cannot be decompressed as its Content-Encoding says")
         except orjson.JSONDecodeError as error:
             return _answer(400, f"body: not JSON ({error})")
-        status, found = await self.give(asked, sender)
-        return web.Response(status=status, body=write_value(found), content_type="application/json")
 
     async def give(self, asked: Any, sender: Identity) -> tuple[int, dict[str, Any]]:
         """Give the command `asked` in the name of `sender`. Returns the HTTP status and body."""

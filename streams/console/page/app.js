@@ -3,12 +3,15 @@ import { html, render, useEffect, useMemo, useState } from "./lib.js";
 import { clock, figure, lasting, moment, percent, several, usd } from "./format.js";
 import { state, useStore } from "./store.js";
 import { follow, keepReadToken, tryAgain } from "./transport.js";
+import { followAddress } from "./address.js";
+import { monthly } from "./bill.js";
+import { RangeChoice } from "./range.js";
 import { Models, ModelDetail } from "./models.js";
 import { Decisions, News } from "./decisions.js";
 import { Fleet } from "./fleet.js";
 import { Cost, Health, Supply } from "./supply.js";
 import { CommandDialog, Proposals, ask, takeTokenFromAddress } from "./operator.js";
-import { Player, runOf, startRecording } from "./recording.js";
+import { Player, Runs, runOf, startRecording } from "./recording.js";
 
 const SCHEMES = ["system", "light", "dark"];
 
@@ -84,9 +87,9 @@ function Alerts({ s }) {
 function Figures({ s }) {
   const facts = useMemo(() => totals(s), [s.models, s.nodes, s.pools]);
   const cells = [
-    ["Cost now", usd(s.controller.usd), "USD/h"],
+    ["Cost now", usd(s.controller.usd), `USD/h, ${monthly(s.controller.usd)} a month`],
     ["Demand", figure(facts.demand), "req/s"],
-    ["SLO met", percent(facts.attained), facts.attained === null ? "no requests yet" : facts.missed ? `${several(facts.missed, "model")} below promise` : "every model keeps its promise"],
+    ["SLO met", percent(facts.attained), facts.missed ? `${several(facts.missed, "model")} below promise` : facts.attained === null ? "no requests yet" : "every model keeps its promise"],
     ["Nodes", String(facts.nodes), `${several(facts.gpus, "GPU")}, ${several(facts.spot, "spot node")}`],
     ["Changing", String(facts.moving), facts.lost ? `! ${facts.lost} lost` : "nodes start or drain"],
     ...(s.source === "live" ? [["Plan's gap", percent(s.controller.gap), s.controller.planned_at ? `planned ${lasting(s.now_ms - s.controller.planned_at)} ago` : "no full plan yet"]] : [["Time", clock(s.now_ms), "UTC"]]),
@@ -148,6 +151,12 @@ function Locked() {
     <div class="actions"><button class="primary">Open</button></div></form></main>`;
 }
 
+/** Moves the focus without a change of the address, which names the selection. */
+function skip(event) {
+  event.preventDefault();
+  document.querySelector("#decisions input").focus();
+}
+
 function App() {
   const s = useStore();
   const layout = useLayout();
@@ -159,23 +168,25 @@ function App() {
   if (s.link === "locked") return html`<${Locked} />`;
   if (!s.loaded) return html`<main><p class="boot">${s.link === "lost" ? "The controller does not answer. Retrying." : "Loading the console"}</p></main>`;
   const { own, other } = runOf(s);
-  const shared = { decisions: s.decisions, selected: s.decision, at: s.recording?.at, span: s.recording?.span, source: s.source };
+  const model = Object.hasOwn(s.models, s.model) ? s.model : "";
+  const shared = { decisions: s.decisions, selected: s.decision, at: s.recording?.at, range: s.range, whole: s.recording?.span, source: s.source };
   const parts = {
     proposals: html`<${Proposals} key="proposals" proposals=${s.proposals} now=${s.now_ms} canWrite=${s.can_write} />`,
-    models: html`<${Models} key="models" models=${s.models} curves=${s.curves} model=${s.model} />`,
-    detail: html`<${ModelDetail} key="detail" ...${shared} name=${s.model} row=${s.models[s.model]} columns=${own(s.model)} other=${other(s.model)} canWrite=${s.can_write} />`,
-    decisions: html`<${Decisions} key="decisions" decisions=${s.decisions} selected=${s.decision} model=${s.model} source=${s.source} />`,
-    fleet: html`<${Fleet} key="fleet" pools=${s.pools} nodes=${s.nodes} model=${s.model} now=${Math.floor(s.now_ms / 30000) * 30000} />`,
-    cost: html`<${Cost} key="cost" ...${shared} columns=${own("*")} other=${other("*")} otherwise=${s.otherwise} now=${Math.floor(s.now_ms / 10000) * 10000} />`,
+    models: html`<${Models} key="models" models=${s.models} curves=${s.curves} model=${model} />`,
+    detail: html`<${ModelDetail} key="detail" ...${shared} name=${model} row=${model && s.models[model]} columns=${own(model)} other=${other(model)} windows=${s.controller.windows_s} canWrite=${s.can_write} />`,
+    decisions: html`<${Decisions} key="decisions" decisions=${s.decisions} selected=${s.decision} model=${model} range=${s.range} source=${s.source} />`,
+    fleet: html`<${Fleet} key="fleet" pools=${s.pools} nodes=${s.nodes} model=${model} now=${Math.floor(s.now_ms / 30000) * 30000} />`,
+    cost: html`<${Cost} key="cost" ...${shared} columns=${own("*")} other=${other("*")} otherwise=${s.otherwise} bill=${s.controller.usd} now=${Math.floor(s.now_ms / 10000) * 10000} />`,
     supply: s.source !== "live" ? null : html`<${Supply} key="supply" pools=${s.pools} now=${Math.floor(s.now_ms / 10000) * 10000} />`,
     health: s.source === "live" ? html`<${Health} key="health" controller=${s.controller} now=${s.now_ms} link=${s.link} />` : null,
   };
-  return html`<a class="skip" href="#decisions">Skip to decisions</a>
+  return html`<a class="skip" href="#decisions" onClick=${skip}>Skip to the time line</a>
   <${Header} s=${s} lost_s=${lost_s} />
   <main class=${isStale ? "stale" : ""}>
     <${Alerts} s=${s} />
-    ${s.recording && html`<${Player} recording=${s.recording} />`}
+    ${s.recording && html`<${Player} recording=${s.recording} /><${Runs} recording=${s.recording} />`}
     <${Figures} s=${s} />
+    <${RangeChoice} range=${s.range} isRecording=${s.recording !== null} />
     <div class=${`columns ${["one", "two", "three"][layout.length - 1]}`}>
       ${layout.map((names) => html`<div class="column" key=${names[0]}>${names.map((name) => parts[name])}</div>`)}
     </div>
@@ -185,6 +196,7 @@ function App() {
 }
 
 takeTokenFromAddress();
+followAddress();
 const root = document.getElementById("app");
 root.textContent = "";
 render(html`<${App} />`, root);

@@ -1,10 +1,11 @@
 // Curves over time with decision markers, drawn by the vendored uPlot.
 import { html, useEffect, useRef, useState } from "./lib.js";
 import { clock, kindOf } from "./format.js";
+import { showPresent, showSpan, spanOf } from "./range.js";
 import { keyOf, selectDecision } from "./store.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const TONES = { out: "--add", in: "--remove", plan: "--plan", bad: "--bad", hold: "--muted" };
+const TONES = { out: "--add", in: "--remove", plan: "--plan", bad: "--bad", warn: "--warn", ok: "--ok", person: "--ink", hold: "--muted" };
 const NEAR_PX = 9;
 
 /** Renders again when the colour scheme changes, because a canvas does not follow it. */
@@ -26,9 +27,10 @@ function useScheme() {
 /**
  * A chart. series: [{name, values, color, dash, fill, width, limit}], `color` a CSS variable, `dash`
  * true or the lengths of lines and gaps, `late` true if the legend shows the last known value.
- * x: ms. show: turns a value into text. range: fixed [low, high]. at: ms of the time slider.
+ * x: ms. show: turns a value into text. range: of time, see range.js. whole: span of a recording.
+ * axis: turns the lowest and highest shown value into the ends of the axis. at: ms of the time slider.
  */
-export function Chart({ title, unit, x, series, show, tick = show, decisions, selected, range, at, span, height }) {
+export function Chart({ title, unit, x, series, show, tick = show, decisions, selected, axis, at, range = "", whole, height }) {
   const box = useRef(null);
   const plot = useRef(null);
   const shown = useRef({});
@@ -36,7 +38,8 @@ export function Chart({ title, unit, x, series, show, tick = show, decisions, se
   const scheme = useScheme();
   const tall = height ?? (innerWidth >= 2200 ? 210 : 132);
   const empty = !x.length;
-  shown.current = { decisions: decisions ?? [], selected, at, x, range };
+  const span = spanOf(range, x, whole);
+  shown.current = { decisions: decisions ?? [], selected, at, x, axis: axis ?? fromZero, span };
   const shape = JSON.stringify(series.map((one) => [one.name, one.color, one.dash, one.fill]));
 
   useEffect(() => {
@@ -46,11 +49,10 @@ export function Chart({ title, unit, x, series, show, tick = show, decisions, se
       plot.current = null;
       close();
     };
-  }, [shape, scheme, tall, span?.[0], span?.[1]]);
+  }, [shape, scheme, tall]);
 
   useEffect(() => {
     plot.current?.setData([x.map((ms) => ms / 1000), ...series.map((one) => one.values)]);
-    if (span) plot.current?.setScale("x", { min: span[0] / 1000, max: span[1] / 1000 });
   }, [shape, scheme, tall, x, decisions, selected, at, span?.[0], span?.[1], ...columnsOf(series)]);
 
   const last = index ?? lastIndex(x, at);
@@ -74,6 +76,8 @@ export function Chart({ title, unit, x, series, show, tick = show, decisions, se
     ${empty && html`<p class="no-data">No data yet</p>`}
   </figure>`;
 }
+
+const fromZero = (_, high) => [0, (high || 1) * 1.08];
 
 /** A pattern of dashes; `true` is the usual one. */
 const dashOf = (dash) => (dash === true ? [5, 4] : dash);
@@ -99,12 +103,16 @@ function build(box, series, show, height, shown, setIndex) {
     padding: [10, 18, 0, 0],
     legend: { show: false },
     cursor: {
-      sync: { key: "shoal" },
+      sync: { key: "shoal", filters: { pub: (type) => type.startsWith("mousemove") || type.startsWith("mouseleave") } },
       points: { size: 6 },
-      drag: { x: true, y: false, setScale: true },
+      drag: { x: true, y: false, setScale: false },
+      bind: { dblclick: () => () => showPresent() },
     },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
-    scales: { y: { range: (_, low, high) => shown.current.range ?? [0, (high || 1) * 1.08] } },
+    scales: {
+      x: { range: (_, low, high) => shown.current.span?.map((ms) => ms / 1000) ?? [low, high] },
+      y: { range: (_, low, high) => shown.current.axis(low, high) },
+    },
     axes: [
       { ...axis, size: 26, space: 64, values: (_, splits) => splits.map(timeLabel) },
       { ...axis, size: 46, space: 28, values: (_, splits) => splits.map((v) => show(v)) },
@@ -115,15 +123,17 @@ function build(box, series, show, height, shown, setIndex) {
       width: one.width ?? 1.75,
       dash: one.dash ? dashOf(one.dash) : undefined,
       fill: one.fill ? css(`${one.color}-soft`) : undefined,
-      points: { show: false },
+      points: { show: true, size: 4, filter: alone },
       spanGaps: one.spans ?? false,
     }))],
     hooks: {
       draw: [(u) => drawMarkers(u, shown.current)],
       setCursor: [(u) => setIndex(u.cursor.idx ?? null)],
+      setSelect: [zoom],
     },
   };
   const node = new uPlot(options, [[], ...series.map(() => [])], box);
+  box.plot = node;
   const click = (event) => {
     const near = nearest(node, shown.current.decisions, event.offsetX);
     if (near) selectDecision(near);
@@ -141,6 +151,21 @@ function build(box, series, show, height, shown, setIndex) {
       node.destroy();
     },
   };
+}
+
+/** Shows the dragged span in every chart. */
+function zoom(u) {
+  const { left, width } = u.select;
+  if (!width) return;
+  showSpan(1000 * u.posToVal(left, "x"), 1000 * u.posToVal(left + width, "x"));
+  u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+}
+
+/** Indices of values without a neighbour, which no line can show. */
+function alone(u, index) {
+  const values = u.data[index];
+  const has = (i) => values[i] !== null && values[i] !== undefined;
+  return values.flatMap((_, i) => (has(i) && !has(i - 1) && !has(i + 1) ? [i] : []));
 }
 
 const timeLabel = (seconds) => clock(seconds * 1000).slice(0, seconds % 60 ? 8 : 5);

@@ -1,34 +1,48 @@
-// Decisions: a list with filters and search; each one says why, what changed and what it costs.
+// The time line of decisions and events: a list with filters and search. A decision says why, what changed and what
+// it costs.
 import { html, memo, steady, useMemo, useState, useEffect, useRef, classes } from "./lib.js";
 import { DASH, changeText, clock, kindOf, known, lasting, moment, percent, rate, signed, signedUsd, usd } from "./format.js";
 import { DecisionAlternatives } from "./alternatives.js";
-import { keyOf, selectDecision } from "./store.js";
+import { saveTable } from "./export.js";
+import { fixedSpan } from "./range.js";
+import { isEvent, keyOf, selectDecision } from "./store.js";
 
 const PAGE = matchMedia("(max-width: 640px)").matches ? 12 : 60;
 const FILTERS = [
   ["changes", "Changes", ["scale_out", "scale_in", "replan", "replace"]],
-  ["problems", "Problems", ["infeasible"]],
+  ["problems", "Problems", ["infeasible", "broken", "at_risk", "recovered", "lost", "alert"]],
+  ["people", "People", ["command", "note"]],
   ["notes", "Notes", ["hold", "rebuilt"]],
 ];
 
 function textOf(one) {
-  return `#${one.n} ${one.model} ${one.reason} ${one.codes.join(" ")} ${changeText(one.change)}`.toLowerCase();
+  return `#${one.n} ${one.model} ${kindOf(one.kind)[1]} ${one.reason} ${one.codes.join(" ")} ${changeText(one.change)}`.toLowerCase();
 }
 
-export function Decisions({ decisions, selected, model, source }) {
+/** The listed rows as rows of a file. */
+const tableOf = (list) => [
+  ["time_utc", "number", "model", "kind", "applied", "change", "usd_per_h", "reason", "codes"],
+  ...list.map((one) => [new Date(one.at).toISOString(), isEvent(one) ? "" : one.n, one.model, one.kind, isEvent(one) ? "" : one.applied ? "yes" : "no", changeText(one.change), one.usd, one.reason, one.codes.join(" ")]),
+];
+
+export function Decisions({ decisions, selected, model, range, source }) {
   const [search, setSearch] = useState("");
-  const [kinds, setKinds] = useState(() => new Set(["changes", "problems"]));
+  const [kinds, setKinds] = useState(() => new Set(["changes", "problems", "people"]));
   const [onlyModel, setOnlyModel] = useState(false);
   const [most, setMost] = useState(PAGE);
   const texts = useRef(new WeakMap());
   const list = useMemo(() => {
     const allowed = new Set(FILTERS.filter(([id]) => kinds.has(id)).flatMap(([, , own]) => own));
+    const span = fixedSpan(range);
     const words = search.trim().toLowerCase().split(/\s+/).filter(Boolean);
     const found = [];
     for (let i = decisions.length - 1; i >= 0; i -= 1) {
       const one = decisions[i];
-      if (!allowed.has(one.kind)) continue;
-      if (onlyModel && one.model !== model && one.model !== "*") continue;
+      if (keyOf(one) !== selected) {
+        if (!allowed.has(one.kind)) continue;
+        if (onlyModel && one.model !== model && one.model !== "*") continue;
+        if (span && (one.at < span[0] || one.at > span[1])) continue;
+      }
       if (words.length) {
         let text = texts.current.get(one);
         if (text === undefined) texts.current.set(one, (text = textOf(one)));
@@ -37,7 +51,7 @@ export function Decisions({ decisions, selected, model, source }) {
       found.push(one);
     }
     return found;
-  }, [decisions, kinds, search, onlyModel, model]);
+  }, [decisions, kinds, search, onlyModel, model, range, selected]);
   const at = list.findIndex((one) => keyOf(one) === selected);
   const shown = list.slice(0, Math.max(most, at + 1));
   const toggle = (id) => setKinds((now) => {
@@ -46,7 +60,8 @@ export function Decisions({ decisions, selected, model, source }) {
     return next;
   });
   return html`<section class="card decisions" aria-labelledby="decisions-h" id="decisions">
-    <header class="card-head"><h2 id="decisions-h">Decisions <span class="count">${list.length}</span></h2>
+    <header class="card-head"><h2 id="decisions-h">Time line <span class="count">${list.length}</span></h2>
+      <button class="small" disabled=${!list.length} onClick=${() => saveTable("timeline", tableOf(list))}>CSV</button>
       <input type="search" aria-label="Search decisions" placeholder="Search reason, model, code, #" value=${search}
         onInput=${(event) => { setSearch(event.target.value); setMost(PAGE); }} /></header>
     <div class="filters" role="group" aria-label="Show">
@@ -55,7 +70,7 @@ export function Decisions({ decisions, selected, model, source }) {
     </div>
     ${list.length
       ? html`<ol class="list">${shown.map((one) => html`<${Item} key=${keyOf(one)} one=${one} open=${keyOf(one) === selected} source=${source} />`)}</ol>`
-      : html`<p class="empty">${decisions.length ? "No decision matches the filter." : "Nothing was decided yet."}</p>`}
+      : html`<p class="empty">${decisions.length ? "Nothing matches the filter." : "Nothing was decided yet."}</p>`}
     ${shown.length < list.length && html`<button class="more" onClick=${() => setMost(most + 5 * PAGE)}>Show more of ${list.length}</button>`}
   </section>`;
 }
@@ -68,7 +83,7 @@ function ItemView({ one, open, source }) {
   useEffect(() => {
     if (open) row.current?.scrollIntoView({ block: "nearest" });
   }, [open]);
-  const how = one.kind === "infeasible" || one.kind === "hold" || one.kind === "rebuilt" ? ""
+  const how = one.kind === "infeasible" || one.kind === "hold" || one.kind === "rebuilt" || isEvent(one) ? ""
     : one.applied ? "applied" : one.expires ? "proposed" : "recommended";
   return html`<li class=${classes("item", open && "open")} ref=${row}>
     <button class="item-head" aria-expanded=${open} onClick=${() => selectDecision(one)}>
@@ -91,7 +106,7 @@ function Detail({ one, word, how, source }) {
   const labels = after ? [...after.keys()] : [];
   const before = new Map(one.before ?? []);
   return html`<dl class="facts item-facts">
-    <div><dt>Decision</dt><dd>#${one.n}, ${word.toLowerCase()}${how ? `, ${how}` : ""}, ${moment(one.at)} UTC${one.expires ? `, open until ${clock(one.expires)}` : ""}</dd></div>
+    <div><dt>${isEvent(one) ? "Event" : "Decision"}</dt><dd>${isEvent(one) ? "" : `#${one.n}, `}${word.toLowerCase()}${how ? `, ${how}` : ""}, ${moment(one.at)} UTC${one.expires ? `, open until ${clock(one.expires)}` : ""}</dd></div>
     ${known(one.measured) && html`<div><dt>Demand</dt><dd>${rate(one.measured)} req/s measured${one.over ? `; over the limit for ${lasting(one.at - one.over)} before` : ""}</dd></div>`}
     ${one.demand > 0 || one.capacity > 0 ? html`<div><dt>Target</dt><dd>${rate(one.demand)} req/s planned for, against ${rate(one.capacity)} req/s of capacity${one.capacity > 0 ? ` (${percent(one.demand / one.capacity, 0)})` : ""}</dd></div>` : null}
     ${labels.length > 0 && html`<div><dt>Before, after</dt><dd><table class="plain"><tbody>${labels.map((label) => html`<tr key=${label}>

@@ -74,7 +74,14 @@ const KINDS = {
   hold: ["‖", "Note", "hold"],
   infeasible: ["!", "Cannot be met", "bad"],
   rebuilt: ["⟳", "Take-over", "hold"],
+  broken: ["✕", "Broken", "bad"],
+  at_risk: ["!", "At risk", "warn"],
+  recovered: ["✓", "Well again", "ok"],
+  lost: ["✕", "Lost", "bad"],
+  alert: ["!", "Alert", "warn"],
+  command: ["@", "Command", "person"],
+  note: ["@", "Note", "person"],
 };
 
-/** Sign, word and tone of a kind of decision; the sign makes it readable without colour. */
+/** Sign, word and tone of a kind of decision or event; the sign makes it readable without colour. */
 export const kindOf = (kind) => KINDS[kind] ?? ["·", kind, "hold"];

@@ -2,7 +2,10 @@
 import { html, memo, steady, useEffect, useMemo, useState, classes } from "./lib.js";
 import { Alternatives } from "./alternatives.js";
 import { Chart, Spark } from "./charts.js";
-import { latency, percent, rate, several, usd } from "./format.js";
+import { known, lasting, latency, percent, rate, several, usd } from "./format.js";
+import { Save } from "./export.js";
+import { UnitCosts } from "./bill.js";
+import { spanOf } from "./range.js";
 import { loadHistory } from "./transport.js";
 import { selectModel, state } from "./store.js";
 import { ask } from "./operator.js";
@@ -16,6 +19,8 @@ const load = (row) => {
 };
 const over = (value, limit) => value !== null && limit > 0 && value > limit;
 
+/** Levels of the verdict, most urgent first. */
+const LEVELS = [["broken", "Broken"], ["at_risk", "At risk"], ["attention", "Attention"], ["ok", "Well"]];
 const SIGNS = { broken: ["✕", "bad"], at_risk: ["!", "warn"], attention: ["?", "hold"] };
 
 /** Verdict of the controller as [sign, word, tone]; the sign repeats what the colour says. */
@@ -29,15 +34,18 @@ const trouble = (row) => ["bad", "warn", "hold", "busy", "ok"].indexOf(condition
 export function Models({ models, curves, model }) {
   const [search, setSearch] = useState("");
   const [all, setAll] = useState(false);
+  const [level, setLevel] = useState("");
+  const counts = useMemo(() => LEVELS.map(([name]) => Object.values(models).filter((row) => row.level === name).length), [models]);
+  const chosen = counts[LEVELS.findIndex(([name]) => name === level)] ? level : "";
   const names = useMemo(() => {
     const wanted = search.trim().toLowerCase();
     return Object.keys(models)
-      .filter((name) => name.toLowerCase().includes(wanted))
+      .filter((name) => name.toLowerCase().includes(wanted) && (!chosen || models[name].level === chosen))
       .sort((a, b) => trouble(models[a]) - trouble(models[b]) || a.localeCompare(b));
-  }, [models, search]);
-  const few = names.length > ROWS && !all && !search;
+  }, [models, search, chosen]);
+  const few = names.length > ROWS && !all && !search && !chosen;
   let shown = few ? names.slice(0, ROWS) : names;
-  if (few && model && !shown.includes(model)) shown = [...shown.slice(0, -1), model];
+  if (few && model && !shown.includes(model) && names.includes(model)) shown = [...shown.slice(0, -1), model];
   return html`<section class="card" aria-labelledby="models-h">
     <header class="card-head"><h2 id="models-h">Models <span class="count">${Object.keys(models).length}</span></h2>
       ${names.length > ROWS || search
@@ -45,15 +53,19 @@ export function Models({ models, curves, model }) {
             onInput=${(event) => setSearch(event.target.value)} />`
         : null}
     </header>
+    <div class="filters" role="group" aria-label="Show models by state">
+      ${LEVELS.map(([name, label], i) => counts[i] > 0 && html`<button class=${`toggle ${name}`} key=${name} aria-pressed=${chosen === name}
+        onClick=${() => setLevel(chosen === name ? "" : name)}>${label} <b>${counts[i]}</b></button>`)}
+    </div>
     <div class="scroll" tabindex="0" role="region" aria-label="Table of models"><table class="models">
       <thead><tr>
-        <th scope="col">Model</th><th scope="col" class="curve">Demand in capacity</th>
-        <th scope="col" class="num">Demand<small>req/s</small></th>
-        <th scope="col" class="num">Target<small>req/s</small></th>
-        <th scope="col" class="num">Capacity<small>req/s</small></th>
-        <th scope="col" class="num">Load<small>of usable</small></th>
-        <th scope="col" class="num">TTFT p95<small>limit</small></th>
-        <th scope="col" class="num">TPOT p95<small>limit</small></th>
+        <th scope="col">Model</th><th scope="col" class="roomy">Demand in capacity</th>
+        <th scope="col" class="num roomy">Demand<small>req/s</small></th>
+        <th scope="col" class="num roomy">Target<small>req/s</small></th>
+        <th scope="col" class="num roomy">Capacity<small>req/s</small></th>
+        <th scope="col" class="num roomy">Load<small>of usable</small></th>
+        <th scope="col" class="num roomy">TTFT p95<small>limit</small></th>
+        <th scope="col" class="num roomy">TPOT p95<small>limit</small></th>
         <th scope="col" class="num">SLO met</th>
         <th scope="col" class="num">Cost<small>USD/h</small></th>
         <th scope="col">State</th>
@@ -71,24 +83,27 @@ const ModelRow = memo(({ name, row, curve, chosen }) => {
   const used = load(row);
   return html`<tr class=${classes(chosen && "chosen")}>
     <th scope="row"><button class="link" aria-pressed=${chosen} onClick=${() => selectModel(name)}>${name}</button></th>
-    <td class="curve"><${Spark} demand=${curve?.[0] ?? []} ready=${curve?.[1] ?? []} /></td>
-    <td class="num">${rate(row.demand)}</td>
-    <td class="num quiet">${rate(row.target)}</td>
-    <td class="num">${rate(row.ready_rate ?? row.wanted_rate)}${row.wanted === null ? "" : html`<small>${row.ready}/${row.wanted}</small>`}</td>
-    <td class=${classes("num", used > 1 && "bad")}>${used > 1 ? "! " : ""}${percent(used, 0)}</td>
-    <td class=${classes("num", over(row.ttft, row.ttft_limit) && "bad")}>${latency(row.ttft)}<small>${latency(row.ttft_limit)}</small></td>
-    <td class=${classes("num", over(row.tpot, row.tpot_limit) && "bad")}>${latency(row.tpot)}<small>${latency(row.tpot_limit)}</small></td>
-    <td class=${classes("num", row.attained !== null && row.attained < row.percentile && "bad")}>${percent(row.attained)}</td>
+    <td class="roomy"><${Spark} demand=${curve?.[0] ?? []} ready=${curve?.[1] ?? []} /></td>
+    <td class="num roomy">${rate(row.demand)}</td>
+    <td class="num roomy quiet">${rate(row.target)}</td>
+    <td class="num roomy">${rate(row.ready_rate ?? row.wanted_rate)}${row.wanted === null ? "" : html`<small>${row.ready}/${row.wanted}</small>`}</td>
+    <td class=${classes("num roomy", used > 1 && "bad")}>${used > 1 ? "! " : ""}${percent(used, 0)}</td>
+    <td class=${classes("num roomy", over(row.ttft, row.ttft_limit) && "bad")}>${latency(row.ttft)}<small>${latency(row.ttft_limit)}</small></td>
+    <td class=${classes("num roomy", over(row.tpot, row.tpot_limit) && "bad")}>${latency(row.tpot)}<small>${latency(row.tpot_limit)}</small></td>
+    <td class=${classes("num", row.attained !== null && row.attained < row.percentile && "bad")}>${percent(row.attained)}${nowUnlike(row) && html`<small>now ${percent(row.attained_now)}</small>`}</td>
     <td class="num">${usd(row.usd)}</td>
     <td class="state"><span class=${`tag ${tone}`}><span aria-hidden="true">${sign}</span> ${word}</span></td>
   </tr>`;
 });
 
+/** Whether the last minutes differ from the long window. */
+const nowUnlike = (row) => row.attained !== null && known(row.attained_now) && Math.abs(row.attained_now - row.attained) >= 0.02;
+
 const EMPTY = { t: [], demand: [], target: [], wanted: [], ready: [], ttft: [], tpot: [], attained: [], usd: [] };
 const LIMITS = ["percentile", "ttft_limit", "tpot_limit"];
 
 /** Curves and facts of one model. other: the same model in the run beside it. */
-export function ModelDetail({ name, row, columns, other, decisions, selected, at, span, source, canWrite }) {
+export function ModelDetail({ name, row, columns, other, decisions, selected, at, range, whole, source, windows, canWrite }) {
   useEffect(() => {
     if (name) loadHistory(name).catch(() => {});
   }, [name, !!columns]);
@@ -107,10 +122,11 @@ export function ModelDetail({ name, row, columns, other, decisions, selected, at
   );
   if (!row) return null;
   const beside = (key, unit) => (other ? [{ name: `${unit} in ${other.name}`, values: aligned[key], color: "--other", dash: true, width: 1.25 }] : []);
-  const common = { x: own.t, decisions: mine, selected, at, span };
+  const common = { x: own.t, decisions: mine, selected, at, range, whole };
   return html`<section class="card detail" aria-labelledby="detail-h">
     <header class="card-head">
       <h2 id="detail-h"><span class="quiet">Model</span> ${name}</h2>
+      <span class="actions"><${Save} name=${name} columns=${own} span=${spanOf(range, own.t, whole)} /></span>
       ${source === "live" && html`<${Controls} name=${name} row=${row} canWrite=${canWrite} />`}
     </header>
     <div class="charts">
@@ -121,8 +137,8 @@ export function ModelDetail({ name, row, columns, other, decisions, selected, at
         { name: "demand", values: own.demand, color: "--demand", width: 2.25 },
         ...beside(other?.ready.some((v) => v !== null) ? "ready" : "wanted", "capacity"),
       ].filter((one) => one.values.some((v) => v !== null) || one.name === "demand")} />
-      <${Chart} ...${common} title="SLO met" show=${(v) => percent(v, 1)} tick=${(v) => percent(v, 0)} range=${attainedRange(own.attained, row)} series=${[
-        { name: "met", values: own.attained, color: "--ok" },
+      <${Chart} ...${common} title="SLO met" show=${(v) => percent(v, 1)} tick=${(v) => percent(v, 0)} axis=${attainedAxis} series=${[
+        ...attainedCurves(own, windows),
         { name: "promised", values: limits.percentile, color: "--limit", dash: true },
         ...beside("attained", "met"),
       ]} />
@@ -137,15 +153,19 @@ export function ModelDetail({ name, row, columns, other, decisions, selected, at
         ...beside("tpot", "TPOT"),
       ]} />
     </div>
+    <${UnitCosts} name=${name} columns=${own} now=${row.usd} span=${spanOf(range, own.t, whole)} />
     <${Facts} name=${name} row=${row} source=${source} />
   </section>`;
 }
 
-function attainedRange(values, row) {
-  const known = values.filter((v) => v !== null);
-  const low = Math.min(row.percentile, ...known);
-  return [Math.max(0, Math.floor((low - 0.02) * 20) / 20), 1.005];
+/** Curves of the SLO met: an outage of minutes shows in the short window, and its weight in the long one. */
+function attainedCurves(own, windows) {
+  if (!windows || !own.attained_now) return [{ name: "met", values: own.attained, color: "--ok" }];
+  const [short, long] = windows.map((s) => lasting(1000 * s));
+  return [{ name: `met in ${short}`, values: own.attained_now, color: "--demand" }, { name: `in ${long}`, values: own.attained, color: "--ok" }];
 }
+
+const attainedAxis = (low) => [Math.max(0, Math.floor(((low ?? 1) - 0.02) * 20) / 20), 1.005];
 
 /** Values of another run at the times of this one; both runs have the same step. */
 function align(t, other, key) {

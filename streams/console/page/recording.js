@@ -2,15 +2,19 @@
 import { html, useEffect } from "./lib.js";
 import { clock, moment, percent, usd } from "./format.js";
 import { state, update } from "./store.js";
-import { spent } from "./supply.js";
+import { spent } from "./bill.js";
 
 const STEPS = 1000;
+const FEW_RUNS = 2;
 const SPEEDS = [10, 60, 300];
 
 /** Prepares the page for what /v1/console told of a recording. */
 export function startRecording(found) {
   const span = [found.from, found.to];
-  const recording = { ...found, span, at: found.to, run: 0, beside: found.runs.length > 1 ? 1 : -1, playing: 0 };
+  const { run, at } = state.linked ?? { run: 0, at: found.to };
+  const shown = found.runs[run] ? run : 0;
+  const beside = found.runs.length > 1 ? (shown === 1 ? 0 : 1) : -1;
+  const recording = { ...found, span, at: Math.min(span[1], Math.max(span[0], at)), run: shown, beside, playing: 0 };
   update({ loaded: true, source: "recording", recording, controller: {}, can_write: false, complete: true });
   show(recording);
 }
@@ -21,9 +25,18 @@ export function runOf(s) {
   const { runs, run } = s.recording;
   const beside = runs[s.recording.beside];
   return {
-    own: (name) => runs[run].history[name],
-    other: (name) => (beside?.history[name] ? { name: beside.name, ...beside.history[name] } : null),
+    own: (name) => historyOf(runs[run], name),
+    other: (name) => (beside ? historyOf(beside, name) : null),
   };
+}
+
+const histories = new WeakMap();
+
+/** Columns of a model or of the fleet, with the name and the cost of the run; the same object each time. */
+function historyOf(run, name) {
+  const columns = Object.hasOwn(run.history, name) ? run.history[name] : null;
+  if (columns && !histories.has(columns)) histories.set(columns, { ...columns, name: run.name, total: name === "*" ? run.usd : null });
+  return columns && histories.get(columns);
 }
 
 function show(recording) {
@@ -54,7 +67,7 @@ function show(recording) {
   for (const [name, row] of nodesAt(run, recording.at)) nodes[name] = row;
   const fleet = run.history["*"];
   const index = indexAt(fleet.t, recording.at);
-  const known = state.model in models ? state.model : Object.keys(models)[0] ?? "";
+  const known = Object.hasOwn(models, state.model) ? state.model : Object.keys(models)[0] ?? "";
   update({
     recording, models, curves, nodes, pools: recording.pools, model: known, now_ms: recording.at,
     decisions: run.decisions,
@@ -99,7 +112,7 @@ function whereOf(run, model, at, pools) {
 }
 
 export function Player({ recording }) {
-  const { span, at, playing, runs, run, beside } = recording;
+  const { span, at, playing } = recording;
   const change = (next) => show({ ...recording, ...next });
   useEffect(() => {
     if (!playing) return undefined;
@@ -121,12 +134,22 @@ export function Player({ recording }) {
         onInput=${(event) => change({ at: span[0] + Number(event.target.value) * step, playing: 0 })} />
       <output>${clock(at)} <span class="quiet">UTC</span></output>
     </div>
-    <table class="runs"><thead><tr><th scope="col">Run</th><th scope="col" class="num">Cost, USD</th><th scope="col" class="num">Until now</th><th scope="col" class="num">SLO met</th><th scope="col" class="num">Decisions</th><th scope="col">Shown</th><th scope="col">Beside</th></tr></thead>
+  </section>`;
+}
+
+/** The runs of a recording, of which one is shown and one stands beside it as dashed curves. */
+export function Runs({ recording }) {
+  const { at, runs, run, beside } = recording;
+  const change = (next) => show({ ...recording, ...next });
+  const words = (one) => `${one.name}, ${usd(one.usd)} USD, ${percent(one.attained)} met`;
+  return html`<section class="card runs" aria-labelledby="runs-h"><details open=${runs.length <= FEW_RUNS}>
+    <summary><h2 id="runs-h">Runs</h2> <span>${words(runs[run])}${runs[beside] ? `; dashed: ${words(runs[beside])}` : ""}</span></summary>
+    <div class="scroll" tabindex="0" role="region" aria-label="Table of runs"><table><thead><tr><th scope="col">Run</th><th scope="col" class="num">Cost, USD</th><th scope="col" class="num">Until now</th><th scope="col" class="num">SLO met</th><th scope="col" class="num">Decisions</th><th scope="col">Shown</th><th scope="col">Beside</th></tr></thead>
     <tbody>${runs.map((one, index) => html`<tr key=${one.name} class=${index === run ? "chosen" : ""}>
       <th scope="row">${one.name}${one.note ? html`<small>${one.note}</small>` : null}</th><td class="num">${usd(one.usd)}</td><td class="num quiet">${usd(until(one, at))}</td>
       <td class="num">${percent(one.attained)}</td><td class="num">${one.decisions.length}</td>
       <td><button class="toggle" aria-pressed=${index === run} onClick=${() => change({ run: index, beside: beside === index ? run : beside })}>${index === run ? "shown" : "show"}<span class="unseen"> ${one.name}</span></button></td>
-      <td>${index === run ? "" : html`<button class="toggle" aria-pressed=${index === beside} onClick=${() => change({ beside: index === beside ? -1 : index })}>dashed<span class="unseen"> ${one.name}</span></button>`}</td></tr>`)}</tbody></table>
+      <td>${index === run ? "" : html`<button class="toggle" aria-pressed=${index === beside} onClick=${() => change({ beside: index === beside ? -1 : index })}>dashed<span class="unseen"> ${one.name}</span></button>`}</td></tr>`)}</tbody></table></div></details>
   </section>`;
 }
 

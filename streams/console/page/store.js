@@ -19,7 +19,7 @@ export const state = {
   nodes: {},
   proposals: {},
   otherwise: null, // costs of other fleets
-  decisions: [], // oldest first
+  decisions: [], // and events, oldest first
   complete: false, // all decisions were loaded, not only the recent ones
   curves: {},
   events: 0,
@@ -27,6 +27,9 @@ export const state = {
   recording: null,
   model: "", // selected
   decision: "", // selected, as keyOf
+  range: "", // of time, see range.js
+  steps: 0, // number of selections by the person
+  linked: null, // moment of a recording that the address names
   news: "",
 };
 
@@ -44,16 +47,24 @@ export function update(change) {
   });
 }
 
+/** Calls `listener` after each change; returns a function that ends this. */
+export function watch(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
 export function useStore() {
   const [, again] = useState(0);
   useEffect(() => {
     const listener = () => again((n) => n + 1);
-    listeners.add(listener);
     listener(); // The state may have changed between the first rendering and this effect.
-    return () => listeners.delete(listener);
+    return watch(listener);
   }, []);
   return state;
 }
+
+/** Whether a row of the time line is no decision: a command, a verdict, a loss, an alert or a note. */
+export const isEvent = (one) => one.token === "e";
 
 export const keyOf = (decision) => `${decision.token}/${decision.n}`;
 
@@ -77,7 +88,7 @@ export function applySnapshot(found) {
     return;
   }
   const names = Object.keys(found.models);
-  const model = state.model in found.models ? state.model : names[0] ?? "";
+  const model = Object.hasOwn(found.models, state.model) || !names.length ? state.model : names[0];
   update({
     loaded: true,
     led_until: 0,
@@ -132,7 +143,8 @@ function newsOf(decisions) {
   const telling = decisions.filter((one) => one.kind !== "hold");
   if (!telling.length) return state.news;
   const last = telling[telling.length - 1];
-  const more = telling.length > 1 ? `${telling.length} new decisions. ` : "New decision. ";
+  const noun = isEvent(last) ? "event" : "decision";
+  const more = telling.length > 1 ? `${telling.length} new decisions and events. ` : `New ${noun}. `;
   return `${more}${last.model}: ${last.reason}`;
 }
 
@@ -157,13 +169,16 @@ function withSample({ t, of }) {
   return { history, curves };
 }
 
-export function selectModel(model) {
-  update({ model });
+/** A selection by the person: a step that Back takes back. */
+export function select(change) {
+  update({ ...change, steps: state.steps + 1 });
 }
+
+export const selectModel = (model) => select({ model });
 
 export function selectDecision(decision) {
   const key = keyOf(decision);
-  if (state.decision === key) return update({ decision: "" });
-  const model = decision.model in state.models ? decision.model : state.model;
-  update({ decision: key, model });
+  if (state.decision === key) return select({ decision: "" });
+  const model = Object.hasOwn(state.models, decision.model) ? decision.model : state.model;
+  select({ decision: key, model });
 }

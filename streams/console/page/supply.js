@@ -2,20 +2,12 @@
 import { html, memo, useEffect, useMemo } from "./lib.js";
 import { Chart } from "./charts.js";
 import { DASH, clock, figure, lasting, percent, shortGpu, signedPercent, signedUsd, usd } from "./format.js";
+import { Save } from "./export.js";
+import { UnitCosts, spent } from "./bill.js";
+import { fixedSpan, spanOf } from "./range.js";
 import { loadHistory } from "./transport.js";
 
-const GAP_MS = 600000;
 const NONE = { t: [], usd: [] };
-
-/** USD of a series of USD/h; a gap without samples counts for nothing. */
-export function spent(t, values) {
-  let total = 0;
-  for (let i = 1; i < t.length; i += 1) {
-    const ms = t[i] - t[i - 1];
-    if (ms < GAP_MS && values[i - 1] !== null) total += (values[i - 1] * ms) / 3.6e6;
-  }
-  return total;
-}
 
 /** Names and dashes of the other fleets: a curve differs by more than its colour. */
 const FLEETS = {
@@ -27,13 +19,13 @@ const FLEETS = {
 };
 const nameOf = (fleet) => `${FLEETS[fleet.kind][0]}${fleet.gpu ? ` (${shortGpu(fleet.gpu)})` : ""}`;
 
-export function Cost({ columns, other, otherwise, decisions, selected, at, span, source, now }) {
+export function Cost({ columns, other, otherwise, decisions, selected, at, range, whole, source, bill, now }) {
   useEffect(() => {
     loadHistory("*").catch(() => {});
   }, [!!columns]);
   const own = columns ?? NONE;
   const changes = useMemo(() => decisions.filter((one) => one.change.length), [decisions]);
-  const total = useMemo(() => spent(own.t, own.usd), [own.t]);
+  const span = spanOf(range, own.t, whole);
   const beside = useMemo(() => (other ? resampled(own.t, other) : null), [own.t, other?.t, other?.name]);
   const fleets = useMemo(() => (otherwise?.fleets ?? []).map((fleet) => {
     const [, color, dash] = FLEETS[fleet.kind];
@@ -42,12 +34,11 @@ export function Cost({ columns, other, otherwise, decisions, selected, at, span,
   const series = [{ name: "this fleet", values: own.usd, color: "--cost", fill: true }, ...fleets];
   if (other) series.push({ name: other.name, values: beside, color: "--other", dash: true });
   return html`<section class="card" aria-labelledby="cost-h">
-    <header class="card-head"><h2 id="cost-h">Cost</h2></header>
-    <${Chart} title="Nodes on the bill" unit="USD/h" x=${own.t} series=${series} show=${usd} tick=${figure} decisions=${changes} selected=${selected} at=${at} span=${span} />
-    ${own.t.length > 1 && html`<dl class="sums">
-      <div><dt>This fleet, since ${clock(own.t[0])}</dt><dd>${usd(total)} <small>USD</small></dd></div>
-      ${other && html`<div><dt>${other.name}</dt><dd>${usd(spent(other.t, other.usd))} <small>USD</small></dd></div>`}
-    </dl>`}
+    <header class="card-head"><h2 id="cost-h">Cost</h2>
+      <span class="actions"><${Save} name="fleet" columns=${own} span=${span} /></span></header>
+    <${Chart} title="Nodes on the bill" unit="USD/h" x=${own.t} series=${series} show=${usd} tick=${figure} decisions=${changes} selected=${selected} at=${at} range=${range} whole=${whole} />
+    <${UnitCosts} name="This fleet" columns=${own} now=${bill} span=${span} total=${fixedSpan(range) ? null : columns?.total} />
+    ${other && html`<dl class="sums"><div><dt>${other.name}</dt><dd>${usd((fixedSpan(range) ? null : other.total) ?? spent(other.t, other.usd, span))} <small>USD</small></dd></div></dl>`}
     ${source === "live" && html`<${OtherFleets} otherwise=${otherwise} now=${now} />`}
   </section>`;
 }

@@ -31,7 +31,7 @@ STEP_MS = 10_000
 MOST_SAMPLES = 1500
 _DIGITS = 9
 """Digits of totals: far more than are shown, so that every view shows the same figure."""
-_LATENCIES = ("ttft", "tpot", "attained")
+_LATENCIES = ("ttft", "tpot", "attained", "attained_now", "tokens")
 
 
 class Tick(Protocol):

@@ -42,6 +42,8 @@ from topics.records import Control, Decision
 from topics.time_base import TimeBase
 
 OPERATOR = "an-operator-token"
+TOKENS = 640.0
+"""Tokens of a request."""
 GPUS = ("H100-SXM", "L40S", "L4")
 REGIONS = ("us-east", "eu-west", "ap-south")
 
@@ -63,7 +65,8 @@ LARGE = Size(tuple(f"model-{k:03d}" for k in range(100)), 1000, 10_000, 300)
 
 @dataclass
 class Stage:
-    """The rows that the page shows; a test may change them between steps."""
+    """The rows that the page shows; a test may change them between steps. fixed: by model, values
+    that do not follow the time."""
 
     size: Size
     now_ms: int = NOW_MS
@@ -73,6 +76,7 @@ class Stage:
     proposals: dict[str, Any] = field(default_factory=dict)
     controller: dict[str, Any] = field(default_factory=dict)
     written: list[Control] = field(default_factory=list)
+    fixed: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def usd(self) -> float:
         return sum(self.pools[n["pool"]]["price"] for n in self.nodes.values() if n["instances"])
@@ -320,7 +324,7 @@ def staged(size: Size) -> Stage:
     stage.controller = {
         "id": "ctl-1", "leads": True, "leader": "ctl-1", "token": 3, "unhealthy": "",
         "tick_age_s": 0, "writes": 412, "signed": True, "refused": 0, "open": [],
-        "config": "3f2a91bc", "lag_ms": {}, "held": {}, "usd": 0.0, "budget": None,
+        "config": "3f2a91bc", "windows_s": [120, 1800], "lag_ms": {}, "held": {}, "usd": 0.0, "budget": None,
         "planning": 0, "gap": 0.004, "planned_at": NOW_MS - 160_000,
     }  # fmt: skip
     return stage
@@ -362,8 +366,10 @@ def _move(stage: Stage, k: int, name: str, row: dict[str, Any]) -> None:
         ttft=round(600 + 900 * demand / max(target, 0.1), 1),
         tpot=round(24 + 24 * demand / max(target, 0.1), 1),
         attained=round(min(1.0, 0.999 - 0.02 * (k % 4)), 4),
+        attained_now=round(min(1.0, 0.999 - 0.02 * (k % 4)), 4),
         usd=round(sum(stage.pools[n["pool"]]["price"] for n in mine), 2),
     )  # fmt: skip
+    row.update(stage.fixed.get(name, {}))
     if ready < len(mine) and row["level"] == "ok":
         row["word"] = f"{len(mine) - ready} starting"
 
@@ -381,7 +387,8 @@ def _sample_of(row: dict[str, Any]) -> Sample:
     return {
         "demand": row["demand"], "target": row["target"], "wanted": row["wanted_rate"],
         "ready": row["ready_rate"], "ttft": row["ttft"], "tpot": row["tpot"],
-        "attained": row["attained"], "usd": row["usd"],
+        "attained": row["attained"], "attained_now": row["attained_now"], "usd": row["usd"],
+        "tokens": TOKENS * row["demand"],
     }  # fmt: skip
 
 
@@ -390,7 +397,7 @@ def _fleet_sample(stage: Stage) -> Sample:
     return {
         "usd": stage.usd(), "demand": sum(r["demand"] for r in rows),
         "ready": sum(r["ready_rate"] for r in rows), "attained": 0.985,
-        "nodes": float(len(stage.nodes)),
+        "nodes": float(len(stage.nodes)), "tokens": TOKENS * sum(r["demand"] for r in rows),
     }  # fmt: skip
 
 
@@ -407,10 +414,11 @@ def fill_history(feed: StagedFeed, stage: Stage) -> None:
             sample = {
                 "demand": demand, "target": target, "wanted": target / 0.8,
                 "ready": target_at(k, at_ms - 120_000) / 0.8, "ttft": 600 + 900 * demand / target,
-                "tpot": 24 + 24 * demand / target, "attained": 0.997 - 0.2 * late, "usd": 3.0,
+                "tpot": 24 + 24 * demand / target, "attained": 0.997 - 0.1 * late, "usd": 3.0,
+                "attained_now": 0.997 - 0.2 * late, "tokens": TOKENS * demand,
             }  # fmt: skip
             feed.history.add(name, at_ms, sample)
         level = 0.62 + 0.38 * (1 - step / stage.size.samples)
         fleet = {"usd": full_usd * round(level * 16) / 16, "demand": total, "ready": total * 1.4,
-                 "attained": 0.985, "nodes": float(len(stage.nodes))}  # fmt: skip
+                 "attained": 0.985, "nodes": float(len(stage.nodes)), "tokens": TOKENS * total}  # fmt: skip
         feed.history.add(FLEET, at_ms, fleet)

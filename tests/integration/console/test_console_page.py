@@ -269,7 +269,7 @@ def test_a_decision_is_found_by_search_and_linked_to_its_model(browser: Browser)
         expect(page.locator("#detail-h")).to_have_text(f"Model {model}")
         expect(page.locator(".item.open")).to_contain_text("l40s has no free nodes in us-east")
         search.fill("nothing has these words")
-        expect(page.locator(".decisions .empty")).to_have_text("No decision matches the filter.")
+        expect(page.locator(".decisions .empty")).to_have_text("Nothing matches the filter.")
 
 
 def test_an_open_decision_says_what_was_not_chosen_and_its_cost(browser: Browser) -> None:

@@ -319,3 +319,21 @@ async def test_a_decision_shows_prices_that_differ_from_the_declared_ones() -> N
                 "us/l4 (spot)": (0.6, 0.4),
             }.items()
         )
+
+
+async def test_a_note_of_an_operator_stands_in_the_time_line_once() -> None:
+    async with world() as at, aiohttp.ClientSession() as session:
+
+        async def note(token: str = OPERATOR, **asked: Any) -> tuple[int, str]:
+            url, headers = at.url + "/v1/console/notes", {"Authorization": f"Bearer {token}"}
+            async with session.post(url, json=asked, headers=headers) as answer:
+                return answer.status, await answer.text()
+
+        assert (await note("wrong-token-1234", text="gateway v7"))[0] == 401
+        assert (await note(text="gateway v7", model="tinny"))[0] == 400
+        assert (await note(text="a\nb"))[0] == (await note(text=""))[0] == 400
+        assert await note(text="gateway v7", model="tiny") == (200, '{"said":"noted"}')
+        at.feed.step()
+        _, found = await get(at, "/v1/console")
+        (row,) = [one for one in found["decisions"] if one["kind"] == "note"]
+        assert (row["model"], row["reason"]) == ("tiny", "shared: gateway v7")

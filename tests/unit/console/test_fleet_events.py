@@ -1,0 +1,74 @@
+"""Events of the time line beside the decisions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from autoscaler.tick.status import ModelStatus
+from streams.console.decision_book import DecisionBook
+from streams.console.fleet_events import FleetEvents, alert_row, note_row
+from topics.alerts import Alert
+from topics.controls import Control
+
+PAUSE = Control("chat", "pause", True, "ann", "drill", 1000, version=1, command_id="a")
+CHAT = ModelStatus(
+    "chat", "act", "", 1.0, 1.0, "", 1.0, 1.0, 1, 1, (), None, 0.0, None, 0.0, None, None, 1.0, 0, True
+)  # fmt: skip
+
+
+def test_each_command_makes_one_row_in_its_order() -> None:
+    events = FleetEvents()
+    controls = {PAUSE.key: PAUSE}
+    assert said(events.commands(controls)) == ["ann, paused: drill"]
+    assert not [*events.commands(controls)]
+    ended = replace(PAUSE, active=False, why="", at_ms=2000, version=2, command_id="b")
+    answer = Control("code", "verdict", False, "bo", "risky", 3000, proposal=7, leader_token=2)
+    controls = {ended.key: ended, answer.key: answer}
+    assert said(events.commands(controls)) == ["ann, resumed", "bo, rejected #7: risky"]
+    assert not [*events.commands({answer.key: answer})]  # one was removed
+    again = replace(PAUSE, version=3, command_id="c", at_ms=4000)
+    assert [row["model"] for row in events.commands({answer.key: answer, again.key: again})] == [
+        "chat"
+    ]
+
+
+def said(rows: Any) -> list[str]:
+    return [row["reason"] for row in rows]
+
+
+def test_a_verdict_makes_a_row_when_it_changes_to_or_from_an_urgent_one() -> None:
+    events, kinds = FleetEvents(), []
+    for second, level in enumerate(
+        ("ok", "attention", "ok", "at_risk", "broken", "broken", "attention", "ok")
+    ):
+        rows = events.verdicts([replace(CHAT, level=level, word=level)], 1000 * second)
+        kinds += [(row["kind"], row["at"]) for row in rows]
+    assert kinds == [("at_risk", 3000), ("broken", 4000), ("recovered", 6000)]
+
+
+def test_nodes_that_are_lost_together_make_one_row_for_each_pool() -> None:
+    events, pools = FleetEvents(), {"a": "us/l4/spot", "b": "us/l4/spot", "c": "eu/l4/owned"}
+    assert not [*events.losses(frozenset({"old"}), pools, 1)]  # lost before this controller led
+    rows = [*events.losses(frozenset({"a", "b", "c", "d"}), pools, 2)]
+    assert said(rows) == ["d is lost", "c of eu/l4 (owned) is lost", "2 nodes of us/l4 (spot) are lost"]
+    assert len({(row["token"], row["n"]) for row in rows}) == 3
+    assert not [*events.losses(frozenset({"a", "d"}), pools, 3)]
+
+
+def test_alerts_and_notes_name_their_models() -> None:
+    alert = Alert("f", "KVCacheFull", "firing", 1, ("chat", "code"))
+    assert alert_row(alert, 5)["reason"] == "alert KVCacheFull of chat, code: firing"
+    assert alert_row(replace(alert, models=("chat",)), 5)["model"] == "chat"
+    assert alert_row(alert, 5)["n"] != alert_row(replace(alert, state="resolved"), 5)["n"]
+    note = note_row(5, "*", "ann", "gateway v7")
+    assert (note["reason"], note["model"]) == ("ann: gateway v7", "*")
+
+
+def test_the_book_keeps_events_once_in_the_order_of_time() -> None:
+    book = DecisionBook(most=3)
+    rows = [note_row(at_ms, "*", "ann", "x") for at_ms in (30, 10, 20, 40)]
+    assert book.put(rows[:1]) == rows[:1] and not book.put(rows[:1])
+    version = book.version
+    assert book.put(rows[1:]) == rows[1:] and book.version > version
+    assert [row["at"] for row in book.rows()] == [20, 30, 40]
