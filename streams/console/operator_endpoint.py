@@ -88,7 +88,9 @@ class OperatorEndpoint:
         status, found = await self.give(*read)
         return web.Response(status=status, body=write_value(found), content_type="application/json")
 
-    async def note(self, request: web.Request, keep: Callable[[str, str, str], None]) -> web.Response:
+    async def note(
+        self, request: web.Request, keep: Callable[[str, str, str], None]
+    ) -> web.Response:
         """Answer POST /v1/console/notes. keep: stores model, name of the operator, and text."""
         read = await self._read(request)
         if isinstance(read, web.Response):

@@ -17,6 +17,7 @@ SCALES = "[...document.querySelectorAll('.plot')].map(({plot}) => plot.scales.x)
 def zoom(page: Page, plot: Locator) -> tuple[float, float]:
     """Drag over the middle of a chart. Returns the span of its axis in s."""
     until(page, "document.querySelector('.plot').plot.data[0].length")
+    plot.scroll_into_view_if_needed()
     box = plot.bounding_box()
     assert box is not None
     y = box["y"] + 40
@@ -93,6 +94,7 @@ def test_a_link_shows_the_same_model_range_and_decision_to_another_person(
 
 def shows(page: Page, span: tuple[float, float], reason: str) -> None:
     """Wait for the model, the range and the decision of a link."""
+    until(page, "globalThis.shoalState?.().complete")
     expect(page.locator("#detail-h")).to_have_text("Model model-005")
     expect(page.locator(".item.open .reason").first).to_have_text(reason)
     until(page, "document.querySelector('.plot')?.plot.data[0].length")

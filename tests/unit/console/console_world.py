@@ -103,6 +103,7 @@ async def world(
     operator_token: str = OPERATOR,
     mode: Mode = Mode.APPROVE,
     operators_file: Path | None = None,
+    token: int = 3,
     proxies: tuple[Network, ...] = (),
 ) -> AsyncIterator[World]:
     """A world with a listening server. Its feed has no task; tests call `feed.step()`."""
@@ -111,7 +112,7 @@ async def world(
     cluster = Cluster(POOLS, services)
     topic = TopicOfDecisions(latest)
     loop = Loop(
-        restore(cluster, {}, {}, {}, (), NOW_MS, leader_token=3),
+        restore(cluster, {}, {}, {}, (), NOW_MS, leader_token=token),
         lambda: held.cluster,
         TelemetryWindows(),
         latest,
@@ -121,7 +122,7 @@ async def world(
     )
     held = World(loop, None, cluster)  # type: ignore[arg-type]
     facts = Facts(Identity("ctl-1", "b:1", "shoal.", True), loop,
-                  lambda: (held.leads, 3, "ctl-1"))  # fmt: skip
+                  lambda: (held.leads, token, "ctl-1"))  # fmt: skip
     shared = BearerToken(text=operator_token)
     operators = Operators(shared, operators_file, USER_HEADER if proxies else "", proxies)
     held.feed = ConsoleFeed(facts, bool(operators), not proxies, cpu_s=lambda: held.cpu_s)

@@ -51,7 +51,11 @@ def test_nodes_that_are_lost_together_make_one_row_for_each_pool() -> None:
     events, pools = FleetEvents(), {"a": "us/l4/spot", "b": "us/l4/spot", "c": "eu/l4/owned"}
     assert not [*events.losses(frozenset({"old"}), pools, 1)]  # lost before this controller led
     rows = [*events.losses(frozenset({"a", "b", "c", "d"}), pools, 2)]
-    assert said(rows) == ["d is lost", "c of eu/l4 (owned) is lost", "2 nodes of us/l4 (spot) are lost"]
+    assert said(rows) == [
+        "d is lost",
+        "c of eu/l4 (owned) is lost",
+        "2 nodes of us/l4 (spot) are lost",
+    ]
     assert len({(row["token"], row["n"]) for row in rows}) == 3
     assert not [*events.losses(frozenset({"a", "d"}), pools, 3)]
 
