@@ -52,23 +52,23 @@ class ModelStatus:
     ready_req_per_s: raw capacity of planned and of ready combos. ready, wanted: number of combos.
     unmanaged: servers that Shoal did not start, None = unknown; they count as ready if Shoal may
     not change the model. desired: instances by pool and role. p95 latencies in ms, and `attained`
-    (share of requests): values of the local and the long window. attained_now: the same share in the
-    local window. tokens_per_s: tokens read and written in the local window. telemetry_age_s: age of
-    the newest reported second. usd_per_h: price of the GPUs of all groups, including starting and draining
-    groups but not groups whose nodes are all lost. proposal: number of the decision that waits for
-    approval, 0 for none. is_held: whether an operator paused or released the model. planned:
-    whether a plan was made since the start. level, conditions: the verdict and the codes of the
-    conditions from which it follows, most urgent first. word, remedy: the conditions as text, and
-    what a person does about them. uncertain: measurements that differ much from their predictions,
-    "" if none. adapters_req_per_s: demand of the local window by LoRA adapter, for all declared
-    adapters; it is part of demand_req_per_s. capacity_factor: measured / planned capacity of
-    instances, see `Capacity.derate`. prefix_hit: share of prompt tokens from prefix caches that
-    plans count on; prefix_hit_measured: the same in the local window, None without data.
-    spot_share: part of wanted_req_per_s on spot nodes; over_spot_limit: whether that part is larger
-    than the model allows. kv_cache: KV cache of the planned slices as text, each as measured at a
-    start or predicted, "" if there is none. pooling: whether the SLO limits only the whole answer,
-    whose latency stands in the TTFT fields. rollout: progress of a rollout, or the version that was
-    taken back; None without either.
+    (share of requests): values of the local and the long window. attained_now: the same share in
+    the local window. tokens_per_s: tokens read and written in the local window. telemetry_age_s:
+    age of the newest reported second. usd_per_h: price of the GPUs of all groups, including
+    starting and draining groups but not groups whose nodes are all lost. proposal: number of the
+    decision that waits for approval, 0 for none. is_held: whether an operator paused or released
+    the model. planned: whether a plan was made since the start. level, conditions: the verdict and
+    the codes of the conditions from which it follows, most urgent first. word, remedy: the
+    conditions as text, and what a person does about them. uncertain: measurements that differ much
+    from their predictions, "" if none. adapters_req_per_s: demand of the local window by LoRA
+    adapter, for all declared adapters; it is part of demand_req_per_s. capacity_factor: measured /
+    planned capacity of instances, see `Capacity.derate`. prefix_hit: share of prompt tokens from
+    prefix caches that plans count on; prefix_hit_measured: the same in the local window, None
+    without data. spot_share: part of wanted_req_per_s on spot nodes; over_spot_limit: whether that
+    part is larger than the model allows. kv_cache: KV cache of the planned slices as text, each as
+    measured at a start or predicted, "" if there is none. pooling: whether the SLO limits only the
+    whole answer, whose latency stands in the TTFT fields. rollout: progress of a rollout, or the
+    version that was taken back; None without either.
     """
 
     model: str

@@ -20,7 +20,8 @@ KEPT = 720
 """Samples in each ring: two hours and a day."""
 FLEET = "*"
 MODEL_SERIES = (
-    "demand", "target", "wanted", "ready", "ttft", "tpot", "attained", "attained_now", "usd", "tokens"
+    "demand", "target", "wanted", "ready", "ttft", "tpot", "attained", "attained_now", "usd",
+    "tokens",
 )  # fmt: skip
 FLEET_SERIES = ("usd", "demand", "ready", "attained", "nodes", "tokens")
 

@@ -2,8 +2,8 @@
 /v1/explain/MODEL, /alerts, and the console.
 
 Defines when the controller is alive, healthy and ready. The server binds loopback unless an address
-is given. Only POST changes anything. If there is a read token, all paths require it except /livez, /healthz,
-/readyz, the files of the console, and those of POST, which require tokens of their own.
+is given. Only POST changes anything. If there is a read token, all paths require it except /livez,
+/healthz, /readyz, the files of the console, and those of POST, which require tokens of their own.
 """
 
 from __future__ import annotations

@@ -324,7 +324,8 @@ def staged(size: Size) -> Stage:
     stage.controller = {
         "id": "ctl-1", "leads": True, "leader": "ctl-1", "token": 3, "unhealthy": "",
         "tick_age_s": 0, "writes": 412, "signed": True, "refused": 0, "open": [],
-        "config": "3f2a91bc", "windows_s": [120, 1800], "lag_ms": {}, "held": {}, "usd": 0.0, "budget": None,
+        "config": "3f2a91bc", "windows_s": [120, 1800], "lag_ms": {},
+        "held": {}, "usd": 0.0, "budget": None,
         "planning": 0, "gap": 0.004, "planned_at": NOW_MS - 160_000,
     }  # fmt: skip
     return stage
@@ -420,5 +421,6 @@ def fill_history(feed: StagedFeed, stage: Stage) -> None:
             feed.history.add(name, at_ms, sample)
         level = 0.62 + 0.38 * (1 - step / stage.size.samples)
         fleet = {"usd": full_usd * round(level * 16) / 16, "demand": total, "ready": total * 1.4,
-                 "attained": 0.985, "nodes": float(len(stage.nodes)), "tokens": TOKENS * total}  # fmt: skip
+                 "attained": 0.985, "nodes": float(len(stage.nodes)),
+                 "tokens": TOKENS * total}  # fmt: skip
         feed.history.add(FLEET, at_ms, fleet)

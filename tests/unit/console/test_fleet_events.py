@@ -13,7 +13,8 @@ from topics.controls import Control
 
 PAUSE = Control("chat", "pause", True, "ann", "drill", 1000, version=1, command_id="a")
 CHAT = ModelStatus(
-    "chat", "act", "", 1.0, 1.0, "", 1.0, 1.0, 1, 1, (), None, 0.0, None, 0.0, None, None, 1.0, 0, True
+    "chat", "act", "", 1.0, 1.0, "", 1.0, 1.0, 1, 1, (), None, 0.0, None, 0.0, None, None, 1.0, 0,
+    True,
 )  # fmt: skip
 
 
