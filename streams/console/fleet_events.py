@@ -32,7 +32,7 @@ class FleetEvents:
         self._levels: dict[str, Level] = {}
         self._lost: frozenset[str] | None = None
 
-    def commands(self, controls: Mapping[str, Control]) -> Iterator[Row]:
+    def commands(self, controls: dict[str, Control]) -> Iterator[Row]:
         """One row for each command that came since the last call. controls: the commands in force
         by subject, newest last."""
         fresh: list[Control] = []
