@@ -1,4 +1,4 @@
-"""Events beside the decisions: commands of people, changed verdicts, lost nodes, alerts and notes.
+"""Events other than decisions: commands of people, changed verdicts, lost nodes, alerts and notes.
 
 The rows have the form of decisions, so that the page lists both in one order of time. They are
 computed from the state, so a new leader knows the commands in force and no earlier verdicts.

@@ -1,4 +1,4 @@
-"""Events of the time line beside the decisions."""
+"""Events of the time line other than decisions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CHAT = ModelStatus(
 def test_each_command_makes_one_row_in_its_order() -> None:
     events = FleetEvents()
     controls = {PAUSE.key: PAUSE}
-    assert said(events.commands(controls)) == ["ann, paused: drill"]
+    assert texts_of(events.commands(controls)) == ["ann, paused: drill"]
     assert not [*events.commands(controls)]
     ended = replace(PAUSE, active=False, why="", at_ms=2000, version=2, command_id="b")
     answer = Control("code", "verdict", False, "bo", "risky", 3000, proposal=7, leader_token=2)
     controls = {ended.key: ended, answer.key: answer}
-    assert said(events.commands(controls)) == ["ann, resumed", "bo, rejected #7: risky"]
+    assert texts_of(events.commands(controls)) == ["ann, resumed", "bo, rejected #7: risky"]
     assert not [*events.commands({answer.key: answer})]  # one was removed
     again = replace(PAUSE, version=3, command_id="c", at_ms=4000)
     assert [row["model"] for row in events.commands({answer.key: answer, again.key: again})] == [
@@ -34,7 +34,7 @@ def test_each_command_makes_one_row_in_its_order() -> None:
     ]
 
 
-def said(rows: Any) -> list[str]:
+def texts_of(rows: Any) -> list[str]:
     return [row["reason"] for row in rows]
 
 
@@ -52,7 +52,7 @@ def test_nodes_that_are_lost_together_make_one_row_for_each_pool() -> None:
     events, pools = FleetEvents(), {"a": "us/l4/spot", "b": "us/l4/spot", "c": "eu/l4/owned"}
     assert not [*events.losses(frozenset({"old"}), pools, 1)]  # lost before this controller led
     rows = [*events.losses(frozenset({"a", "b", "c", "d"}), pools, 2)]
-    assert said(rows) == [
+    assert texts_of(rows) == [
         "d is lost",
         "c of eu/l4 (owned) is lost",
         "2 nodes of us/l4 (spot) are lost",
