@@ -28,7 +28,7 @@ ENGINE = "executors.engines.simulated"
 MARK = "SHOAL_ACCEPTANCE_MARK"
 ONE_MODEL = """mode: act
 regions:
-  eu: {l4: {gpu: L4, per_node: 1, max: 3, price: 0.85}}
+  eu: {l4: {gpu: L4, per_node: 1, max: 2, price: 0.85}}
 models:
   mini:
     source: openai/gpt-oss-20b

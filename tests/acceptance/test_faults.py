@@ -138,13 +138,13 @@ def killed_controller(run: Run) -> None:
     told = len(run.lines)
     os.kill(controller.pid, signal.SIGKILL)
     run.line(r"^! down: controller; starting again", after=told)
-    run.line(r"^\+\d\d:\d\d controller was killed \(SIGKILL\); starting it again", after=told)
+    run.line(r"^\+[\d:]+ controller was killed \(SIGKILL\); starting it again", after=told)
     run.until(
         lambda: {again.pid for again in run.processes(CONTROLLER)} - {controller.pid},
         "controller in its place",
     )
-    run.line(r"^\+\d\d:\d\d controller is back", after=told)
-    run.line(r"^\+\d\d:\d\d rebuilt from the topics: 2 instances of 1 model ", after=told)
+    run.line(r"^\+[\d:]+ controller is back", after=told)
+    run.line(r"^\+[\d:]+ rebuilt from the topics: 2 instances of 1 model ", after=told)
     assert {engine.pid for engine in run.serving()} == {engine.pid for engine in engines}
     os.kill(run.process.pid, signal.SIGINT)
     assert run.end() == 130
@@ -153,11 +153,9 @@ def killed_controller(run: Run) -> None:
     requests = summary["requests"]
     assert requests["failed"] == 0
     assert requests["served"] + requests["dropped"] == requests["sent"] > 0
-    changes = {kind: count for kind, count in summary["decisions"].items() if kind != "hold"}
+    no_change = ("hold", "infeasible")
+    changes = {kind: n for kind, n in summary["decisions"].items() if kind not in no_change}
     assert changes == {"rebuilt": 1, "scale_out": 1}, "the new controller knew the fleet"
-    # Half a real second without telemetry is ten domain seconds here, so a log line may state it.
-    held = [line for line in run.lines if " hold: " in line]
-    assert all("no telemetry for" in line for line in held), held
     assert run.processes() == []
 
 
