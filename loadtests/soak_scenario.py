@@ -22,12 +22,13 @@ def repeated(name: str, least_s: float, folder: Path) -> Path:
     trace = load_trace(settings.trace)
     period_s = _EDGE_S * math.ceil((trace.duration_s + 1e-3) / _EDGE_S)
     rounds = math.ceil(least_s / period_s)
-    models = trace.models or ("",) * len(trace.arrivals_ms)
+    models = [f"{model}," for model in trace.models] or [""] * len(trace.arrivals_ms)
     with (folder / "trace.csv").open("w") as file:
-        file.write("timestamp_ms,model,input_tokens,output_tokens\n")
+        column = "model," if trace.models else ""
+        file.write(f"timestamp_ms,{column}input_tokens,output_tokens\n")
         for k in range(rounds):
             file.writelines(
-                f"{at_ms + 1000.0 * period_s * k:.0f},{model},{given},{wanted}\n"
+                f"{at_ms + 1000.0 * period_s * k:.0f},{model}{given},{wanted}\n"
                 for at_ms, model, given, wanted in zip(
                     trace.arrivals_ms, models, trace.input_tokens, trace.output_tokens, strict=True
                 )

@@ -1,0 +1,1 @@
+"""Alerts in a real Prometheus that scrapes runs of `shoal up`."""
