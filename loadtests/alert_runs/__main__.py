@@ -3,7 +3,7 @@
 
 FOLDER: has prometheus (see deploy/prometheus/fetch.sh). Runs: the scenarios `outage`, `day` and
 `spot-storm`; `faults`, in which nodes are lost, demand triples, processes are stopped, junk is sent
-and the folder of decisions goes away; and `approval`, in which nobody answers. A run plays 20
+and the folder of decisions goes away; and `approval`, without an answer to proposals. A run plays 20
 seconds in one, and the rules wait 20 times less. Rules about hours and days wait 480 times less, so
 a day of them is an hour of the run. JSON keys:
 
@@ -269,7 +269,7 @@ def _faults(folder: Path) -> Path:
 
 
 def _approval(folder: Path) -> Path:
-    """Mode approve: a price rises above the budget, and nobody answers."""
+    """Mode approve: a price rises above the budget, and no proposal gets an answer."""
     path = repeated("calm", 4000.0, folder)
     config = yaml.safe_load(_DEMO.read_text())
     config |= {"mode": "approve"}
