@@ -3,9 +3,9 @@
 
 FOLDER: has prometheus (see deploy/prometheus/fetch.sh). Runs: the scenarios `outage`, `day` and
 `spot-storm`; `faults`, in which nodes are lost, demand triples, processes are stopped, junk is sent
-and the folder of decisions goes away; and `approval`, without an answer to proposals. A run plays 20
-seconds in one, and the rules wait 20 times less. Rules about hours and days wait 480 times less, so
-a day of them is an hour of the run. JSON keys:
+and the folder of decisions goes away; and `approval`, without an answer to proposals. A run plays
+20 seconds in one, and the rules wait 20 times less. Rules about hours and days wait 480 times less,
+so a day of them is an hour of the run. JSON keys:
 
     runs: {name: {alert: [{from_s, to_s}]}} with to_s null if the alert still fired at the end,
     never, endless: alerts that never fired, or never ended
