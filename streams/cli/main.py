@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("streams.cli.status", "show who leads, the age of the data, and every model"),
     "explain": ("streams.cli.explain", "explain the last decision on a model"),
     "doctor": ("streams.cli.doctor", "find faults, and say how to correct each"),
+    "console": ("streams.cli.console", "print the console's address, with your token for commands"),
     "notify": ("streams.cli.notify", "send messages about broken promises and proposals"),
     "pause": ("streams.cli.controls", "stop all changes of a model, or of every model"),
     "resume": ("streams.cli.controls", "end a pause"),

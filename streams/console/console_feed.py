@@ -234,6 +234,8 @@ class ConsoleFeed:
             "writes": facts.writes,
             "signed": identity.records_signed,
             "refused": sum(facts.refused().values()),
+            "declined": dict(facts.loop.latest.declared.refused),
+            "log_fault": facts.log_status().get("fault", ""),
             "open": [dataclasses.asdict(point) for point in identity.open],
             "config": done.cluster.content_hash[:8] if done else "",
             "windows_s": _windows_s(done),

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from streams.console.console_feed import ConsoleFeed
+from streams.console.history import series_of
 from streams.console.operator_endpoint import OperatorEndpoint
 from streams.console.page_files import PageFiles
 from streams.console.reasons_on_demand import ReasonsOnDemand
@@ -73,7 +74,7 @@ class ConsoleRoutes:
         name = request.query.get("model", "*")
         columns = self._feed.history.columns(name)
         if columns is None:
-            return packed(write_value({"t": []}))
+            columns = {"t": [], **{one: [] for one in series_of(name)}}
         return packed(write_value(columns))
 
     async def _all_decisions(self, request: web.Request) -> web.Response:

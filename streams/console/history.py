@@ -28,6 +28,11 @@ FLEET_SERIES = ("usd", "demand", "ready", "attained", "nodes", "tokens")
 Sample = Mapping[str, float | None]
 
 
+def series_of(name: str) -> tuple[str, ...]:
+    """The series of a model or of the fleet."""
+    return FLEET_SERIES if name == FLEET else MODEL_SERIES
+
+
 class _Ring:
     """The last `KEPT` samples of several series. first: index of the oldest sample."""
 
@@ -89,7 +94,7 @@ class History:
 
     def add(self, name: str, at_ms: int, sample: Sample) -> None:
         """Add a sample that is later than the last one of `name`. An older one is ignored."""
-        names = FLEET_SERIES if name == FLEET else MODEL_SERIES
+        names = series_of(name)
         fine = self._fine.setdefault(name, _Ring(names))
         coarse = self._coarse.setdefault(name, _Ring(names))
         if fine.last_ms and at_ms <= fine.last_ms:
@@ -113,7 +118,7 @@ class History:
         if name not in self._fine:
             return None
         samples = list(self._samples(name))
-        series = FLEET_SERIES if name == FLEET else MODEL_SERIES
+        series = series_of(name)
         found: dict[str, Any] = {"t": [at_ms for at_ms, _ in samples]}
         for one in series:
             found[one] = [rounded(sample[one]) for _, sample in samples]

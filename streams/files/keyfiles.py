@@ -48,9 +48,17 @@ def operator_keys(broker: str, prefix: str) -> Keys:
 def run_key_file(broker: str, prefix: str) -> Path:
     """File in which `shoal up` stores the operator key of its run, for other commands of this
     user."""
+    return _state_file(f"{broker}-{prefix}")
+
+
+def console_token_file(url: str) -> Path:
+    """File in which `shoal up` stores the token for commands in the console at `url`."""
+    return _state_file(f"console-{url.rstrip('/').partition('://')[2]}")
+
+
+def _state_file(name: str) -> Path:
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    name = f"{broker}-{prefix}".replace("/", "_")
-    return Path(base).expanduser() / "shoal" / "keys" / name
+    return Path(base).expanduser() / "shoal" / "keys" / name.replace("/", "_")
 
 
 def write_key(path: Path, text: str) -> None:

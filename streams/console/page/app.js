@@ -70,6 +70,8 @@ function Alerts({ s }) {
   if (s.link === "outdated") lines.push(["bad", "The controller has another version. Load this page again."]);
   if (s.loaded && s.source === "live") {
     if (c.unhealthy) lines.push(["bad", `The controller is not well: ${c.unhealthy}.`]);
+    if (c.log_fault) lines.push(["warn", `The decision log cannot be written: ${c.log_fault}.`]);
+    for (const [model, why] of Object.entries(c.declined ?? {})) lines.push(["warn", `${model}: the last declaration cannot be used, so the previous one stays in force: ${why}.`]);
     const leader = c.leader && c.leader !== c.id ? `${c.leader} leads and has the figures` : "no controller leads";
     if (s.led_until) lines.push(["bad", `This controller stopped leading; ${leader}. This page keeps its last known state, of ${moment(s.led_until)} UTC.`]);
     else if (!c.leads) lines.push(["warn", `This controller stands by; ${leader}.`]);
@@ -196,6 +198,7 @@ function App() {
 }
 
 takeTokenFromAddress();
+addEventListener("hashchange", takeTokenFromAddress);
 followAddress();
 const root = document.getElementById("app");
 root.textContent = "";

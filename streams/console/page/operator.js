@@ -36,7 +36,8 @@ export function takeTokenFromAddress() {
   const found = /[#&]operator=([^&]+)/.exec(location.hash);
   if (!found) return;
   sessionStorage.setItem(TOKEN, decodeURIComponent(found[1]));
-  history.replaceState(null, "", location.pathname + location.search);
+  const rest = location.hash.replace(found[0], "").replace(/^#?&?/, "#");
+  history.replaceState(null, "", location.pathname + location.search + (rest === "#" ? "" : rest));
 }
 
 export function CommandDialog({ asksToken }) {
@@ -94,7 +95,7 @@ export function CommandDialog({ asksToken }) {
       <p>${asked.text ?? ""}</p><p class="quiet">${meaning}</p>
       <label>Why${needsWhy ? "" : " (optional)"}<input name="why" ref=${first} required=${needsWhy} maxlength="1000" autocomplete="off" /></label>
       ${lasts && html`<label>For (optional)<input name="for" placeholder="2h; empty: until it is ended" autocomplete="off" /></label>`}
-      ${asksToken && !sessionStorage.getItem(TOKEN) && html`<label>Operator's token<input name="token" type="password" required autocomplete="current-password" /></label>`}
+      ${asksToken && !sessionStorage.getItem(TOKEN) && html`<label>Operator's token (shoal console prints a link with it)<input name="token" type="password" required autocomplete="current-password" /></label>`}
       ${answer && html`<p class="error" role="alert">${answer}</p>`}
       <div class="actions"><button type="submit" class="primary" disabled=${busy}>${title}</button>
         <button type="button" onClick=${close}>Cancel</button></div>

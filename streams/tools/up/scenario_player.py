@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from streams.broker.kafka_clients import producer as new_producer
+from streams.tools.up.console_notes import ConsoleNotes
 from streams.tools.up.run_state import Picture
 from streams.tools.up.scenario_script import ScenarioScript
 from topics.codec import encode
@@ -31,7 +32,7 @@ class ScenarioPlayer:
     """Plays `script` until cancelled.
 
     faults: file that the executors read. keys: sign the records. now_ms: domain time. script_s:
-    second of the trace, negative before its start.
+    second of the trace, negative before its start. notes: for the console.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ScenarioPlayer:
         keys: Keys,
         now_ms: Callable[[], int],
         script_s: Callable[[], float],
+        notes: ConsoleNotes,
     ) -> None:
         self._script = script
         self._picture = picture
@@ -49,6 +51,7 @@ class ScenarioPlayer:
         self._signer = Signer(keys, lambda: time.time_ns() // 1_000_000)
         self._now_ms = now_ms
         self._script_s = script_s
+        self._notes = notes
         self._published: dict[tuple[str, str], Price | Availability] = {}
 
     async def run(self, bootstrap: str, prefix: str) -> None:
@@ -57,7 +60,7 @@ class ScenarioPlayer:
         await producer.start()
         try:
             while True:
-                self._step()
+                await self._notes.send(self._step())
                 try:
                     await self._publish(producer, prefix)
                 except KafkaError as error:
@@ -66,7 +69,8 @@ class ScenarioPlayer:
         finally:
             await producer.stop()
 
-    def _step(self) -> None:
+    def _step(self) -> list[str]:
+        """Advance the scenario. Returns the texts of its new events."""
         now_ms = self._now_ms()
         done = self._script.step(self._script_s(), now_ms)
         self._picture.story += done.lines
@@ -74,6 +78,7 @@ class ScenarioPlayer:
             self._picture.lose(node, now_ms)
         if done.faults:
             replace_file(self._faults, orjson.dumps(self._script.faults()), sync=False)
+        return [event.text for event in done.lines]
 
     async def _publish(self, producer: AIOKafkaProducer, prefix: str) -> None:
         """Publish the records that changed since their last publication."""

@@ -23,13 +23,14 @@ from aiokafka.errors import KafkaError
 from autoscaler.domain.cluster import Mode
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
-from streams.files.keyfiles import read_keys, run_key_file, write_key
+from streams.files.keyfiles import console_token_file, read_keys, run_key_file, write_key
 from streams.files.user_errors import UserError
 from streams.health.tokens import OPERATOR_TOKEN, read_token
 from streams.machine_load import IdleTime
 from streams.plain_text import several
 from streams.tools.up import process_list
 from streams.tools.up.child_processes import Child, ChildFailed, Children
+from streams.tools.up.console_notes import ConsoleNotes
 from streams.tools.up.host_resources import check_port, free_port, remove_topics
 from streams.tools.up.live_view import View
 from streams.tools.up.request_overhead import harness_overhead_ms
@@ -60,7 +61,7 @@ class Session:
         self._wishes = wishes
         self._own_keys = _keys()
         self._children = Children(self._own_keys)
-        self._key_file: Path | None = None
+        self._key_files: list[Path] = []
         self.picture = Picture(wishes.config.cluster)
         self._shown = Shown(wishes, view, self.picture, self._children)
         self._interrupted = asyncio.Event()
@@ -145,8 +146,8 @@ class Session:
             if self._drawing is not None:
                 await _cancelled(self._drawing)
             self._shown.end()
-            if self._key_file is not None:
-                self._key_file.unlink(missing_ok=True)
+            for path in self._key_files:
+                path.unlink(missing_ok=True)
             if self._bootstrap and not embedded:
                 await remove_topics(self._bootstrap, prefix)
             if fine and not self.lost:
@@ -202,13 +203,17 @@ class Session:
         cluster = self._own_keys.get(CLUSTER_KEY)
         if cluster is None:
             return
-        path = run_key_file(self._bootstrap, prefix)
+        key = credential(cluster, Principal.OPERATOR)
+        self._leave(run_key_file(self._bootstrap, prefix), key, "commands cannot sign for this run")
+
+    def _leave(self, path: Path, text: str, otherwise: str) -> None:
+        """Store `text` for other commands of this user until the end of the run."""
         try:
-            write_key(path, credential(cluster, Principal.OPERATOR))
+            write_key(path, text)
         except OSError as error:
-            self._shown.say(f"commands cannot sign for this run: {error}", bad=True)
+            self._shown.say(f"{otherwise}: {error}", bad=True)
         else:
-            self._key_file = path
+            self._key_files.append(path)
 
     async def _serve(self, run: process_list.Run, bootstrap: str) -> None:
         """Start controller, executors and gateway side by side."""
@@ -238,6 +243,8 @@ class Session:
     def _show_console(self, url: str) -> None:
         """Show the console's address, with the token for commands if this run made one."""
         token = self._own_keys.get(OPERATOR_TOKEN, "")
+        if token:
+            self._leave(console_token_file(url), token, "shoal console cannot show the token")
         self._shown.console_url = url
         self._shown.say(f"console: {url}/{f'#operator={token}' if token else ''}")
 
@@ -343,8 +350,10 @@ class Session:
         pools = self._wishes.config.cluster.pools
         script = ScenarioScript(self._wishes.events, pools, self.picture.bill)
         keys = Keys(cluster=self._own_keys[CLUSTER_KEY]) if self._own_keys else read_keys()
+        token = self._own_keys.get(OPERATOR_TOKEN) or read_token(os.environ, OPERATOR_TOKEN).read()
+        notes = ConsoleNotes(lambda: self._shown.console_url, token)
         player = ScenarioPlayer(
-            script, self.picture, faults, keys, self._shown.now_ms, self._shown.trace_s
+            script, self.picture, faults, keys, self._shown.now_ms, self._shown.trace_s, notes
         )
         return player.run(self._bootstrap, run.prefix)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,9 +46,13 @@ def run(name: str, nodes: int, second_node_s: float) -> dict[str, Any]:
 
 
 @contextmanager
-def shown() -> Iterator[str]:
-    """Serves a recording of two runs in a thread; yields its URL."""
-    runs = [run("shoal", 2, 600.0), run("static", 3, 0.0)]
+def shown(others: int = 1) -> Iterator[str]:
+    """Serves a recording of Shoal's run and `others` in a thread; yields its URL."""
+    static = run("static", 3, 0.0)
+    runs = [
+        run("shoal", 2, 600.0),
+        *({**static, "name": f"static{k or ''}"} for k in range(others)),
+    ]
     found = document("demo.csv", Cluster(POOLS, (TINY,)), runs, ORIGIN_MS, ORIGIN_MS + 1_200_000)
     url: list[str] = []
     ready, loop = threading.Event(), asyncio.new_event_loop()
@@ -91,4 +96,25 @@ def test_the_slider_moves_through_time_and_the_other_policy_is_beside(browser: B
         expect(page.locator("output")).not_to_contain_text("14:13:20", timeout=10_000)
         assert page.get_by_role("button", name="Pause all").count() == 0
         assert not wrong
+        page.close()
+
+
+def test_the_slider_of_many_runs_is_one_line_and_a_link_names_the_moment(browser: Browser) -> None:
+    with shown(others=9) as url:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.goto(url)
+        for part, most in ((".player", 50), (".card.runs", 50)):
+            box = page.locator(part).bounding_box()
+            assert box is not None and box["height"] < most, (part, box)
+        page.locator(".card.runs summary").click()
+        page.get_by_role("button", name="show static2").click()
+        page.get_by_role("slider", name="Time").focus()
+        page.keyboard.press("Home")
+        expect(page).to_have_url(re.compile(r"run=3&at=1790000000000$"))
+        link = page.url
+        page.close()
+        page = browser.new_page()
+        page.goto(link)
+        expect(page.locator("output")).to_contain_text("14:13:20")
+        expect(page.locator(".card.runs summary")).to_contain_text("static2, ")
         page.close()

@@ -82,6 +82,7 @@ class World:
     now_s: float = 0.0
     cpu_s: float = 0.0
     leads: bool = True
+    leader: str = "ctl-1"
     broken: bool = False
     written: list[Control] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
@@ -122,7 +123,7 @@ async def world(
     )
     held = World(loop, None, cluster)  # type: ignore[arg-type]
     facts = Facts(Identity("ctl-1", "b:1", "shoal.", True), loop,
-                  lambda: (held.leads, token, "ctl-1"))  # fmt: skip
+                  lambda: (held.leads, token, held.leader))  # fmt: skip
     shared = BearerToken(text=operator_token)
     operators = Operators(shared, operators_file, USER_HEADER if proxies else "", proxies)
     held.feed = ConsoleFeed(facts, bool(operators), not proxies, cpu_s=lambda: held.cpu_s)
@@ -151,6 +152,7 @@ async def world(
         "127.0.0.1:0", facts, metrics, webhook, lambda: True,
         BearerToken(text=read_token), console=routes, operators=operators,
     )  # fmt: skip
+    held.feed.unhealthy = server.unhealthy
     await server.start()
     held.url = server.url
     try:

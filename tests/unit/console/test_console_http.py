@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from autoscaler.domain.cluster import Mode
+from streams.tools.up.console_notes import ConsoleNotes
 from tests.unit.console.console_world import OPERATOR, World, world
 from topics.supply import Price
 
@@ -337,3 +338,23 @@ async def test_a_note_of_an_operator_stands_in_the_time_line_once() -> None:
         _, found = await get(at, "/v1/console")
         (row,) = [one for one in found["decisions"] if one["kind"] == "note"]
         assert (row["model"], row["reason"]) == ("tiny", "shared: gateway v7")
+
+
+async def test_the_events_of_a_scenario_are_notes_and_their_loss_ends_nothing() -> None:
+    async with world() as at:
+        await ConsoleNotes(lambda: at.url, OPERATOR).send(["spot prices double", "node n1 is lost"])
+        await ConsoleNotes(lambda: at.url, "a-wrong-token").send(["refused"])
+        await ConsoleNotes(lambda: "http://127.0.0.1:1", OPERATOR).send(["lost"])
+        await ConsoleNotes(str, OPERATOR).send(["too early"])
+        at.feed.step()
+        _, found = await get(at, "/v1/console")
+        said = [one["reason"] for one in found["decisions"] if one["kind"] == "note"]
+        assert said == ["shared: spot prices double", "shared: node n1 is lost"]
+
+
+async def test_a_history_without_samples_has_its_series() -> None:
+    async with world() as at:
+        _, found = await get(at, "/v1/console/history?model=tiny")
+        assert found["t"] == found["demand"] == found["attained"] == []
+        _, found = await get(at, "/v1/console/history")
+        assert found["t"] == found["usd"] == []
