@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
         "console",
         help="print the console's address, with your token for commands",
         description="Prints the address of the console. It ends in the token for commands: of this "
-        f"user's `shoal up`, or ${OPERATOR_TOKEN}. Whoever has the address can give commands.",
+        f"user's `shoal up`, or ${OPERATOR_TOKEN}. Keep the address secret: it allows commands.",
     )
     add_url(parser)
     parser.set_defaults(run=run)
