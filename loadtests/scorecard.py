@@ -100,7 +100,7 @@ def _options(scenario: Scenario, source: Path, args: argparse.Namespace) -> list
     folder."""
     if scenario.recipe is not None:
         return scenario.recipe(source.parent, args.work)
-    judged, other = _traces(scenario, source, args.work, args.share, args.draws)
+    judged, other = scorecard_traces(scenario, source, args.work, args.share, args.draws)
     first, *also = map(str, judged)
     return [
         "--trace", first, "--tune", str(other),
@@ -169,7 +169,7 @@ def source_of(scenario: Scenario, traces: Path | None) -> Path | None:
     return path if path is not None and path.exists() else None
 
 
-def _traces(
+def scorecard_traces(
     scenario: Scenario, source: Path, folder: Path, share: float, draws: int
 ) -> tuple[list[Path], Path]:
     """(traces to judge, trace for tuning), as plain CSV files.

@@ -29,7 +29,9 @@ class Decision:
     added (+) or removed (-) as (combo, count). cost_delta_usd_per_h: Change of the cost of billed
     nodes. over_since_ms: First second of demand above the threshold, 0 = none. expires_ms: Time
     until which the proposal can be approved, 0 = no proposal. reason: A sentence for people. codes:
-    Its reason codes, see `topics.reason_codes`. A later version may write unknown codes. trace:
+    Its reason codes, see `topics.reason_codes`. A later version may write unknown codes. cause: The
+    code of the demand, limit, loss or cost without which the change would not be made, "" = none.
+    triggers: The codes of the triggers of the full plan that contains the change. trace:
     Traceparent of the decision's span, "" = none. proposal: Number of the proposal that this
     decision ends, 0 = none.
     """
@@ -50,6 +52,8 @@ class Decision:
     codes: tuple[str, ...] = ()
     trace: str = ""
     proposal: int = 0
+    cause: str = ""
+    triggers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         checks.count("number", self.number)
@@ -66,8 +70,10 @@ class Decision:
         checks.time_ms("over_since_ms", self.over_since_ms)
         checks.time_ms("expires_ms", self.expires_ms)
         checks.count("proposal", self.proposal)
-        for code in self.codes:
-            checks.name("codes", code)
+        for key, codes in (("codes", self.codes), ("triggers", self.triggers)):
+            for code in codes:
+                checks.name(key, code)
+        checks.machine_text("cause", self.cause, 64)
         checks.machine_text("trace", self.trace, 64)
         for combo, change in self.change:
             checks.combo("change", combo)

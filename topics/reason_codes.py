@@ -77,8 +77,16 @@ class ReasonCode(StrEnum):
         "Planned capacity is higher because measurements are better than planned.",
     )
 
+    # Causes of a change: without it, the change would not be made.
+    REQUIRED = "required", "A limit requires the change."
+    MAKES_ROOM = "makes_room", "Other models need the GPUs."
+    SLO_PREDICTED = "slo_predicted", "The running GPUs are predicted to miss the SLO."
+    MORE_WORK = "more_work", "The plan does more work for the budget."
+    CHEAPER = "cheaper", "Other instances serve the same demand at a lower cost."
+    PLAN_SAVES = "plan_saves", "Without the change, the plan of all models would cost more."
+
     # Parts of a change.
-    REPLANNED = "replanned", "A full plan contains the change."
+    REPLANNED = "replanned", "The triggers of the full plan that contains the change."
     CAPACITY_LOST = "capacity_lost", "Lost capacity is replaced."
     FLOOR = "floor", "The model has fewer instances than its floor."
     LENGTHS_WORTH = "lengths_worth", "The present request lengths reduce the fleet's capacity."
@@ -148,6 +156,7 @@ class ReasonCode(StrEnum):
     DECLARED_AGAIN = "declared_again", "A withdrawn model is declared again, or was stopped."
     WINDOW_OVER = "window_over", "A scheduled window ended."
     PROPOSAL_EXPIRED = "proposal_expired", "A proposal expired without an answer."
+    PROPOSAL_UPDATED = "proposal_updated", "A newer plan changed an open proposal."
     PROPOSAL_WITHDRAWN = (
         "proposal_withdrawn",
         "A proposal was withdrawn because demand has returned.",
@@ -233,6 +242,7 @@ class ReasonCode(StrEnum):
         "pools_full",
         "All nodes of the pools that share a limit are in use, over all markets.",
     )
+    POOL_LIMIT = "pool_limit", "A pool has fewer nodes than the fleet would need."
     POOL_TOO_FEW_GPUS = "pool_too_few_gpus", "A pool has too few GPUs left."
     POOL_WITHOUT_NODES = "pool_without_nodes", "A pool has no nodes available."
     CEILING = "ceiling", "The model has as many instances as its ceiling allows."

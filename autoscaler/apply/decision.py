@@ -9,6 +9,7 @@ from autoscaler.explain.reason_texts import joined
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.state.model_state import ModelState
 from topics.decisions import Decision
+from topics.reason_codes import ReasonCode
 
 
 def decision_about(
@@ -23,8 +24,10 @@ def decision_about(
     change: tuple[tuple[str, int], ...] = (),
 ) -> Decision:
     """A decision about `model` for the reasons `why`, with the model's target and present capacity.
-    Its number and leader follow when it is published."""
+    If it changes something, the first reason that is no approval is the cause. Its number and
+    leader follow when it is published."""
     why = tuple(why)
+    plans = (one for one in why if one.code is ReasonCode.REPLANNED)
     return Decision(
         number=0,
         leader_token=0,
@@ -39,4 +42,14 @@ def decision_about(
         cost_delta_usd_per_h=round(usd_per_h, 4),
         over_since_ms=over_since_ms,
         change=change,
+        cause=cause_code(why) if kind != "infeasible" else "",
+        triggers=codes_of(trigger for one in plans for trigger in one.because),
     )
+
+
+def cause_code(why: Iterable[Reason]) -> str:
+    """The code of the cause among the reasons `why` of a change; the limit if one requires it."""
+    cause = next((one for one in why if one.code is not ReasonCode.PROPOSAL_APPROVED), None)
+    if cause is not None and cause.code is ReasonCode.REQUIRED:
+        cause = next(iter(cause.because), cause)
+    return cause.code if cause is not None else ""

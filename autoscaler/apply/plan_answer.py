@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from autoscaler.apply.answer_decision import change_reasons, decision_kind, plan_reasons
+from autoscaler.apply.answer_decision import change_reasons, decision_kind
 from autoscaler.apply.approvals import propose
 from autoscaler.apply.decision import decision_about
 from autoscaler.apply.defragment import defragment
@@ -177,8 +177,7 @@ def _decide(
     elif asked.is_full and fleet.models[model].target.traffic_split.differs(
         state.target.traffic_split
     ):
-        because = plan_reasons(asked, fleet.views[model], "")
-        why = Reason(ReasonCode.DIVIDED_ANEW, model, because=because)
+        why = Reason(ReasonCode.DIVIDED_ANEW, model, because=asked.trigger)
         changes.decisions.append(notice(model, why, fleet.now_ms))
 
 

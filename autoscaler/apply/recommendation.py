@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from autoscaler.apply.answer_decision import plan_reasons
+from autoscaler.apply.change_cause import change_cause
 from autoscaler.apply.decision import decision_about
 from autoscaler.apply.infeasible import unmet_demand
 from autoscaler.apply.model_change import after_change, kind_of
@@ -39,9 +39,10 @@ def recommend(
         outward = bool(+change)
         kind = kind_of(outward, bool(removes))
         usd = sum(fleet.combos[i].usd_per_h * n for i, n in change.items() if i in fleet.combos)
-        why = *plan_reasons(asked, view, kind), Reason(ReasonCode.COST, quantities=(usd,))
         over_ms = state.target.overload_since_ms if outward else 0
         named = tuple(sorted(change.items()))
+        cause = change_cause(asked, view, named, usd, fleet.cluster, fleet.combos)
+        why = cause, Reason(ReasonCode.COST, quantities=(usd,)), *asked.trigger
         told.append(decision_about(fleet, model, kind, why, state, False, usd, over_ms, named))
         after = Counter(planned) if removes else before + change
         net = raw_req_per_s_of(change, fleet.combos)

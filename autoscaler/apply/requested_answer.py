@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from autoscaler.domain.reason import Reason, about
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.modes.budget.traffic_split import TrafficSplit, planned_split
 from autoscaler.planning.combo_names import parse_combo_id
@@ -13,6 +14,7 @@ from autoscaler.planning.planner_messages import FleetChange, PlanAnswer, Urgenc
 from autoscaler.rollout.node_limits import planned_nodes
 from autoscaler.rollout.serving_group import combo_id_of
 from autoscaler.state.controller_state import Pending
+from topics.reason_codes import ReasonCode
 
 _NO_CHANGE = FleetChange()
 
@@ -53,6 +55,17 @@ class RequestedAnswer:
     def short_req_per_s(self, model: str) -> float:
         """Demand of `model` that the plan leaves unserved."""
         return self.shortfall_req_per_s.get(model, 0.0)
+
+    def cause(self, model: str) -> Reason | None:
+        """The cause of the planned change of `model`; None if the plan names none."""
+        return next(iter(about(self.answer.causes, model)), None)
+
+    @property
+    def trigger(self) -> tuple[Reason, ...]:
+        """The reason why a full plan was made. An urgent plan has the cause of its change."""
+        if not self.is_full:
+            return ()
+        return (Reason(ReasonCode.REPLANNED, because=self.pending.reasons),)
 
     def split(self, model: str) -> TrafficSplit:
         """The planned division of the model's traffic over its combos."""

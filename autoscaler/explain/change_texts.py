@@ -14,7 +14,12 @@ _MOST_NODES = 3
 
 
 def _replanned(reason: Reason, text: Text) -> str:
-    return f"replanned: {', '.join(dict.fromkeys(map(text, reason.because)))}"
+    return f"plan trigger: {', '.join(dict.fromkeys(map(text, reason.because)))}"
+
+
+def _makes_room(reason: Reason, _: Text) -> str:
+    pool, *models = reason.names
+    return f"{' and '.join(models)} {'need' if len(models) > 1 else 'needs'} the GPUs of {pool}"
 
 
 def _capacity_lost(reason: Reason, _: Text) -> str:
@@ -81,8 +86,14 @@ CHANGE_TEXTS: Mapping[Code, Sentence] = {
     Code.CAPACITY_LOST: _capacity_lost,
     Code.FLOOR: "floor of {0:.0f}",
     Code.LENGTHS_WORTH: (
-        "at the present request lengths the fleet can serve {0:rate} of {1:rate} req/s"
+        "at the present request lengths its instances can serve {0:rate} of {1:rate} req/s"
     ),
+    Code.REQUIRED: "required by {because}",
+    Code.MAKES_ROOM: _makes_room,
+    Code.SLO_PREDICTED: "its present GPUs are predicted to miss the SLO",
+    Code.MORE_WORK: "more work for the budget",
+    Code.CHEAPER: "the same demand for {0:.2f} USD/h less",
+    Code.PLAN_SAVES: "without it, the plan of all models would cost {0:.2f} USD/h more",
     Code.COST: "{0:money}",
     Code.MOVED_TOGETHER: "moved to other nodes, which frees a node of {all_names}",
     Code.ROLLOUT_BEGAN: _rollout_began,

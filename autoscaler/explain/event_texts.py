@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoscaler.domain.reason import Reason
+from autoscaler.explain.combo_labels import change_words
 from autoscaler.explain.quantity_texts import count, setting
 from autoscaler.explain.sentences import Sentence, Text
 from autoscaler.planning.time_limits import MOST_S
@@ -37,6 +38,12 @@ def _frozen(reason: Reason, _: Text) -> str:
 
 def _proposal(reason: Reason) -> str:
     return f"proposal #{reason.quantities[0]:.0f}"
+
+
+def _updated(reason: Reason, _: Text) -> str:
+    changes = (name.partition(" ") for name in reason.names)
+    before = change_words((combo, int(count)) for count, _, combo in changes)
+    return f"updates #{reason.quantities[0]:.0f}, which proposed {before}"
 
 
 def _rejected(reason: Reason, _: Text) -> str:
@@ -117,6 +124,7 @@ EVENT_TEXTS: Mapping[Code, Sentence] = {
     Code.DECLARED_AGAIN: ("declared again, or its instances have stopped"),
     Code.WINDOW_OVER: "{names[0]} window is over",
     Code.PROPOSAL_EXPIRED: "proposal #{0:.0f} has expired without an answer",
+    Code.PROPOSAL_UPDATED: _updated,
     Code.PROPOSAL_WITHDRAWN: "proposal #{0:.0f} is withdrawn: {because}",
     Code.PROPOSAL_REJECTED: _rejected,
     Code.PROPOSAL_APPROVED: _approved,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoscaler.domain.reason import Reason
+from autoscaler.explain.combo_labels import pools_of
 from autoscaler.explain.quantity_texts import count
 from autoscaler.explain.sentences import Sentence, Text
 from topics.reason_codes import ReasonCode as Code
@@ -34,6 +35,12 @@ def _unread(reason: Reason, _: Text) -> str:
     return f"this controller lags behind on {' and '.join(reason.names)}"
 
 
+def _no_room(reason: Reason, _: Text) -> str:
+    pools = dict.fromkeys(pool for combo in reason.names for pool in pools_of(combo))
+    where = f" in {' or '.join(pools)}" if pools else ""
+    return f"no free GPUs{where} yet for {', '.join(reason.names)}"
+
+
 GUARD_TEXTS: Mapping[Code, Sentence] = {
     Code.SCALE_IN_PAUSED: _paused,
     Code.NO_TELEMETRY: _no_telemetry,
@@ -52,8 +59,11 @@ GUARD_TEXTS: Mapping[Code, Sentence] = {
     Code.NOT_COVERED: "the remaining capacity would not cover demand",
     Code.FLEET_CHANGED: "the fleet changed while the plan was made",
     Code.PROPOSAL_OUTDATED: "the fleet changed since the proposal",
-    Code.SWITCH_WAITS: "{all_names} cannot switch roles now",
-    Code.NO_ROOM: "no room yet for {all_names}",
+    Code.SWITCH_WAITS: (
+        "the role switch of {all_names} waits until it is ready and other instances can serve its "
+        "load"
+    ),
+    Code.NO_ROOM: _no_room,
     Code.ADDITIONS_NOT_ENOUGH: "additions alone do not serve all demand",
     Code.NOTHING_LEFT: "no part of the change can still be applied",
     Code.FREEZE: "freeze window {names[0]}",

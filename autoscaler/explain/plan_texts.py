@@ -134,6 +134,7 @@ PLAN_TEXTS: Mapping[Code, Sentence] = {
     Code.NOT_KEPT: _not_kept,
     Code.POOL_FULL: _pool_full,
     Code.POOLS_FULL: _pools_full,
+    Code.POOL_LIMIT: "{0:.0f} usable nodes in {subject}",
     Code.POOL_TOO_FEW_GPUS: _too_few_gpus,
     Code.POOL_WITHOUT_NODES: _without_nodes,
     Code.CEILING: "at most {0:.0f} instances",

@@ -34,7 +34,7 @@ def binding_reasons(problem: PlanningProblem, plan: Plan) -> tuple[Reason, ...]:
     """
     pools = {pool.id: pool for pool in problem.cluster.pools}
     used = used_gpus(problem, plan)
-    most = {i: problem.nodes_now(pool) + problem.rentable_nodes(pool) for i, pool in pools.items()}
+    most = {pool.id: most_nodes(problem, pool) for pool in pools.values()}
     found: dict[tuple[str, str], Reason] = {}
 
     def hold(reasons: Iterable[Reason]) -> None:
@@ -95,7 +95,7 @@ def _blockers(
         pool = pools[pool_id]
         left = available_gpus(problem, pool, used)
         if left < gpus:
-            nodes = problem.nodes_now(pool) + problem.rentable_nodes(pool)
+            nodes = most_nodes(problem, pool)
             few = Reason(ReasonCode.POOL_TOO_FEW_GPUS, pool_id, quantities=(max(0, left),))
             yield few if nodes else Reason(ReasonCode.POOL_WITHOUT_NODES, pool_id)
             return
@@ -112,11 +112,16 @@ def available_gpus(problem: PlanningProblem, pool: Pool, used: Mapping[str, int]
 
     If one ceiling covers two markets, the nodes of the other market count against it.
     """
-    nodes = problem.nodes_now(pool) + problem.rentable_nodes(pool)
+    nodes = most_nodes(problem, pool)
     for other in problem.cluster.pools_by_shared_limit().get((pool.region, pool.name), ()):
         if other.id != pool.id:
             nodes = min(nodes, pool.max_of_both - -(-used.get(other.id, 0) // other.per_node))
     return nodes * pool.per_node - used.get(pool.id, 0)
+
+
+def most_nodes(problem: PlanningProblem, pool: Pool) -> int:
+    """Nodes of `pool` that a plan can use: those that exist and those that can be rented."""
+    return problem.nodes_now(pool) + problem.rentable_nodes(pool)
 
 
 def used_gpus(problem: PlanningProblem, plan: Plan) -> dict[str, int]:

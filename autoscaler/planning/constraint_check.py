@@ -31,24 +31,32 @@ def violated_constraints(problem: PlanningProblem, plan: Plan) -> tuple[Reason, 
     """
     found: list[Reason] = []
     for model in problem.planned_models():
-        service = problem.cluster.service(model)
         counted = [
             (target.combo, target.count) for target in plan.targets_of(model) if target.count
         ]
-        have = sum(count for _, count in counted)
-        if have < service.min_instances and problem.can_be_served(model):
-            found.append(_broken(floor_constraint(service), _planned(have)))
-        elif (do := count_useful(problem, model, counted)) < service.min_instances and counted:
-            found.append(_broken(useful_floor_constraint(service), _planned(do)))
-        if model not in plan.shortfall_req_per_s and counted:
-            found += _off_spot(problem, service, counted)
-            found += broken_survival(problem, service, counted)
+        is_short = model in plan.shortfall_req_per_s
+        found += violated_constraints_of(problem, problem.cluster.service(model), counted, is_short)
     budget = problem.cluster.policy.budget_usd_per_h
     if 0.0 < budget < plan.cost_usd_per_h - _TOLERANCE:
         promise = Reason(ReasonCode.PROMISED_BUDGET, "*", quantities=(budget,))
         costs = Reason(ReasonCode.NODES_COST, "*", quantities=(plan.cost_usd_per_h,))
         found.append(_broken(promise, costs))
     return tuple(found)
+
+
+def violated_constraints_of(
+    problem: PlanningProblem, service: Service, counted: Counted, is_short: bool
+) -> Iterator[Reason]:
+    """The constraints of `service` that the combos `counted` violate. is_short: whether they leave
+    demand unserved, so that only the floor is checked."""
+    model, have = service.model, sum(count for _, count in counted)
+    if have < service.min_instances and problem.can_be_served(model):
+        yield _broken(floor_constraint(service), _planned(have))
+    elif (do := count_useful(problem, model, counted)) < service.min_instances and counted:
+        yield _broken(useful_floor_constraint(service), _planned(do))
+    if not is_short and counted:
+        yield from _off_spot(problem, service, counted)
+        yield from broken_survival(problem, service, counted)
 
 
 def floor_constraint(service: Service) -> Reason:

@@ -18,6 +18,7 @@ from autoscaler.modes.quality.planned_thresholds import plan_thresholds
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.candidate_combos import evaluate_combo, ranking_usd_per_h, usable_pools
 from autoscaler.planning.capacity_provenance import with_measured_rooms
+from autoscaler.planning.change_causes import change_causes
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combo_usage import req_per_s_of
 from autoscaler.planning.floor_eligibility import keeps_floor
@@ -88,7 +89,8 @@ def answer_request(
         notes = made.plan.notes
         return no_plan_answer(request, notes[-1] if notes else Reason(ReasonCode.NO_PLAN))
     answer = _to_answer(request, resolved, made.plan)
-    return thresholds.added_to(replace(answer, needs_preemption=made.needs_preemption))
+    answer = replace(answer, needs_preemption=made.needs_preemption, causes=made.causes)
+    return thresholds.added_to(answer)
 
 
 def explained_plan(
@@ -122,8 +124,9 @@ def _solve(
 ) -> RollablePlan:
     problem = _build_problem(request, resolved, profile, options)
     if problem.additions_only and (made := _lasting_plan(problem, resolved, strategy)) is not None:
-        return RollablePlan(made)
-    return best_rollable_plan(problem, strategy)
+        return RollablePlan(made, causes=change_causes(problem, made))
+    rollable = best_rollable_plan(problem, strategy)
+    return replace(rollable, causes=change_causes(problem, rollable.plan))
 
 
 def _lasting_plan(

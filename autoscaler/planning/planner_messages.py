@@ -183,7 +183,8 @@ class PlanAnswer:
     the current and planned combos of the models in scope, evaluated at the lengths of their
     demands. splits: thresholds chosen with the plan. demands: the demands under these thresholds,
     if they differ from the requested ones. needs_preemption: some instances should be removed
-    first, because the additions may find no room while all running instances stay.
+    first, because the additions may find no room while all running instances stay. causes: the
+    cause of the change of each model that changes (`planning.change_causes`).
     """
 
     number: int
@@ -207,6 +208,7 @@ class PlanAnswer:
     demands: tuple[Demand, ...] = ()
     shares: tuple[tuple[str, str, str, float], ...] = ()
     needs_preemption: bool = False
+    causes: tuple[Reason, ...] = ()
 
 
 def no_plan_answer(request: PlanRequest, why: Reason) -> PlanAnswer:

@@ -31,12 +31,14 @@ class RollablePlan:
     """A plan that a rollout can reach.
 
     needs_preemption: it is worth removing serving instances before their replacement can start.
-    scale_in_locked: models whose capacity the plan keeps because scale-in is locked.
+    scale_in_locked: models whose capacity the plan keeps because scale-in is locked. causes: of
+    the changes (`planning.change_causes`).
     """
 
     plan: Plan
     needs_preemption: bool = False
     scale_in_locked: tuple[str, ...] = ()
+    causes: tuple[Reason, ...] = ()
 
 
 def best_rollable_plan(problem: PlanningProblem, strategy: Strategy) -> RollablePlan:

@@ -58,7 +58,7 @@ def test_every_code_has_a_sentence_in_exactly_one_family() -> None:
         ),
         (
             Reason(ReasonCode.LEFT_OUT, "chat", because=(NO_ROOM,)),
-            "chat: no room yet for chat:a1@us/l4/spot",
+            "chat: no free GPUs in us/l4/spot yet for chat:a1@us/l4/spot",
         ),
         (
             Reason(ReasonCode.SURGE, "chat", (), (15.1, 0.8, 17.6, 2)),

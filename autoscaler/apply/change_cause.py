@@ -1,0 +1,107 @@
+"""The cause of a change that a planner answer makes, at the moment when it is applied.
+
+The planner names the cause of the planned change. This module compares it with the applied part,
+its cost and the present state of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from autoscaler.apply.requested_answer import RequestedAnswer
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.combo import Combo
+from autoscaler.domain.reason import Reason
+from autoscaler.state.model_view import ModelView
+from topics.reason_codes import ReasonCode
+
+_CENT = 0.005
+"""Half a cent per hour in USD/h, because costs are shown in cents."""
+_EVIDENCE = frozenset(
+    {
+        ReasonCode.DECLARED,
+        ReasonCode.BURST,
+        ReasonCode.BACKLOG,
+        ReasonCode.ROUTED,
+        ReasonCode.FORECAST,
+        ReasonCode.RISING,
+        ReasonCode.OVERESTIMATED,
+        ReasonCode.SLOW_ENGINES,
+    }
+)
+"""Evidence for a demand above the capacity that is stated as it is."""
+Counts = Iterable[tuple[str, int]]
+
+
+def change_cause(
+    asked: RequestedAnswer,
+    view: ModelView,
+    change: Counts,
+    usd_per_h: float,
+    cluster: Cluster,
+    combos: Mapping[str, Combo],
+) -> Reason:
+    """The cause of `change`: combos added (+) and removed (-). view: the model before the change.
+    usd_per_h: change of the bill. cluster: with present prices."""
+    change = tuple(change)
+    planned = asked.cause(view.service.model)
+    adds = any(count > 0 for _, count in change)
+    cause = _evident(planned, view, adds)
+    if cause.code is not ReasonCode.CHEAPER:
+        return cause
+    if usd_per_h > _CENT:
+        return replace(cause, code=ReasonCode.PLAN_SAVES)
+    prices = (why for why in asked.pending.reasons if why.code is ReasonCode.PRICE)
+    return next((why for why in prices if _decides(why, change, cluster, combos)), cause)
+
+
+def _evident(planned: Reason | None, view: ModelView, adds: bool) -> Reason:
+    """The cause according to the model's state, if its demand, floor or surplus is the cause."""
+    state, model, why = view.state, view.service.model, view.state.target.why
+    code = planned.code if planned is not None else None
+    if not adds and code in (None, ReasonCode.EXCESS, ReasonCode.CHEAPER):
+        is_lower = why is not None and why.code in (ReasonCode.LOWER_DEMAND, ReasonCode.IDLE)
+        return why if why is not None and is_lower else Reason(ReasonCode.EXCESS, model)
+    if planned is not None and code not in (ReasonCode.SURGE, ReasonCode.FLOOR):
+        return planned
+    if state.capacity.lost_ms:
+        return Reason(ReasonCode.CAPACITY_LOST, model, state.capacity.lost_nodes)
+    if code is ReasonCode.FLOOR or (planned is None and view.groups < view.service.min_instances):
+        return Reason(ReasonCode.FLOOR, model, quantities=(view.service.min_instances,))
+    return _demand_cause(planned, view)
+
+
+def _demand_cause(planned: Reason | None, view: ModelView) -> Reason:
+    """The evidence for a demand above the capacity; otherwise both figures. planned: demand, its
+    utilization, raw capacity and number of instances for which the plan was made."""
+    state, model, why = view.state, view.service.model, view.state.target.why
+    derate, utilization = state.capacity.derate, view.service.utilization
+    demand, raw = view.required_req_per_s, view.raw_req_per_s * derate
+    count = float(view.groups)
+    if planned is not None:
+        demand, utilization, raw, count = planned.quantities
+        demand, raw = demand * derate, raw * derate
+    if why is not None and why.code in (_EVIDENCE if count else {*_EVIDENCE, ReasonCode.WAKE}):
+        return why
+    if count and not state.target.overload_since_ms and derate >= 1.0:
+        return Reason(ReasonCode.LENGTHS_WORTH, model, quantities=(raw * utilization, demand))
+    because = why.because if why is not None else ()
+    figures = demand, utilization, raw, count
+    return Reason(ReasonCode.SURGE, model, quantities=figures, because=because)
+
+
+def _decides(why: Reason, change: Counts, cluster: Cluster, combos: Mapping[str, Combo]) -> bool:
+    """Whether the change saves money at the present prices, and would not at the former price of
+    the trigger `why`."""
+    now, before = why.quantities
+    prices = cluster.prices_usd_per_h()
+    usd = nodes = 0.0
+    for combo_id, count in change:
+        if combo_id not in combos:
+            continue
+        for pool, gpus in combos[combo_id].gpus_by_pool().items():
+            share = count * gpus / cluster.pool(pool).per_node
+            usd += share * prices.get(pool, 0.0)
+            nodes += share if pool == why.subject else 0.0
+    return nodes != 0.0 and usd < 0.0 <= usd + nodes * (before - now) + 1e-9
