@@ -79,12 +79,11 @@ class Signed:
 
 class Conflict(UserError):
     """A command came too late: another one was first, or its subject has changed. first: the
-    command that was first. replaced_by: number of the proposal that replaced the answered one."""
+    command that was first."""
 
-    def __init__(self, text: str, first: Control | None = None, replaced_by: int = 0) -> None:
+    def __init__(self, text: str, first: Control | None = None) -> None:
         super().__init__(text)
         self.first = first
-        self.replaced_by = replaced_by
 
 
 def new_command_id() -> str:
@@ -209,17 +208,13 @@ def taken(record: Control, first: Control | None, now_ms: int) -> Conflict:
 
 
 def too_late(proposal: Decision, decisions: Sequence[Decision], now_ms: int) -> Conflict | None:
-    """The refusal of an answer to `proposal`, if it is replaced, decided or expired. decisions:
-    oldest first."""
+    """The refusal of an answer to `proposal`, if it or an update of it was decided, or if it
+    expired. decisions: oldest first."""
     name, token = f"#{proposal.number}", proposal.leader_token
     later = list(takewhile(lambda one: one is not proposal, reversed(decisions)))
     for one in reversed(later):
-        if one.proposal == proposal.number:
+        if one.model == proposal.model and one.proposal and one.leader_token >= token:
             return Conflict(f"{name}: {one.reason}")
-        newer = one.expires_ms and (one.leader_token, one.number) > (token, proposal.number)
-        if one.model == proposal.model and newer:
-            change = change_words(one.change)
-            return Conflict(f"{name}: replaced by #{one.number}: {change}", None, one.number)
     if now_ms >= proposal.expires_ms:
         ago = age_words((now_ms - proposal.expires_ms) / 1000.0)
         return Conflict(f"{name}: expired {ago} ago; the next one gets a number of its own")

@@ -1,8 +1,9 @@
 """Mode approve: a proposal waits for a person's approval, and is then applied, dropped or expired.
 
-A model has at most one open proposal; a newer proposal replaces it. An approved proposal is applied
-to the present fleet. Its additions are always applied. Its removals are applied only if the fleet
-has not changed since the proposal and no present condition forbids them.
+A model has at most one open proposal. A newer plan updates it under a new number, and an answer to
+an earlier number still counts: the version that the person saw is applied. Its additions are always
+applied. Its removals are applied only if the fleet has not changed since the proposal and no
+present condition forbids them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from autoscaler.apply.infeasible import ASK_AGAIN_MS
 from autoscaler.apply.model_change import AppliedChange, Change, apply_change, planned_change
 from autoscaler.apply.scale_in_guards import NOT_COVERED, scale_in_veto
 from autoscaler.domain.cluster import Mode, Service
-from autoscaler.domain.reason import Reason
+from autoscaler.domain.reason import Reason, codes_of
+from autoscaler.explain.reason_texts import joined
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.rollout.diff import FreeCapacity
 from autoscaler.rollout.serving_group import ServingGroup
@@ -31,6 +33,8 @@ from topics.reason_codes import ReasonCode
 
 _CENT = 0.005
 """Half a cent per hour in USD/h, because costs are shown in cents."""
+_MOST_VERSIONS = 20
+"""Versions of one proposal that can be answered."""
 
 
 def propose(
@@ -66,6 +70,8 @@ def propose(
     within_s = fleet.cluster.policy.approve_within_s
     expires_ms = fleet.now_ms + int(within_s * 1000)
     base = Counter(group.combo_id for group in counting)
+    updated = known if known is not None and not known.rejected else None
+    earlier = () if updated is None else _answerable(updated, fleet.now_ms)
     proposal = PendingApproval(
         0,
         decision.kind,
@@ -75,9 +81,21 @@ def propose(
         reasons,
         fleet.now_ms,
         expires_ms,
+        earlier=earlier,
     )
     said = replace(decision, applied=False, expires_ms=expires_ms)
+    if updated is not None:
+        names = tuple(f"{count:+d} {combo}" for combo, count in updated.change)
+        why = Reason(ReasonCode.PROPOSAL_UPDATED, decision.model, names, (updated.number,))
+        reasons = *reasons, why
+        said = replace(said, reason=joined(reasons), codes=codes_of(reasons))
     return [said], replace(state, advisory=replace(state.advisory, proposal=proposal))
+
+
+def _answerable(proposal: PendingApproval, now_ms: int) -> tuple[PendingApproval, ...]:
+    """The versions of `proposal` that an update keeps."""
+    kept = (replace(one, earlier=()) for one in proposal.versions if one.expires_ms > now_ms)
+    return tuple(kept)[: _MOST_VERSIONS - 1]
 
 
 def resolve_approvals(fleet: TickFleet, site: FreeCapacity) -> AppliedPlan:
@@ -91,12 +109,32 @@ def resolve_approvals(fleet: TickFleet, site: FreeCapacity) -> AppliedPlan:
     for service in waiting:
         proposal = fleet.models[service.model].advisory.proposal
         assert proposal is not None  # noqa: S101  the filter above
-        if not _ended(proposal, service, changes):
-            _resolve(proposal, service, changes)
+        version, verdict = answered_version(proposal, fleet.inputs.observation.controls)
+        if not _ended(version, verdict, service, changes) and verdict is not None:
+            _resolve(version, verdict, service, changes)
     return changes.result()
 
 
-def _ended(proposal: PendingApproval, service: Service, changes: FleetChanges) -> bool:
+def answered_version(
+    proposal: PendingApproval, controls: Mapping[str, Control]
+) -> tuple[PendingApproval, Control | None]:
+    """The version of `proposal` that an operator answered first, and the answer; the newest version
+    and None without an answer. controls: in the order of their topic."""
+    versions = {verdict_key(one.leader_token, one.number): one for one in proposal.versions}
+    keys = [
+        key
+        for key, version in versions.items()
+        if key in controls and controls[key].at_ms < version.expires_ms
+    ]
+    if not keys or proposal.rejected:
+        return proposal, None
+    first = keys[0] if len(keys) == 1 else next(key for key in controls if key in keys)
+    return versions[first], controls[first]
+
+
+def _ended(
+    proposal: PendingApproval, verdict: Control | None, service: Service, changes: FleetChanges
+) -> bool:
     """Drop a proposal that can no longer be approved: the mode changed, its time is over, or demand
     needs the capacity that it would remove."""
     fleet, model = changes.fleet, service.model
@@ -104,9 +142,7 @@ def _ended(proposal: PendingApproval, service: Service, changes: FleetChanges) -
     if service.mode is not Mode.APPROVE:
         changes.models[model] = _without_proposal(state)
         return True
-    verdict = _answer(proposal, fleet)
-    in_time = verdict is not None and verdict.at_ms < proposal.expires_ms
-    if fleet.now_ms >= proposal.expires_ms and (proposal.rejected or not in_time):
+    if fleet.now_ms >= proposal.expires_ms and verdict is None:
         changes.models[model] = _without_proposal(state)
         ended = Reason(ReasonCode.PROPOSAL_EXPIRED, model, (), number)
     elif any(count < 0 for _, count in proposal.change) and not fleet.views[model].covers:
@@ -117,12 +153,6 @@ def _ended(proposal: PendingApproval, service: Service, changes: FleetChanges) -
     if not proposal.rejected:
         changes.decisions.append(_ending(proposal, notice(model, ended, fleet.now_ms)))
     return True
-
-
-def _answer(proposal: PendingApproval, fleet: TickFleet) -> Control | None:
-    """The first answer of an operator to `proposal`."""
-    key = verdict_key(proposal.leader_token, proposal.number)
-    return fleet.inputs.observation.controls.get(key)
 
 
 def _ending(proposal: PendingApproval, decision: Decision) -> Decision:
@@ -146,29 +176,29 @@ def without_ended_proposal(state: ModelState, ends: Mapping[int, Decision]) -> M
     proposal = state.advisory.proposal
     if proposal is None or proposal.rejected:
         return state
-    end = ends.get(proposal.number)
-    if end is None or end.leader_token < proposal.leader_token:
+    found = ((ends.get(one.number), one.leader_token) for one in proposal.versions)
+    end = next((end for end, token in found if end and end.leader_token >= token), None)
+    if end is None:
         return state
     if ReasonCode.PROPOSAL_REJECTED in end.codes:
-        rejected = replace(proposal, rejected=True)
+        rejected = replace(proposal, rejected=True, earlier=())
         return replace(state, advisory=replace(state.advisory, proposal=rejected))
     return _without_proposal(state)
 
 
-def _resolve(proposal: PendingApproval, service: Service, changes: FleetChanges) -> None:
-    """Apply an open proposal if it is approved, or mark it as rejected."""
+def _resolve(
+    proposal: PendingApproval, verdict: Control, service: Service, changes: FleetChanges
+) -> None:
+    """Apply the approved version of a proposal, or mark the proposal as rejected."""
     fleet, model = changes.fleet, service.model
     state = changes.models[model]
-    verdict = _answer(proposal, fleet)
-    if verdict is None or proposal.rejected:
-        return
     if proposal.kind == ROLLOUT_PROPOSAL:
         _decide_rollout(proposal, verdict, service, changes)
         return
     if not verdict.active:
-        changes.models[model] = replace(
-            state, advisory=replace(state.advisory, proposal=replace(proposal, rejected=True))
-        )
+        newest = state.advisory.proposal or proposal
+        newest = replace(newest, rejected=True, earlier=())
+        changes.models[model] = replace(state, advisory=replace(state.advisory, proposal=newest))
         rejected = _decided_controls(ReasonCode.PROPOSAL_REJECTED, proposal, verdict, model)
         changes.decisions.append(_ending(proposal, notice(model, rejected, fleet.now_ms)))
         return

@@ -21,6 +21,7 @@ from autoscaler.state.effects import (
     PublishRoutes,
     SolveRequested,
 )
+from topics.controls import Control
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
 from topics.ledger import LedgerEntry
@@ -33,12 +34,13 @@ class ControllerUnderTest:
     """Calls `decide` and keeps its state between ticks.
 
     demand_filter: changes the demand that the controller observes, so that experiments can omit
-    parts of it; None: no change.
+    parts of it; None: no change. controls: commands of operators, by subject.
     """
 
     def __init__(self, demand_filter: DemandFilter | None = None) -> None:
         self.state: ControllerState | None = None
         self.ledger: dict[str, LedgerEntry] = {}
+        self.controls: dict[str, Control] = {}
         self._demand_filter = demand_filter
 
     def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
@@ -56,6 +58,7 @@ class ControllerUnderTest:
             prices=inputs.prices,
             answers=inputs.answers,
             alerts=inputs.alerts,
+            controls=self.controls,
         )
         state = self.state or ControllerState(Term(now_ms))
         self.state, effects = decide(state, observation, cluster, now_ms)

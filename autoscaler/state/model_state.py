@@ -32,6 +32,7 @@ class PendingApproval:
     change: combos to add (+) and remove (-), relative to the fleet `base`; named: the same change
     by groups. kind, reasons: kind and reasons of the decision. rejected: a person rejected the
     change; it is not proposed again before expires_ms. leader_token: token of that decision.
+    earlier: former versions of the proposal, newest first. An answer to any of them counts.
     """
 
     number: int
@@ -44,6 +45,12 @@ class PendingApproval:
     expires_ms: int
     rejected: bool = False
     leader_token: int = 0
+    earlier: tuple[PendingApproval, ...] = ()
+
+    @property
+    def versions(self) -> tuple[PendingApproval, ...]:
+        """All versions of the proposal that can be answered, newest first."""
+        return self, *self.earlier
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from autoscaler.apply.approvals import answered_version
 from autoscaler.domain.validation import InvalidValue
 from streams.controller.tick_loop import Loop
 from streams.files.user_errors import UserError
@@ -213,8 +214,11 @@ class OperatorEndpoint:
         model = self._loop.state.models.get(record.scope)
         open_ = model.advisory.proposal if model is not None else None
         place = record.leader_token, record.proposal
-        if open_ is not None and (open_.leader_token, open_.number) == place:
-            return None
+        versions = open_.versions if open_ is not None else ()
+        if open_ is not None and any((v.leader_token, v.number) == place for v in versions):
+            _, first = answered_version(open_, self._loop.latest.controls)
+            is_first = first is None or first.command_id == record.command_id
+            return None if is_first else taken(record, first, now_ms)
         return self._too_late(record) or Conflict(f"#{record.proposal}: is no longer open")
 
     def _too_late(self, record: Control) -> Conflict | None:
@@ -311,7 +315,7 @@ def _success(said: str, record: Control) -> tuple[int, dict[str, Any]]:
 
 
 def _refused(conflict: Conflict) -> tuple[int, dict[str, Any]]:
-    """409 with the command that was first, or the proposal that replaced the answered one."""
+    """409 with the command that was first, if there was one."""
     found: dict[str, Any] = {"error": str(conflict)}
     first = conflict.first
     if first is not None:
@@ -319,8 +323,6 @@ def _refused(conflict: Conflict) -> tuple[int, dict[str, Any]]:
             "who": first.who, "did": done_words(first), "why": first.why, "at": first.at_ms,
             "version": first.version, "id": first.command_id,
         }  # fmt: skip
-    if conflict.replaced_by:
-        found["replaced_by"] = conflict.replaced_by
     return 409, found
 
 

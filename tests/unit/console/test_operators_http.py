@@ -107,20 +107,28 @@ async def test_the_second_answer_gets_the_name_of_the_first(people: People) -> N
         assert len(at.written) == 1
 
 
-async def test_an_answer_to_a_replaced_proposal_names_the_new_one(people: People) -> None:
+async def test_an_answer_to_an_earlier_version_of_a_proposal_counts_once(people: People) -> None:
     path, tokens = people
     async with world(operators_file=path) as at:
         at.run(5)
-        old = at.loop.state.models["tiny"].advisory.proposal
+        model = at.loop.state.models["tiny"]
+        old = model.advisory.proposal
         assert old is not None
+        newer = replace(old, number=90, earlier=(old,))
+        states = at.loop.state.models
+        advisory = replace(model.advisory, proposal=newer)
+        at.loop.state = replace(
+            at.loop.state, models={**states, "tiny": replace(model, advisory=advisory)}
+        )
         at.loop.latest.take(
-            Decision(90, 3, "tiny", "scale_out", at.tick_ms, False, "r",
-                     expires_ms=at.tick_ms + 10_000_000, change=(("tiny:a1@us/l4/spot", 2),)), 0,
+            Decision(90, old.leader_token, "tiny", "scale_out", at.tick_ms, False, "r",
+                     expires_ms=old.expires_ms, change=old.change), 0,
         )  # fmt: skip
-        asked = {"command": "approve", "proposal": old.number}
-        code, said = await command(at, tokens["ann"], **asked)
-        assert code == 409 and said["replaced_by"] == 90 and "replaced by #90" in said["error"]
-        assert at.written == []
+        for number, expected in ((old.number, 200), (90, 409)):
+            asked = {"command": "approve", "proposal": number}
+            code, said = await command(at, tokens["ann"], **asked)
+            assert code == expected, said
+        assert "approved already by ann" in said["error"]
 
 
 async def test_an_answer_that_loses_the_race_with_a_tick_is_not_confirmed(people: People) -> None:

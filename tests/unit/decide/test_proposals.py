@@ -196,3 +196,55 @@ def test_a_rejected_proposal_is_forgotten_when_it_expires() -> None:
     w.answers = False
     w.run(60)
     assert w.state.models["chat"].advisory.proposal is None
+
+
+def test_an_answer_to_an_earlier_version_applies_what_the_person_saw() -> None:
+    """A newer plan updates the proposal before a slow person answers."""
+    w = approving().run(60)
+    old = open_proposals(w)[-1]
+    w.rate = lambda _m, _t: 70.0
+    w.run(60)
+    newest = open_proposals(w)[-1]
+    assert newest.number > old.number
+    assert f"updates #{open_proposals(w)[-2].number}, which proposed +" in newest.reason
+    answer(w, old.number, approve=True)
+    w.run(1)
+    (done,) = [d for d in w.decisions if d.applied and d.change]
+    assert (done.change, done.proposal) == (old.change, old.number)
+    w.run(60)
+    later = open_proposals(w)[-1]
+    assert later.number > newest.number, "the rest is proposed again"
+    assert "updates" not in later.reason
+
+
+def test_a_rejected_earlier_version_rejects_the_proposal() -> None:
+    w = approving().run(60)
+    old = open_proposals(w)[-1]
+    w.rate = lambda _m, _t: 70.0
+    w.run(60)
+    answer(w, old.number, approve=False)
+    count = len(open_proposals(w))
+    w.run(60)
+    assert len(open_proposals(w)) == count and w.assigned_count("chat") == 0
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_the_first_answer_to_any_version_counts_also_after_a_change_of_leader(
+    newest: bool,
+) -> None:
+    w = approving().run(60)
+    numbers = [open_proposals(w)[-1].number]
+    w.rate = lambda _m, _t: 70.0
+    w.run(60)
+    numbers.append(open_proposals(w)[-1].number)
+    first, second = numbers[::-1] if newest else numbers
+    answer(w, first, approve=True)
+    answer(w, second, approve=False)
+    before = dict(w.ledger)
+    w.run(1)
+    w.ledger = before
+    w.restart_controller()
+    w.run(5)
+    ends = [d.proposal for d in w.decisions if d.proposal]
+    assert ends == [first]
+    assert w.assigned_count("chat") > 0
