@@ -22,6 +22,7 @@ from topics.reason_codes import ReasonCode as Code
 
 CENT = 0.006
 """USD/h; smaller differences are rounding of costs to cents."""
+_TOLERANCE_USD = 0.05
 _SLACK = 1.1  # the demand may fall by this factor between the request for a plan and its answer
 CHANGES = ("scale_out", "scale_in", "replan", "replace")
 SURPLUS = {Code.EXCESS, Code.LOWER_DEMAND, Code.IDLE}
@@ -36,7 +37,8 @@ LIMITS = {
 }  # fmt: skip
 OTHERS = {
     Code.CAPACITY_LOST, Code.FLOOR, Code.MAKES_ROOM, Code.SLO_PREDICTED, Code.MORE_WORK,
-    Code.PLAN_SAVES, Code.ROLLOUT_WAVE, Code.ROLLOUT_PROPOSED, Code.ROLLOUT_TAKEN_BACK,
+    Code.PLAN_SAVES, Code.EQUAL_COST, Code.ROLLOUT_WAVE, Code.ROLLOUT_PROPOSED,
+    Code.ROLLOUT_TAKEN_BACK,
 }  # fmt: skip
 _MONEY = re.compile(r"([+-]\d+\.\d\d) USD/h")
 _WAITS = re.compile(r"no room yet|no free GPUs yet|\bwaits?\b(?! for \S| until \S|: )")
@@ -90,6 +92,8 @@ def _cost(one: Decision, told: str) -> Iterator[str]:
         yield f"{one.cause} although instances are added"
     if not adds and one.cause in DEMAND | {Code.FLOOR, Code.CAPACITY_LOST} and one.change:
         yield f"{one.cause} although nothing is added"
+    if one.cause == Code.EQUAL_COST and one.cost_delta_usd_per_h > _TOLERANCE_USD:
+        yield "about as cheap although the change costs more"
     if one.cause == Code.PLAN_SAVES:
         saving = re.search(r"would cost (-?[\d.]+) USD/h more", told)
         if saving is None or float(saving[1]) <= 0.0:

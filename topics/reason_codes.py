@@ -83,6 +83,7 @@ class ReasonCode(StrEnum):
     SLO_PREDICTED = "slo_predicted", "The running GPUs are predicted to miss the SLO."
     MORE_WORK = "more_work", "The plan does more work for the budget."
     CHEAPER = "cheaper", "Other instances serve the same demand at a lower cost."
+    EQUAL_COST = "equal_cost", "Within the tolerance of plans, the change costs nothing."
     PLAN_SAVES = "plan_saves", "Without the change, the plan of all models would cost more."
 
     # Parts of a change.

@@ -93,6 +93,7 @@ CHANGE_TEXTS: Mapping[Code, Sentence] = {
     Code.SLO_PREDICTED: "its present GPUs are predicted to miss the SLO",
     Code.MORE_WORK: "more work for the budget",
     Code.CHEAPER: "the same demand for {0:.2f} USD/h less",
+    Code.EQUAL_COST: "about as cheap as before, within the tolerance of plans",
     Code.PLAN_SAVES: "without it, the plan of all models would cost {0:.2f} USD/h more",
     Code.COST: "{0:money}",
     Code.MOVED_TOGETHER: "moved to other nodes, which frees a node of {all_names}",

@@ -94,7 +94,7 @@ def _without_room(
 
 
 def _cost_cause(problem: PlanningProblem, plan: Plan, service: Service, stays: Counted) -> Reason:
-    """The saving of the change, or of the whole plan if this change alone saves nothing."""
+    """A surplus or a saving; if the change saves nothing, the tolerance of the search."""
     model = service.model
     gpus = add_gpus(problem.taken_gpus, [*_others(plan, model), *stays])
     saves = _usd_per_h(problem, gpus) - plan.cost_usd_per_h
@@ -102,9 +102,7 @@ def _cost_cause(problem: PlanningProblem, plan: Plan, service: Service, stays: C
         return Reason(ReasonCode.EXCESS, model)
     if saves > _CENT:
         return Reason(ReasonCode.CHEAPER, model, quantities=(saves,))
-    return Reason(
-        ReasonCode.PLAN_SAVES, model, quantities=(plan.now_usd_per_h - plan.cost_usd_per_h,)
-    )
+    return Reason(ReasonCode.EQUAL_COST, model)
 
 
 def _others(plan: Plan, model: str) -> list[tuple[Combo, int]]:
