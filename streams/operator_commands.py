@@ -154,12 +154,14 @@ def verdict_record(
     decisions: Sequence[Decision],
     controls: Iterable[Control],
     leader_token: int | None = None,
+    lasting: str = "",
 ) -> tuple[Control, str]:
     """The record that approves or rejects proposal `number`, and its result as text. If the same
     person gave the same answer before, that record is returned.
 
     decisions: the last decisions, oldest first. controls: the command in force of each subject.
-    leader_token: of the proposal, None for the last proposal of this number. Conflict: the proposal
+    leader_token: of the proposal, None for the last proposal of this number. lasting: how long
+    further changes of the model need no approval, "" = each needs one. Conflict: the proposal
     is not open.
     """
     found = next(
@@ -177,8 +179,11 @@ def verdict_record(
         keys = {str(d.number): verdict_key(d.leader_token, d.number) for d in waiting}
         open_ = [number for number, key in keys.items() if key not in told][-5:]
         raise Conflict(f"{name}: no such proposal; open: {', '.join(open_) or 'none'}")
+    until_ms = 0
+    if lasting:
+        until_ms = by.at_ms + int(units.named_duration_s("--for", lasting) * 1000)
     record = Control(
-        found.model, "verdict", COMMANDS[command].active, by.who, by.why, by.at_ms,
+        found.model, "verdict", COMMANDS[command].active, by.who, by.why, by.at_ms, until_ms,
         proposal=found.number, leader_token=found.leader_token, version=1,
         command_id=by.command_id,
     )  # fmt: skip

@@ -31,9 +31,10 @@ class Control:
     (return to the former version) or "verdict" (on a proposal). active: For a verdict, whether it
     approves the proposal; for all other kinds, whether the command is in force. who: Name of the
     operator, from the token or the proxy. why: Reason, as free text. until_ms: End of a pause or
-    freeze, 0 = no end. proposal, leader_token: Number and leader token of the decision to which a
-    verdict refers. version: Number of this command among those of its subject; 0 = whatever came
-    before. command_id: Random id of the command, the same if it is repeated.
+    freeze, 0 = no end; of an approval, time until which further changes are accepted. proposal,
+    leader_token: Number and leader token of the decision to which a verdict refers. version: Number
+    of this command among those of its subject; 0 = whatever came before.
+    command_id: Random id of the command, the same if it is repeated.
     """
 
     scope: str

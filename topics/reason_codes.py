@@ -157,6 +157,8 @@ class ReasonCode(StrEnum):
     DECLARED_AGAIN = "declared_again", "A withdrawn model is declared again, or was stopped."
     WINDOW_OVER = "window_over", "A scheduled window ended."
     PROPOSAL_EXPIRED = "proposal_expired", "A proposal expired without an answer."
+    UNASKED = "unasked", "The policy allows the change without an approval."
+    ACCEPTED_FOR = "accepted_for", "An operator accepted all changes for a time."
     PROPOSAL_UPDATED = "proposal_updated", "A newer plan changed an open proposal."
     PROPOSAL_WITHDRAWN = (
         "proposal_withdrawn",

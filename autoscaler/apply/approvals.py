@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from autoscaler.apply.decision import decision_about
+from autoscaler.apply.decision import decision_about, with_reasons
 from autoscaler.apply.fleet_changes import AppliedPlan, FleetChanges
 from autoscaler.apply.infeasible import ASK_AGAIN_MS
 from autoscaler.apply.model_change import AppliedChange, Change, apply_change, planned_change
 from autoscaler.apply.scale_in_guards import NOT_COVERED, scale_in_veto
 from autoscaler.domain.cluster import Mode, Service
-from autoscaler.domain.reason import Reason, codes_of
-from autoscaler.explain.reason_texts import joined
+from autoscaler.domain.reason import Reason
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.rollout.diff import FreeCapacity
 from autoscaler.rollout.serving_group import ServingGroup
@@ -33,6 +32,7 @@ from topics.reason_codes import ReasonCode
 
 _CENT = 0.005
 """Half a cent per hour in USD/h, because costs are shown in cents."""
+_HOUR_MS = 3_600_000
 _MOST_VERSIONS = 20
 """Versions of one proposal that can be answered."""
 
@@ -88,8 +88,44 @@ def propose(
         names = tuple(f"{count:+d} {combo}" for combo, count in updated.change)
         why = Reason(ReasonCode.PROPOSAL_UPDATED, decision.model, names, (updated.number,))
         reasons = *reasons, why
-        said = replace(said, reason=joined(reasons), codes=codes_of(reasons))
+        said = with_reasons(said, reasons)
     return [said], replace(state, advisory=replace(state.advisory, proposal=proposal))
+
+
+def permission(done: AppliedChange, state: ModelState, fleet: TickFleet) -> Reason | None:
+    """The reason why the change `done` needs no approval; None if it needs one.
+
+    An operator accepted all changes for a time, or the change only adds, and the additions of the
+    last hour stay within the limits of the policy.
+    """
+    advisory, policy, now_ms = state.advisory, fleet.cluster.policy, fleet.now_ms
+    if not done.change:
+        return None
+    if now_ms < advisory.accepted_until_ms:
+        left_s = (advisory.accepted_until_ms - now_ms) / 1000.0
+        return Reason(ReasonCode.ACCEPTED_FOR, names=(advisory.accepted_by,), quantities=(left_s,))
+    recent = [one for one in advisory.unasked if now_ms - one[0] < _HOUR_MS]
+    usd = done.delta_usd_per_h + sum(usd for _, usd, _ in recent)
+    count = len(done.started) + sum(count for _, _, count in recent)
+    limits = policy.unasked_usd_per_h, policy.unasked_instances
+    if done.going or usd > limits[0] or count > limits[1]:
+        return None
+    return Reason(ReasonCode.UNASKED, quantities=limits)
+
+
+def unasked(
+    decision: Decision, done: AppliedChange, state: ModelState
+) -> tuple[Decision, ModelState]:
+    """The decision about a change that needed no approval, which ends an open proposal, and the
+    state afterwards. state: before the change."""
+    advisory, at_ms = state.advisory, decision.at_ms
+    open_ = advisory.proposal
+    kept = [one for one in advisory.unasked if at_ms - one[0] < _HOUR_MS]
+    if at_ms >= advisory.accepted_until_ms:
+        kept.append((at_ms, done.delta_usd_per_h, len(done.started)))
+    after = _without_proposal(done.state)
+    after = replace(after, advisory=replace(after.advisory, unasked=tuple(kept)))
+    return (decision if open_ is None else _ending(open_, decision)), after
 
 
 def _answerable(proposal: PendingApproval, now_ms: int) -> tuple[PendingApproval, ...]:
@@ -192,6 +228,12 @@ def _resolve(
     """Apply the approved version of a proposal, or mark the proposal as rejected."""
     fleet, model = changes.fleet, service.model
     state = changes.models[model]
+    if verdict.active and verdict.until_ms:
+        advisory = replace(
+            state.advisory, accepted_until_ms=verdict.until_ms, accepted_by=verdict.who
+        )
+        state = replace(state, advisory=advisory)
+        changes.models[model] = state
     if proposal.kind == ROLLOUT_PROPOSAL:
         _decide_rollout(proposal, verdict, service, changes)
         return

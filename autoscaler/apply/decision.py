@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from autoscaler.domain.reason import Reason, codes_of
 from autoscaler.explain.reason_texts import joined
@@ -45,6 +46,11 @@ def decision_about(
         cause=cause_code(why) if kind != "infeasible" else "",
         triggers=codes_of(trigger for one in plans for trigger in one.because),
     )
+
+
+def with_reasons(decision: Decision, why: tuple[Reason, ...]) -> Decision:
+    """`decision` with the sentence and codes of `why`."""
+    return replace(decision, reason=joined(why), codes=codes_of(why))
 
 
 def cause_code(why: Iterable[Reason]) -> str:

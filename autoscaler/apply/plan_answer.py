@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from autoscaler.apply.answer_decision import change_reasons, decision_kind
-from autoscaler.apply.approvals import propose
-from autoscaler.apply.decision import decision_about
+from autoscaler.apply.approvals import permission, propose, unasked
+from autoscaler.apply.decision import decision_about, with_reasons
 from autoscaler.apply.defragment import defragment
 from autoscaler.apply.fleet_changes import AppliedPlan, FleetChanges
 from autoscaler.apply.infeasible import constraints_violated, slo_unattainable, unmet_demand
@@ -168,10 +168,14 @@ def _decide(
     over_ms = state.target.overload_since_ms if kind in ("scale_out", "replace") else 0
     usd = done.delta_usd_per_h
     decision = decision_about(fleet, model, kind, reasons, state, True, usd, over_ms, done.change)
-    if service.mode is Mode.APPROVE:
+    permit = permission(done, state, fleet) if service.mode is Mode.APPROVE else None
+    if service.mode is Mode.APPROVE and permit is None:
         changes.report(model, propose(decision, reasons, done, counting, state, fleet))
         return
     changes.keep(done, model)
+    if permit is not None:
+        said = with_reasons(decision, (*reasons, permit))
+        decision, changes.models[model] = unasked(said, done, state)
     if done.started or done.going:
         changes.decisions.append(decision)
     elif asked.is_full and fleet.models[model].target.traffic_split.differs(

@@ -250,7 +250,8 @@ class Policy:
     of times per hour that one model changes from adding to removing or back, as a mean over two
     hours. start_timeout_s, drain_timeout_s: deadlines of rollout steps; if drain_timeout_s is 0, it
     is computed from each model's workload (`planning.time_limits`). approve_within_s: time after
-    which a proposal without approval expires. node_silent_s: silence after which a node counts as
+    which a proposal without approval expires. unasked_usd_per_h, unasked_instances: additions of a
+    model within an hour that need no approval in mode approve. node_silent_s: silence after which a node counts as
     lost and leaves capacity, routes and the bill.
 
     k_start, k_load, k_switch: initialization penalties, as shares of a plan interval's cost (Coral
@@ -271,6 +272,8 @@ class Policy:
     start_timeout_s: float = 600.0
     drain_timeout_s: float = 0.0
     approve_within_s: float = 1800.0
+    unasked_usd_per_h: float = 0.0
+    unasked_instances: int = 0
     node_silent_s: float = 15.0
     k_start: float = 0.1
     k_load: float = 0.05
@@ -294,6 +297,8 @@ class Policy:
             finite(f"policy.{name}", getattr(self, name), 0.0, 86400.0)
         whole("policy.reversals_per_h", self.reversals_per_h, 1, 60)
         finite("policy.approve_within_s", self.approve_within_s, 10.0, 7 * 86400.0)
+        finite("policy.unasked_usd_per_h", self.unasked_usd_per_h, 0.0, 1e6)
+        whole("policy.unasked_instances", self.unasked_instances, 0, 100_000)
         finite("policy.node_silent_s", self.node_silent_s, 5.0, 3600.0)
         for name in ("k_start", "k_load", "k_switch"):
             finite(f"policy.{name}", getattr(self, name), 0.0, 100.0)

@@ -124,6 +124,8 @@ EVENT_TEXTS: Mapping[Code, Sentence] = {
     Code.DECLARED_AGAIN: ("declared again, or its instances have stopped"),
     Code.WINDOW_OVER: "{names[0]} window is over",
     Code.PROPOSAL_EXPIRED: "proposal #{0:.0f} has expired without an answer",
+    Code.UNASKED: "without approval: at most {0:.2f} USD/h and {1:.0f} instances in an hour",
+    Code.ACCEPTED_FOR: "without approval: {names[0]} accepted changes for {0:lasting} more",
     Code.PROPOSAL_UPDATED: _updated,
     Code.PROPOSAL_WITHDRAWN: "proposal #{0:.0f} is withdrawn: {because}",
     Code.PROPOSAL_REJECTED: _rejected,

@@ -207,13 +207,18 @@ class Infeasibility:
 class Advisory:
     """Changes that a person makes or approves. recommended, recommended_ms: last recommended counts
     of combos. proposal: change that waits for approval. unmanaged: last known number of servers
-    that Shoal did not start, by combo, None = unknown.
+    that Shoal did not start, by combo, None = unknown. unasked: recent additions without an
+    approval, as (time in ms, USD/h, instances). accepted_until_ms, accepted_by: time until which
+    changes need no approval, and the operator who said so.
     """
 
     recommended: tuple[tuple[str, int], ...] = ()
     recommended_ms: int = 0
     proposal: PendingApproval | None = None
     unmanaged: tuple[tuple[str, int], ...] | None = None
+    unasked: tuple[tuple[int, float, int], ...] = ()
+    accepted_until_ms: int = 0
+    accepted_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,14 @@ _HELP = {
 }
 
 
+_ENDS = "end after this time, such as 2h"
+_LASTING = {
+    "pause": _ENDS,
+    "freeze": _ENDS,
+    "approve": "accept further changes of the model unasked for this time, such as 30m",
+}
+
+
 def add_parser(subparsers: Any) -> None:
     """Add the commands to the command line."""
     for name, words in _HELP.items():
@@ -55,10 +63,8 @@ def add_parser(subparsers: Any) -> None:
             parser.add_argument("--all", action="store_true", help="every model")
         else:
             parser.add_argument("model")
-        if name in ("pause", "freeze"):
-            parser.add_argument(
-                "--for", dest="lasting", metavar="TIME", help="end after this time, such as 2h"
-            )
+        if name in _LASTING:
+            parser.add_argument("--for", dest="lasting", metavar="TIME", help=_LASTING[name])
         parser.add_argument("--why", default="", required=needs_why(name), help="recorded with it")
         add_broker(parser, "the controller at --url takes the command if $SHOAL_OPERATOR_TOKEN or "
                    "$SHOAL_OPERATOR_TOKEN_FILE is set, and else names the broker")  # fmt: skip
@@ -91,10 +97,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _body(args: argparse.Namespace) -> dict[str, Any]:
     """The command as the body of POST /v1/controls."""
+    lasting = getattr(args, "lasting", None) or ""
     asked = {"command": args.command, "why": args.why, "id": new_command_id()}
     if args.command in VERDICTS:
-        return {**asked, "proposal": args.proposal}
-    lasting = getattr(args, "lasting", None) or ""
+        return {**asked, "proposal": args.proposal, "for": lasting}
     return {**asked, "model": _scope(args), "for": lasting}
 
 
@@ -130,7 +136,10 @@ def _verdict(args: argparse.Namespace, broker: Broker) -> tuple[Control, str]:
     decisions = [d for d in broker.last(DECISIONS) if isinstance(d, Decision)]
     in_force = in_force_commands(broker.last(CONTROLS))
     by = _signed(args, broker)
-    return verdict_record(args.command, args.proposal, by, decisions, in_force.values())
+    lasting = getattr(args, "lasting", None) or ""
+    return verdict_record(
+        args.command, args.proposal, by, decisions, in_force.values(), lasting=lasting
+    )
 
 
 def _signed(args: argparse.Namespace, broker: Broker) -> Signed:

@@ -193,7 +193,13 @@ class OperatorEndpoint:
             if number is None:
                 raise UserError("proposal: is missing; allowed: a number from 1")
             return verdict_record(
-                command, number, by, latest.decisions, latest.controls.values(), token
+                command,
+                number,
+                by,
+                latest.decisions,
+                latest.controls.values(),
+                token,
+                _text(asked, "for"),
             )
         models = [service.model for service in self._loop.declared().services]
         scope, lasting = _text(asked, "model"), _text(asked, "for")

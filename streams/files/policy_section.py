@@ -89,6 +89,18 @@ APPROVE_WITHIN = Key(
     "How long a proposal waits for `shoal approve` before it expires.",
     "30m",
 )
+UNASKED_USD_PER_H = Key(
+    "unasked_usd_per_h",
+    units.number(0.0, 1e6),
+    "Mode `approve`: a model's additions up to this cost in an hour need no approval.",
+    "0",
+)
+UNASKED_INSTANCES = Key(
+    "unasked_instances",
+    units.count(0, 100_000),
+    "Mode `approve`: that many added instances of a model in an hour need no approval.",
+    "0",
+)
 NODE_SILENT = Key(
     "node_silent",
     units.duration_between("5s", "1h"),
@@ -113,7 +125,8 @@ POLICY = Group(
     "How the control loop behaves.",
     (
         REPLAN_EVERY, REPLAN_THRESHOLD, SENSITIVITY, REVERSALS_PER_H, TRANSITION_COST, ROLE_SWITCH,
-        FORECAST, BUDGET, OBJECTIVE, START_TIMEOUT, DRAIN_TIMEOUT, APPROVE_WITHIN, NODE_SILENT,
+        FORECAST, BUDGET, OBJECTIVE, START_TIMEOUT, DRAIN_TIMEOUT, APPROVE_WITHIN,
+        UNASKED_USD_PER_H, UNASKED_INSTANCES, NODE_SILENT,
         LOCAL_WINDOW, LONG_WINDOW,
     ),
     removed={
@@ -152,6 +165,8 @@ def read_policy(section: Section | None) -> Policy:
             start_timeout_s=START_TIMEOUT.take(section),
             drain_timeout_s=DRAIN_TIMEOUT.take_or(section, base.drain_timeout_s),
             approve_within_s=APPROVE_WITHIN.take(section),
+            unasked_usd_per_h=UNASKED_USD_PER_H.take(section),
+            unasked_instances=UNASKED_INSTANCES.take(section),
             node_silent_s=NODE_SILENT.take(section),
             k_start=k_start,
             k_load=k_load,

@@ -248,3 +248,47 @@ def test_the_first_answer_to_any_version_counts_also_after_a_change_of_leader(
     ends = [d.proposal for d in w.decisions if d.proposal]
     assert ends == [first]
     assert w.assigned_count("chat") > 0
+
+
+def ruled(usd_per_h: float, instances: int) -> World:
+    policy = Policy(unasked_usd_per_h=usd_per_h, unasked_instances=instances)
+    return world(20.0, ASKING, pools=(ONE,), policy=policy)
+
+
+def test_small_additions_need_no_approval_until_the_limit_of_an_hour() -> None:
+    w = ruled(100.0, 3).run(120)
+    done = [d for d in w.decisions if d.applied and d.change]
+    assert sum(n for d in done for _, n in d.change) == 3
+    assert all(ReasonCode.UNASKED in d.codes for d in done) and not open_proposals(w)
+    w.rate = lambda _m, _t: 60.0
+    w.run(120)
+    assert open_proposals(w), "the limit of the hour is used up"
+    assert w.assigned_count("chat") == 3
+    w.rate = lambda _m, _t: 5.0
+    w.run(4000)
+    assert any(d.kind == "scale_in" for d in open_proposals(w)), "a removal needs an approval"
+    assert w.assigned_count("chat") == 3
+
+
+@pytest.mark.parametrize(("usd_per_h", "instances"), [(0.01, 50), (100.0, 2)])
+def test_additions_above_one_limit_need_an_approval(usd_per_h: float, instances: int) -> None:
+    w = ruled(usd_per_h, instances).run(120)
+    assert open_proposals(w) and not w.assigned_count("chat")
+
+
+def test_an_approval_for_a_time_accepts_further_changes_until_its_end() -> None:
+    w = approving().run(60)
+    number = open_proposals(w)[-1].number
+    w.say("chat", "verdict", True, proposal=number, leader_token=1, until_ms=w.now_ms + 600_000)
+    w.run(60)
+    w.rate = lambda _m, _t: 60.0
+    w.run(240)
+    (_, *later) = [d for d in w.decisions if d.applied and d.change]
+    assert later and all(ReasonCode.ACCEPTED_FOR in d.codes for d in later)
+    assert "ann accepted changes for" in later[-1].reason
+    count = w.assigned_count("chat")
+    w.run(400)
+    w.rate = lambda _m, _t: 100.0
+    w.run(120)
+    assert open_proposals(w)[-1].at_ms > w.now_ms - 130_000
+    assert w.assigned_count("chat") == count
