@@ -270,7 +270,7 @@ def test_small_additions_need_no_approval_until_the_limit_of_an_hour() -> None:
     assert w.assigned_count("chat") == 3
 
 
-@pytest.mark.parametrize(("usd_per_h", "instances"), [(0.01, 50), (100.0, 2)])
+@pytest.mark.parametrize(("usd_per_h", "instances"), [(0.01, 50), (100.0, 1)])
 def test_additions_above_one_limit_need_an_approval(usd_per_h: float, instances: int) -> None:
     w = ruled(usd_per_h, instances).run(120)
     assert open_proposals(w) and not w.assigned_count("chat")
