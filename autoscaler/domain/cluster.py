@@ -249,16 +249,15 @@ class Policy:
     significance: false-alarm probability of one test of the rate. reversals_per_h: maximum number
     of times per hour that one model changes from adding to removing or back, as a mean over two
     hours. start_timeout_s, drain_timeout_s: deadlines of rollout steps; if drain_timeout_s is 0, it
-    is computed from each model's workload (`planning.time_limits`). approve_within_s: time after
-    which a proposal without approval expires. unasked_usd_per_h, unasked_instances: additions of a
-    model within an hour that need no approval in mode approve. node_silent_s: silence after which a node counts as
-    lost and leaves capacity, routes and the bill.
-
-    k_start, k_load, k_switch: initialization penalties, as shares of a plan interval's cost (Coral
-    sec. 4.3), see `Service.start_penalty`. role_switch: whether combos may switch roles in place.
-    budget_usd_per_h: maximum cost of nodes (0 = no limit). objective: minimise cost, or maximise a
-    quantity within the budget. forecast: method to predict demand at the time when a new instance
-    would be ready (`estimate.forecast`), or "none".
+    is computed from each model's workload (`planning.time_limits`). approve_within_s: time
+    after which a proposal without approval expires. unasked_usd_per_h, unasked_instances:
+    additions of a model within an hour that need no approval in mode approve. node_silent_s:
+    silence after which a node counts as lost and leaves capacity, routes and the bill. k_start,
+    k_load, k_switch: initialization penalties, as shares of a plan interval's cost (Coral sec.
+    4.3), see `Service.start_penalty`. role_switch: whether combos may switch roles in place.
+    budget_usd_per_h: maximum cost of nodes (0 = no limit). objective: minimise cost, or
+    maximise a quantity within the budget. forecast: method to predict demand at the time when a
+    new instance would be ready (`estimate.forecast`), or "none".
     """
 
     surge_window_s: int = 10
