@@ -5,14 +5,19 @@ Pure: records and facts are input, lines are output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from autoscaler.domain.cluster import Pool
 from streams.tools.up.placement_text import change_text
 from topics.records import Decision, InstanceState, Status
 
 _WORDS_ONLY = {"infeasible": "falls short", "hold": "unchanged", "rebuilt": "rebuilt"}
+
+
+_MOST_EVENTS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,28 @@ class Event:
         """`+12:20 text`, in domain time since `began_ms`; `+12:20 EVENT: text` if scripted."""
         mark = "EVENT: " if self.scripted else ""
         return f"{clock(self.at_ms - began_ms)} {mark}{self.text}"
+
+
+class Story:
+    """The last events of a run, oldest first. count: number of all events so far."""
+
+    def __init__(self) -> None:
+        self._last: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._last)
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Add events, in order."""
+        for event in events:
+            self._last.append(event)
+            self.count += 1
+
+    def since(self, count: int) -> list[Event]:
+        """The kept events after the first `count` of all."""
+        new = min(self.count - count, len(self._last))
+        return list(islice(self._last, len(self._last) - new, None))
 
 
 def clock(elapsed_ms: float) -> str:

@@ -69,9 +69,9 @@ class View:
             if line not in self._heading:
                 self._say(line)
         self._heading = heading
-        for event in picture.story[self._printed :]:
+        for event in picture.story.since(self._printed):
             self._say(event.line(facts.began_ms))
-        self._printed = len(picture.story)
+        self._printed = picture.story.count
         if time.monotonic() < self._next_plain_s:
             return
         self._next_plain_s = time.monotonic() + _PLAIN_EVERY_S

@@ -5,13 +5,14 @@ Pure: records and the domain time are input, values are output.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.serving.billing import Bill
-from streams.tools.up.event_log import Event, decided, losses
+from streams.tools.up.event_log import Story, decided, losses
 from streams.tools.up.observed_demand import DemandSeen
 from streams.tools.up.placement_text import Placement, placements
 from streams.tools.up.quality_view import ServiceRow, service_row
@@ -30,6 +31,8 @@ from topics.records import (
 from topics.sketch import merge, quantile_ms
 from topics.supply import Price
 
+T = TypeVar("T")
+
 SHOWN_WINDOW_S = 10
 LATENCY_WINDOW_S = 60
 UNMET_STANDS_MS = 660_000
@@ -39,8 +42,9 @@ While it lasts, the controller repeats it every ten minutes.
 """
 _SLIVER = 0.03
 _MOST_KNOWN = 10_000
-"""Identities of telemetry that are remembered for each model, so that a copy counts once. A gateway
-buffers as many records in memory."""
+"""Identities of records that are remembered, so that a copy counts once: telemetry of each model,
+decisions, and assignments. A gateway buffers as many records in memory."""
+_MOST_DECISIONS = 2000
 _OVER = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 _LIVE_STATES = tuple(state for state in InstanceState if state not in _OVER)
 
@@ -83,22 +87,32 @@ class FleetProgress:
     nothing: frozenset[str]
 
 
+class _Known(Generic[T]):
+    """The identities of the last `_MOST_KNOWN` records."""
+
+    def __init__(self) -> None:
+        self._last: dict[T, None] = {}
+
+    def is_new(self, identity: T) -> bool:
+        """Whether `identity` is not among them; it is from now on."""
+        if identity in self._last:
+            return False
+        self._last[identity] = None
+        if len(self._last) > _MOST_KNOWN:
+            del self._last[next(iter(self._last))]
+        return True
+
+
 @dataclass(slots=True)
 class _RecentTelemetry:
-    """The recent telemetry of one model. known: identities of the last records, oldest first."""
+    """The recent telemetry of one model."""
 
     spans: deque[Telemetry] = field(default_factory=lambda: deque(maxlen=600))
-    known: dict[tuple[str, str, int], None] = field(default_factory=dict)
+    known: _Known[tuple[str, str, int]] = field(default_factory=_Known)
 
     def is_new(self, record: Telemetry) -> bool:
-        """Whether `record` is no copy of a known one; it is known from now on."""
-        key = (record.gateway, record.boot, record.sequence)
-        if key in self.known:
-            return False
-        self.known[key] = None
-        if len(self.known) > _MOST_KNOWN:
-            del self.known[next(iter(self.known))]
-        return True
+        """Whether `record` is no copy of an earlier one."""
+        return self.known.is_new((record.gateway, record.boot, record.sequence))
 
 
 class Picture:
@@ -108,7 +122,7 @@ class Picture:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._pools = {pool.id: pool for pool in cluster.pools}
-        self.story: list[Event] = []
+        self.story = Story()
         self.demand = DemandSeen()
         self.ways = WaysSeen()
         self._first_launch_ms = 0
@@ -122,12 +136,13 @@ class Picture:
         self.statuses: dict[str, Status] = {}
         self._lost_ms: dict[str, int] = {}
         self.routes: dict[str, Routes] = {}
-        self.decisions: list[Decision] = []
-        self.assigned_ms: list[int] = []
+        self.decisions: deque[Decision] = deque(maxlen=_MOST_DECISIONS)
+        self.counts: Counter[str] = Counter()
+        self.assigned_ms: deque[int] = deque(maxlen=_MOST_KNOWN)
         self.plan: PlanRecord | None = None
         self._desired: dict[str, Assignment] = {}
-        self._assigned: set[tuple[str, int, int]] = set()
-        self._numbers: set[tuple[int, int]] = set()
+        self._assigned: _Known[tuple[str, int, int]] = _Known()
+        self._numbers: _Known[tuple[int, int]] = _Known()
 
     def add(self, record: object) -> None:
         """Add one record. A copy of a known record changes nothing."""
@@ -144,7 +159,7 @@ class Picture:
             latest = self.statuses.get(record.node)
             oldest_ms = latest.at_ms if latest else self._lost_ms.get(record.node, -1) + 1
             if record.at_ms >= oldest_ms:
-                self.story += losses(latest, record)
+                self.story.add(losses(latest, record))
                 launched = [i.launched_ms for i in record.instances if i.launched_ms]
                 if launched and not self._first_launch_ms:
                     self._first_launch_ms = min(launched)
@@ -158,15 +173,12 @@ class Picture:
             if known is None or order >= (known.leader_token, known.generation):
                 self.routes[record.model] = record
         elif isinstance(record, Decision):
-            number = (record.leader_token, record.number)
-            if number not in self._numbers:
-                self._numbers.add(number)
+            if self._numbers.is_new((record.leader_token, record.number)):
                 self.decisions.append(record)
-                self.story.append(decided(record, self._pools))
+                self.counts[record.kind] += 1
+                self.story.add([decided(record, self._pools)])
         elif isinstance(record, Assignment):
-            made = (record.node, record.leader_token, record.generation)
-            if made not in self._assigned:
-                self._assigned.add(made)
+            if self._assigned.is_new((record.node, record.leader_token, record.generation)):
                 self.assigned_ms.append(record.issued_ms)
             last = self._desired.get(record.node)
             if last is None or _order(record) >= _order(last):

@@ -6,7 +6,6 @@ Latencies and reactions are in domain time; lateness and overhead are in real mi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,7 +57,6 @@ def summarize(
     """
     requests = report.get("requests") or _last_told(ended.told)
     models = report.get("models", {})
-    counted = Counter(decision.kind for decision in picture.decisions)
     unknown: dict[str, float | None] = {"p50": None, "p99": None}
     return {
         "requests": requests,
@@ -99,7 +97,7 @@ def summarize(
         "gpu_hours": {
             name: round(hours, 4) for name, hours in sorted(picture.gpu_hours(now_ms).items())
         },
-        "decisions": dict(sorted(counted.items())),
+        "decisions": dict(sorted(picture.counts.items())),
         "reaction_s": [round(value, 3) for value in picture.reactions_s()],
         "speed": speed,
         "wall_s": round(wall_s, 1),

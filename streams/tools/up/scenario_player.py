@@ -73,7 +73,7 @@ class ScenarioPlayer:
         """Advance the scenario. Returns the texts of its new events."""
         now_ms = self._now_ms()
         done = self._script.step(self._script_s(), now_ms)
-        self._picture.story += done.lines
+        self._picture.story.add(done.lines)
         for node in done.lost:
             self._picture.lose(node, now_ms)
         if done.faults:

@@ -112,7 +112,7 @@ def _parts(picture: Picture, now_ms: int, facts: Facts, width: int) -> _Parts:
         alerts=[_cut(Text(line, style=_BAD), width) for line in facts.alerts],
         services=[line for row in picture.services(now_ms) for line in flow(_service(row), width)],
         unmet=[_cut(Text(line, style=_WARN), width) for line in unmet_lines(picture, now_ms)],
-        events=story(picture.story[-_EVENTS_SHOWN:], facts.began_ms, width),
+        events=story(list(picture.story)[-_EVENTS_SHOWN:], facts.began_ms, width),
     )
 
 

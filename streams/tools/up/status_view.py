@@ -80,7 +80,7 @@ class Shown:
 
     def say(self, text: str, bad: bool = False) -> None:
         """Add an event to the log."""
-        self._picture.story.append(Event(self.now_ms(), text, bad))
+        self._picture.story.add([Event(self.now_ms(), text, bad)])
         self.show()
 
     async def draw(self) -> None:

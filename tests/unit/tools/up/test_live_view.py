@@ -74,7 +74,7 @@ def test_without_a_terminal_each_event_and_each_state_is_one_line(picture: Pictu
     said = io.StringIO()
     view = View(Console(file=said, width=80))
     view.start()
-    picture.story.append(Event(NOW_MS, "controller was killed (SIGKILL); starting it again", True))
+    picture.story.add([Event(NOW_MS, "controller was killed (SIGKILL); starting it again", True)])
     for _ in range(3):
         view.update(picture, NOW_MS, FACTS)
     view.stop()

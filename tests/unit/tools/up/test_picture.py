@@ -54,7 +54,19 @@ def test_a_long_run_remembers_a_bounded_number_of_records(
     before = row(picture)
     picture.add(telemetry(sequence=155))
     assert row(picture) == before
-    assert len(picture._telemetry["mini"].known) == 50
+    identity = ("gw", "b", 0)
+    assert picture._telemetry["mini"].known.is_new(identity), "the oldest ones are forgotten"
+
+
+def test_a_long_run_keeps_its_last_events_and_counts_all_decisions(picture: Picture) -> None:
+    for number in range(3000):
+        picture.add(infeasible(number))
+    picture.add(infeasible(2999))
+    assert picture.counts == {"infeasible": 3000}
+    assert len(picture.decisions) == len(list(picture.story)) == 2000
+    assert [event.text for event in picture.story.since(2998)] == [
+        "mini falls short: why 2998", "mini falls short: why 2999",
+    ]  # fmt: skip
 
 
 def test_old_routes_and_statuses_do_not_replace_newer_ones(picture: Picture) -> None:
@@ -170,7 +182,7 @@ def test_unserved_demand_is_shown_until_a_plan_serves_it(picture: Picture) -> No
     picture.add(same_tick)
     assert picture.unmet(NOW_MS) == {"mini": "why 2", "code": "why 3"}
     assert unmet_lines(picture, NOW_MS)[0] == "! mini falls short: why 2"
-    assert picture.story[-1].text == "code falls short: why 3", "there is nothing to apply"
+    assert list(picture.story)[-1].text == "code falls short: why 3", "there is nothing to apply"
     later = replace(same_tick, number=2, at_ms=NOW_MS + 1000)
     picture.add(replace(later, shortfall_req_per_s={"mini": 0.5, "code": 0.01}))
     assert picture.unmet(NOW_MS) == {"mini": "why 2"}

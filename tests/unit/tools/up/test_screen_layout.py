@@ -172,12 +172,12 @@ def test_the_worst_of_many_models_are_shown(picture: Picture) -> None:
 def test_a_lost_instance_is_shown_at_once(picture: Picture) -> None:
     ready = instance("i1", InstanceState.READY, (0,))
     picture.add(Status("n", "eu-west/l4/spot", "e", 1, NOW_MS, (ready,)))
-    assert picture.story == []
+    assert list(picture.story) == []
     gone = instance("i1", InstanceState.STARTING, (0,), restarts=1, reason="signal SIGKILL")
     picture.add(Status("n", "eu-west/l4/spot", "e", 1, NOW_MS + 5, (gone,)))
     picture.add(Status("n", "eu-west/l4/spot", "e", 1, NOW_MS + 9, (gone,)))
     event = Event(NOW_MS + 5, "mini lost an instance on n: signal SIGKILL", bad=True)
-    assert picture.story == [event]
+    assert list(picture.story) == [event]
     assert event.line(BEGAN_MS) == "+12:20 mini lost an instance on n: signal SIGKILL"
 
 
@@ -192,7 +192,7 @@ def test_owned_nodes_and_phases_are_named(picture: Picture) -> None:
 def test_a_new_plan_shows_additions_and_removals(picture: Picture) -> None:
     change = (("mini:a1@eu-west/l4/spot", -2), ("mini:a1@us-east/l40s/on-demand", 1))
     picture.add(Decision(1, 1, "mini", "replan", NOW_MS, False, "why; -1.28/h", change=change))
-    assert picture.story[-1].text == (
+    assert list(picture.story)[-1].text == (
         "mini replan +1×L40S us-east; -2×L4 eu-west, 2 spot: why; -1.28/h "
         "(recommended, not applied)"
     )
@@ -204,7 +204,7 @@ def test_a_proposal_shows_its_number(picture: Picture) -> None:
         Decision(12, 1, "mini", "scale_out", NOW_MS, False, "why", change=change,
                  expires_ms=NOW_MS + 5)
     )  # fmt: skip
-    assert picture.story[-1].text == "mini +1×L40S us-east: why (#12 waits for approval)"
+    assert list(picture.story)[-1].text == "mini +1×L40S us-east: why (#12 waits for approval)"
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ async def test_the_load_waits_for_every_instance_of_the_first_fleet(clock: FakeT
     (headline,) = headlines
     assert headline.startswith("waiting for the first fleet: 2 of 3 instances ready, at most ")
     assert 5.0 < clock.now_s < 6.0
-    assert start.picture.story == []
+    assert list(start.picture.story) == []
 
 
 async def test_load_does_not_wait_for_models_without_permission_or_capacity(
