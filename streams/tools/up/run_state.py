@@ -87,7 +87,7 @@ class FleetProgress:
     nothing: frozenset[str]
 
 
-class _Known(Generic[T]):
+class _Identities(Generic[T]):
     """The identities of the last `_MOST_KNOWN` records."""
 
     def __init__(self) -> None:
@@ -108,11 +108,11 @@ class _RecentTelemetry:
     """The recent telemetry of one model."""
 
     spans: deque[Telemetry] = field(default_factory=lambda: deque(maxlen=600))
-    known: _Known[tuple[str, str, int]] = field(default_factory=_Known)
+    identities: _Identities[tuple[str, str, int]] = field(default_factory=_Identities)
 
     def is_new(self, record: Telemetry) -> bool:
         """Whether `record` is no copy of an earlier one."""
-        return self.known.is_new((record.gateway, record.boot, record.sequence))
+        return self.identities.is_new((record.gateway, record.boot, record.sequence))
 
 
 class Picture:
@@ -141,8 +141,8 @@ class Picture:
         self.assigned_ms: deque[int] = deque(maxlen=_MOST_KNOWN)
         self.plan: PlanRecord | None = None
         self._desired: dict[str, Assignment] = {}
-        self._assigned: _Known[tuple[str, int, int]] = _Known()
-        self._numbers: _Known[tuple[int, int]] = _Known()
+        self._assigned: _Identities[tuple[str, int, int]] = _Identities()
+        self._numbers: _Identities[tuple[int, int]] = _Identities()
 
     def add(self, record: object) -> None:
         """Add one record. A copy of a known record changes nothing."""

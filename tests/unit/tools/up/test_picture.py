@@ -55,7 +55,7 @@ def test_a_long_run_remembers_a_bounded_number_of_records(
     picture.add(telemetry(sequence=155))
     assert row(picture) == before
     identity = ("gw", "b", 0)
-    assert picture._telemetry["mini"].known.is_new(identity), "the oldest ones are forgotten"
+    assert picture._telemetry["mini"].identities.is_new(identity), "the oldest ones are forgotten"
 
 
 def test_a_long_run_keeps_its_last_events_and_counts_all_decisions(picture: Picture) -> None:
