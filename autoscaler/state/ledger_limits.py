@@ -32,7 +32,13 @@ _MOST_GAIN = 100.0
 """Largest measured, predicted or highest capacity as a multiple of the planned one."""
 _EPOCH_TIME = 10**11
 """Smaller whole numbers are no times since the epoch."""
-_DEADLINES = ("until_ms", "retry_at_ms", "preemption_until_ms", "expires_ms")
+_DEADLINES = (
+    "until_ms",
+    "retry_at_ms",
+    "preemption_until_ms",
+    "expires_ms",
+    "accepted_until_ms",
+)
 _FORECASTS = ("forecast", "trend")
 
 
@@ -113,10 +119,13 @@ def check_model(state: ModelState) -> None:
         count("instances", instances, _MOST_INSTANCES)
     _check_rollout(state.rollout)
     proposal = state.advisory.proposal
-    if proposal is not None:
-        count("proposal.number", proposal.number, MAX_RESTORED_COUNT)
-        for _, change in (*proposal.change, *proposal.base, *proposal.named.starts):
+    for version in proposal.versions if proposal is not None else ():
+        count("proposal.number", version.number, MAX_RESTORED_COUNT)
+        for _, change in (*version.change, *version.base, *version.named.starts):
             number("proposal.change", change, -_MOST_INSTANCES, _MOST_INSTANCES)
+    for _, usd_per_h, instances in state.advisory.unasked:
+        number("unasked", usd_per_h, -MOST_USD_PER_H, MOST_USD_PER_H)
+        count("unasked", instances, _MOST_INSTANCES)
 
 
 def _check_rollout(rollout: RolloutState) -> None:

@@ -277,10 +277,12 @@ def test_additions_above_one_limit_need_an_approval(usd_per_h: float, instances:
 
 
 def test_an_approval_for_a_time_accepts_further_changes_until_its_end() -> None:
+    """Also under the next leader."""
     w = approving().run(60)
     number = open_proposals(w)[-1].number
     w.say("chat", "verdict", True, proposal=number, leader_token=1, until_ms=w.now_ms + 600_000)
     w.run(60)
+    w.restart_controller()
     w.rate = lambda _m, _t: 60.0
     w.run(240)
     (_, *later) = [d for d in w.decisions if d.applied and d.change]
