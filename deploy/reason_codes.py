@@ -23,6 +23,10 @@ Every decision record has `codes`: first the reason codes of the decision, then 
 behind it. The field `reason` says the same in a sentence for people. Programs should read the
 codes, because a code keeps its meaning and a sentence may change. Later versions may add codes.
 
+A decision that changes instances has two more fields. `cause` is the code of the demand, limit,
+loss, price or saving without which the model would not change. `triggers` are the codes of the
+events for which the full plan was made; they are empty for an urgent plan.
+
 The codes are in the topic `decisions`, in `shoal explain --json` and `/v1/explain`, and in
 `binding` and `broken_promises` of `shoal plan --json`.
 
