@@ -305,7 +305,7 @@ def _plan(folder: Path, name: str) -> tuple[str | Path, float, dict[float, Act]]
     if name == "approval":
         answers = (*range(2, 32, 3), *range(100, 140, 3))
         return _approval(folder), 160.0, dict.fromkeys(map(float, answers), _approve)
-    return name, 100.0, {}
+    return name, 120.0, {}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -60,11 +60,12 @@ class ScenarioPlayer:
         await producer.start()
         try:
             while True:
-                await self._notes.send(self._step())
+                events = self._step()
                 try:
                     await self._publish(producer, prefix)
                 except KafkaError as error:
                     log.warning("prices and availability are not published yet: %s", error)
+                await self._notes.send(events)
                 await asyncio.sleep(_STEP_S)
         finally:
             await producer.stop()
