@@ -17,7 +17,7 @@ from topics.records import Decision, InstanceState, Status
 _WORDS_ONLY = {"infeasible": "falls short", "hold": "unchanged", "rebuilt": "rebuilt"}
 
 
-_MOST_EVENTS = 2000
+_MOST_EVENTS = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,9 @@ UNMET_STANDS_MS = 660_000
 While it lasts, the controller repeats it every ten minutes.
 """
 _SLIVER = 0.03
-_MOST_KNOWN = 10_000
-"""Identities of records that are remembered, so that a copy counts once: telemetry of each model,
-decisions, and assignments. A gateway buffers as many records in memory."""
-_MOST_DECISIONS = 2000
+_MOST_TELEMETRY, _MOST_RECORDS = 10_000, 500
+"""Identities that are remembered, so that a copy of a record counts once: of a model's telemetry
+(a gateway buffers as many records in memory), and of decisions and of assignments."""
 _OVER = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 _LIVE_STATES = tuple(state for state in InstanceState if state not in _OVER)
 
@@ -88,17 +87,18 @@ class FleetProgress:
 
 
 class _Identities(Generic[T]):
-    """The identities of the last `_MOST_KNOWN` records."""
+    """The identities of the last `most` records."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self._last: dict[T, None] = {}
+        self._most = most
 
     def is_new(self, identity: T) -> bool:
         """Whether `identity` is not among them; it is from now on."""
         if identity in self._last:
             return False
         self._last[identity] = None
-        if len(self._last) > _MOST_KNOWN:
+        if len(self._last) > self._most:
             del self._last[next(iter(self._last))]
         return True
 
@@ -108,7 +108,9 @@ class _RecentTelemetry:
     """The recent telemetry of one model."""
 
     spans: deque[Telemetry] = field(default_factory=lambda: deque(maxlen=600))
-    identities: _Identities[tuple[str, str, int]] = field(default_factory=_Identities)
+    identities: _Identities[tuple[str, str, int]] = field(
+        default_factory=lambda: _Identities(_MOST_TELEMETRY)
+    )
 
     def is_new(self, record: Telemetry) -> bool:
         """Whether `record` is no copy of an earlier one."""
@@ -136,13 +138,13 @@ class Picture:
         self.statuses: dict[str, Status] = {}
         self._lost_ms: dict[str, int] = {}
         self.routes: dict[str, Routes] = {}
-        self.decisions: deque[Decision] = deque(maxlen=_MOST_DECISIONS)
+        self.decisions: deque[Decision] = deque(maxlen=_MOST_RECORDS)
         self.counts: Counter[str] = Counter()
-        self.assigned_ms: deque[int] = deque(maxlen=_MOST_KNOWN)
+        self.assigned_ms: deque[int] = deque(maxlen=_MOST_RECORDS)
         self.plan: PlanRecord | None = None
         self._desired: dict[str, Assignment] = {}
-        self._assigned: _Identities[tuple[str, int, int]] = _Identities()
-        self._numbers: _Identities[tuple[int, int]] = _Identities()
+        self._assigned: _Identities[tuple[str, int, int]] = _Identities(_MOST_RECORDS)
+        self._numbers: _Identities[tuple[int, int]] = _Identities(_MOST_RECORDS)
 
     def add(self, record: object) -> None:
         """Add one record. A copy of a known record changes nothing."""

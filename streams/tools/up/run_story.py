@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from autoscaler.domain.cluster import Cluster, Market
@@ -78,12 +79,9 @@ def story_lines(story: Sequence[Mapping[str, Any]]) -> list[str]:
 def mean_share_of_peak(seen: DemandSeen) -> float | None:
     """The mean demand of a run as a share of the sum of all models' busiest minutes; None without
     demand."""
-    minutes = seen.minutes()
-    peak = sum(demand.req_per_s for demand in seen.peak(minutes))
-    if not peak:
-        return None
-    rates = [sum(demand.req_per_s for demand in seen.peak((minute,))) for minute in minutes]
-    return min(1.0, sum(rates) / len(rates) / peak)
+    totals = seen.totals()
+    peak = sum(demand.req_per_s for demand in seen.peak(totals))
+    return min(1.0, fmean(totals.values()) / peak) if peak else None
 
 
 def spot_saving_usd(spans: Iterable[NodeSpan], cluster: Cluster) -> float:

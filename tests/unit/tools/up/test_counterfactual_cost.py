@@ -12,6 +12,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.performance.catalog import gpu
 from autoscaler.performance.packaged_profile import default_profile
 from streams.files.shoal_yaml import load_config
+from streams.tools.up import observed_demand
 from streams.tools.up.counterfactual_cost import Comparisons, Window, windows
 from streams.tools.up.observed_demand import DemandSeen
 from tests.unit.tools.up.status_records import NOW_MS, telemetry
@@ -83,6 +84,16 @@ def test_a_minute_with_little_telemetry_is_no_peak() -> None:
     known.add(telemetry("mini", sequence=99, end_ms=START_MS + 60_500, arrivals=50))
     (mini,) = known.peak(known.minutes())
     assert mini.req_per_s == 2.0
+
+
+def test_a_long_run_keeps_the_rates_of_its_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = demand_of(6, {"mini": [1, 5, 2, 3, 1, 4]})
+    monkeypatch.setattr(observed_demand, "_MOST_OPEN", 2)
+    short = demand_of(6, {"mini": [1, 5, 2, 3, 1, 4]})
+    assert short.totals() == known.totals()
+    assert short.peak(short.minutes()) == known.peak(known.minutes())
+    short.add(telemetry("mini", sequence=999, end_ms=START_MS + 500, arrivals=1000))
+    assert short.totals() == known.totals()  # its minute is closed
 
 
 def test_windows_cover_the_whole_billed_time() -> None:

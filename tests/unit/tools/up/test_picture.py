@@ -45,10 +45,8 @@ def test_a_second_copy_of_telemetry_changes_nothing(picture: Picture) -> None:
     assert before.ttft_p95_ms == pytest.approx(200.0, rel=0.03)
 
 
-def test_a_long_run_remembers_a_bounded_number_of_records(
-    picture: Picture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_state, "_MOST_KNOWN", 50)
+def test_a_long_run_remembers_a_bounded_number_of_records(picture: Picture) -> None:
+    picture._telemetry["mini"].identities = run_state._Identities(50)
     for sequence in range(200):
         picture.add(telemetry(sequence=sequence))
     before = row(picture)
@@ -63,7 +61,7 @@ def test_a_long_run_keeps_its_last_events_and_counts_all_decisions(picture: Pict
         picture.add(infeasible(number))
     picture.add(infeasible(2999))
     assert picture.counts == {"infeasible": 3000}
-    assert len(picture.decisions) == len(list(picture.story)) == 2000
+    assert len(picture.decisions) == len(list(picture.story)) == 500
     assert [event.text for event in picture.story.since(2998)] == [
         "mini falls short: why 2998", "mini falls short: why 2999",
     ]  # fmt: skip
