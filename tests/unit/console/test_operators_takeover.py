@@ -114,7 +114,10 @@ async def test_each_proposal_has_one_answer_although_its_leader_is_killed(seed: 
             topics.records.append(record)
             await steps(rng, 6)
 
-        endpoints = {id(at): OperatorEndpoint(at.loop, NO_OPERATORS, publish) for at in (one, two)}
+        endpoints = {
+            id(at): OperatorEndpoint(at.loop, NO_OPERATORS, publish, answer_s=60.0)
+            for at in (one, two)
+        }
 
         async def read(reader: Reader) -> None:
             while True:
@@ -165,7 +168,7 @@ async def test_each_proposal_has_one_answer_although_its_leader_is_killed(seed: 
 
         reading = [asyncio.ensure_future(read(readers[id(at)])) for at in (one, two)]
         ticking = asyncio.ensure_future(ticks())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             await asyncio.gather(person("ann"), person("bob"), kill())
         ticking.cancel()
         reading[1].cancel()
