@@ -2,8 +2,8 @@
 
 A scenario is repeated. Every few seconds, memory, open files and threads of each process are
 sampled. After the first minutes, the slope of each process that lived until the end is fitted.
-Engines come and go with demand, so they are judged together. Files of logs and recordings may not
-grow beyond their limits. JSON keys:
+The embedded broker is judged by its limit. Engines come and go with demand, so they are judged
+together. Files of logs and recordings may not grow beyond their limits. JSON keys:
 
     minutes, domain_h, processes: {name: {memory_mib, files, threads: {mean, percent_per_h, low,
     high}}}, engines: {count, memory_mib}, folders: {name: {mib_after_skip, mib_most, mib_end,
@@ -35,6 +35,9 @@ from streams.files.user_errors import UserError
 _EVERY_S = 5.0
 _MOST_PERCENT_PER_H = 1.0
 _ENGINE = "executors.engines"
+_MOST_MIB = {"streams.broker": 440.0}
+"""Processes that fill a limit of their own over hours, in MiB: the embedded broker keeps 5 MiB of
+records in each partition (docs/how-to/kafka.md)."""
 _FIGURES = ("memory_mib", "files", "threads")
 
 
@@ -184,7 +187,10 @@ def result(
         for figure in _FIGURES:
             slope = slope_of([one for one in figures[figure] if one[0] >= skip_s])
             processes[key][figure] = _rounded(slope)
-            if slope is not None and slope.low > _MOST_PERCENT_PER_H:
+            if figure == "memory_mib" and name in _MOST_MIB:
+                if max(value for _, value in figures[figure]) > _MOST_MIB[name]:
+                    grew.append(f"{key}: {figure}")
+            elif slope is not None and slope.low > _MOST_PERCENT_PER_H:
                 grew.append(f"{key}: {figure}")
     engines = {
         figure: _rounded(slope_of([one for one in series if one[0] >= skip_s]))
