@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autoscaler.simulation.policies.registry import VARIANTS
-from loadtests.scorecard import _report, _traces, main, source_of
+from loadtests.scorecard import _report, main, scorecard_traces, source_of
 from loadtests.scorecard_page import write
 from loadtests.scorecard_scenarios import SCENARIOS
 from streams.tools.replay.traces import load_trace
@@ -66,11 +66,11 @@ def test_traces_are_reproducible_and_tuning_uses_other_traces(tmp_path: Path) ->
     assert source is not None
     for folder in (tmp_path / "x", tmp_path / "y"):
         folder.mkdir()
-        (judged,), other = _traces(scenario, source, folder, 0.1, 1)
+        (judged,), other = scorecard_traces(scenario, source, folder, 0.1, 1)
         found.append((judged.read_bytes(), other.read_bytes()))
         assert load_trace(judged).models != load_trace(other).models
     assert found[0] == found[1]
-    (one, another), other = _traces(scenario, source, tmp_path / "x", 0.1, 2)
+    (one, another), other = scorecard_traces(scenario, source, tmp_path / "x", 0.1, 2)
     assert (one.read_bytes(), other.read_bytes()) == found[0]
     assert another.read_bytes() != found[0][0]
     assert sorted(path.name for path in (tmp_path / "x").glob("*tune*")) == ["steps-tune.csv"]
@@ -83,7 +83,7 @@ def test_the_mix_of_lengths_swings_at_a_constant_rate(tmp_path: Path) -> None:
     scenario = next(s for s in SCENARIOS if s.name == "mix")
     source = source_of(scenario, None)
     assert source is not None
-    (judged,), other = _traces(scenario, source, tmp_path, 0.4, 1)
+    (judged,), other = scorecard_traces(scenario, source, tmp_path, 0.4, 1)
     for path in (judged, other):
         trace = load_trace(path)
         at_ms = np.array(trace.arrivals_ms)
