@@ -16,6 +16,8 @@ from typing import Any
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance import catalog
+from autoscaler.planning.planner_messages import FleetChange
+from autoscaler.state.model_state import PendingApproval
 from streams.clock import Clock
 from streams.console.console_feed import ConsoleFeed
 from streams.console.console_routes import ConsoleRoutes
@@ -38,6 +40,7 @@ from tests.integration.console.staged_decisions import (
 )
 from tests.integration.console.staged_demand import demand_at, target_at
 from tests.integration.console.staged_fleets import fill_windows
+from topics import checks
 from topics.records import Control, Decision
 from topics.time_base import TimeBase
 
@@ -220,11 +223,15 @@ class _Loop:
     def state(self) -> Any:
         """The leader's open proposals."""
         rows = self._stage.proposals.items()
-        models = {
-            m: Bag(advisory=Bag(proposal=Bag(number=row["number"], leader_token=3)))
-            for m, row in rows
-        }
+        models = {m: Bag(advisory=Bag(proposal=_open(row["number"]))) for m, row in rows}
         return Bag(models=models)
+
+
+def _open(number: int) -> PendingApproval:
+    """A proposal of the leader that has not expired."""
+    return PendingApproval(
+        number, "scale_out", (), FleetChange(), (), (), 0, checks.MAX_MS, leader_token=3
+    )
 
 
 def _made(stage: Stage, token: str, port: int) -> tuple[StagedFeed, HealthServer, ControlState]:
