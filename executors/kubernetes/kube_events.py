@@ -66,12 +66,13 @@ async def write_serving_event(
     counts = Counter(one for name, one in launched if name == model)
     if serving == "true":
         counts[version] += 1
-        reason, text = "Serving", f"serves {model}"
+        reason, what = "Serving", f"serves {model}"
     else:
-        reason, text = "Draining", f"left the routes of {model} and finishes its requests"
+        reason, what = "Draining", f"left the routes of {model} and finishes its requests"
     order = sorted(counts.items(), key=lambda pair: (pair[0] != version, pair))
     shown = ", ".join(f"{count} of version {one or 'unknown'}" for one, count in order)
-    text += f"; version {version or 'unknown'}; pods that serve {model}: {shown or 'none'}"
+    own = f"engine {launch.desired.engine}, version {version or 'unknown'}"
+    text = f"{what}; {own}; pods that serve {model}: {shown or 'none'}"
     about = (POD, pod.name, pod.uid)
     await write_event(api, about, reason, text, "Normal")
 

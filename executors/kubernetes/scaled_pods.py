@@ -92,8 +92,8 @@ class ScaledPods:
         if pod is not None and not pod.terminating:
             notes = {names.LAUNCH: None, names.DELETION_COST: None}
             labels = {names.SLOT: None, names.INSTANCE: None, names.SERVING: "true"}
-            change = {"metadata": {"labels": labels, "annotations": notes}}
-            self._fleet.spawn(self._fleet.patch_pod(engine.pod, change))
+            change: Manifest = {"labels": labels, "annotations": notes}
+            self._fleet.spawn(self._fleet.mark_pod(engine.pod, change))
 
     def mark(self, engine: EnginePod, state: InstanceState, launch: PodLaunch) -> bool:
         """See `Placer`. A pod leaves the routes only for a drain, so a claimed pod continues to

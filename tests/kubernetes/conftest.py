@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from tests.kubernetes.plane.control_plane import ACCOUNTS, NAMESPACE, ControlPla
 from tests.kubernetes.plane.raw_api import RawApi
 
 _USED = "shoal/used_rights"
-_RBAC = Path(__file__).parents[2] / "deploy" / "kubernetes" / "rbac.yaml"
+_ROOT = Path(__file__).parents[2]
+_RBAC = _ROOT / "deploy" / "kubernetes" / "rbac.yaml"
 _PATHS = {
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
@@ -42,6 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 UsedRights = Callable[[str], set[tuple[str, str, str]]]
+Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +96,28 @@ def kubelets(plane: ControlPlane) -> Iterator[Callable[..., str]]:
     yield start
     for name in started:
         plane.stop_process(name)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `python -m ...`; the processes end with the test, the last one first."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def spawn(*argv: str) -> subprocess.Popen[bytes]:
+        with (tmp_path / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *argv], cwd=_ROOT, env=dict(os.environ),
+                stdout=subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield spawn
+    for process in reversed(started):
+        process.terminate()
+        process.wait(30)
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 @pytest.fixture(autouse=True)

@@ -31,14 +31,19 @@ spec:
 """
 
 
-def config_file(folder: Path, pools: dict[str, Any], slots: int = 2, **more: Any) -> dict[str, Any]:
-    """The configuration of an executor for `pools`, with `slots` slots of 4 GPUs each."""
-    templates = folder / "templates"
+def write_engine(folder: Path) -> tuple[Path, Path]:
+    """Write a folder of pod templates and an executable `vllm`, the stub; returns both."""
+    templates, vllm = folder / "templates", folder / "vllm"
     templates.mkdir(exist_ok=True)
     (templates / "pod.yaml").write_text(TEMPLATE)
-    vllm = folder / "vllm"
     vllm.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {STUB} "$@"\n')
     vllm.chmod(0o755)
+    return templates, vllm
+
+
+def config_file(folder: Path, pools: dict[str, Any], slots: int = 2, **more: Any) -> dict[str, Any]:
+    """The configuration of an executor for `pools`, with `slots` slots of 4 GPUs each."""
+    templates, vllm = write_engine(folder)
     nodes = [
         {"node": f"{pool.replace('/', '.')}.{n}", "pool": pool, "gpu": "L4", "gpus": 4}
         for pool in pools

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from executors.kafka_client import KafkaClient
-from tests.kubernetes.executor_bench import STUB, TEMPLATE
+from tests.kubernetes.conftest import Start
+from tests.kubernetes.executor_bench import write_engine
 from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
 from topics.records import InstanceState, PlanRecord, Status
 
-ROOT = Path(__file__).parents[2]
 PODS = "/api/v1/namespaces/serving/pods"
 FULL, FREE = "us/full/on-demand", "us/free/on-demand"
 FILE = """
@@ -36,29 +30,6 @@ models:
     max_len: 4096
     min: 1
 """
-Start = Callable[..., subprocess.Popen[bytes]]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `python -m ...`; the processes end with the test, the last one first."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def spawn(*argv: str) -> subprocess.Popen[bytes]:
-        with (tmp_path / "log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *argv], cwd=ROOT, env=dict(os.environ),
-                stdout=subprocess.PIPE, stderr=log,
-            )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield spawn
-    for process in reversed(started):
-        process.terminate()
-        process.wait(30)
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 def pools_of(plan: PlanRecord) -> set[str]:
@@ -75,12 +46,9 @@ async def test_a_full_cluster_moves_the_plan_to_another_pool_within_one_solve(
     container = {"name": "e", "image": "e", "resources": limits}
     spec = {"containers": [container], "nodeSelector": {"pool": "full"}}
     await admin.post(PODS, {"metadata": {"name": "foreign"}, "spec": spec})
-    config, templates, vllm = tmp_path / "shoal.yaml", tmp_path / "templates", tmp_path / "vllm"
+    config = tmp_path / "shoal.yaml"
     config.write_text(FILE)
-    templates.mkdir()
-    (templates / "pod.yaml").write_text(TEMPLATE)
-    vllm.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {STUB} "$@"\n')
-    vllm.chmod(0o755)
+    templates, vllm = write_engine(tmp_path)
     broker = start("streams.broker")
     assert broker.stdout is not None
     bootstrap = json.loads(broker.stdout.readline())["bootstrap"]

@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.kubernetes.executor_bench import STUB, TEMPLATE
+from tests.kubernetes.executor_bench import write_engine
 from tests.kubernetes.label_router import LabelRouter
 from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
@@ -61,16 +61,12 @@ class Single:
     def __init__(self, folder: Path, kubeconfig: Path, mode: str) -> None:
         self._folder, self._mode = folder, mode
         self.controller, self.gateway = free_port(), free_port()
-        (folder / "templates").mkdir()
-        (folder / "templates" / "pod.yaml").write_text(TEMPLATE)
-        vllm = folder / "vllm"
-        vllm.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {STUB} "$@"\n')
-        vllm.chmod(0o755)
+        templates, vllm = write_engine(folder)
         self._options = (
             f"--controller=--http 127.0.0.1:{self.controller} --record ''",
             f"--gateway=--port {self.gateway}",
             "--executor=--kubernetes --namespace serving --route-lag 1.5 "
-            f"--kubeconfig {kubeconfig} --vllm {vllm} --pod-templates {folder / 'templates'}",
+            f"--kubeconfig {kubeconfig} --vllm {vllm} --pod-templates {templates}",
         )
 
     @contextlib.asynccontextmanager

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.kubernetes.executor_bench import STUB, TEMPLATE
+from tests.kubernetes.conftest import Start
+from tests.kubernetes.executor_bench import TEMPLATE, write_engine
 from tests.kubernetes.label_router import LAG_S, LabelRouter
 from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
 
-ROOT = Path(__file__).parents[2]
 PODS, EVENTS = ("/api/v1/namespaces/serving/" + one for one in ("pods", "events"))
 SELECTOR = "shoal.dev/model%3Dm,shoal.dev/serving%3Dtrue"
 GPUS, STREAMS = 4, 1000
@@ -43,29 +37,6 @@ models:
     min: {GPUS}
     rollout: {{spare: none, watch: 2s}}
 """
-Start = Callable[..., subprocess.Popen[bytes]]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `python -m ...`; the processes end with the test, the last one first."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def spawn(*argv: str) -> subprocess.Popen[bytes]:
-        with (tmp_path / "log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *argv], cwd=ROOT, env=dict(os.environ),
-                stdout=subprocess.PIPE, stderr=log,
-            )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield spawn
-    for process in reversed(started):
-        process.terminate()
-        process.wait(30)
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 async def teams(admin: RawApi) -> Counter[str]:
@@ -78,13 +49,10 @@ async def test_a_changed_template_is_rolled_out_on_a_full_node_without_a_broken_
     plane: ControlPlane, kubelets: Any, admin: RawApi, tmp_path: Path, start: Start
 ) -> None:
     kubelets("t0", gpus=GPUS, third=87)
-    config, templates, vllm = tmp_path / "shoal.yaml", tmp_path / "templates", tmp_path / "vllm"
+    config = tmp_path / "shoal.yaml"
     config.write_text(FILE)
-    templates.mkdir()
+    templates, vllm = write_engine(tmp_path)
     template = templates / "pod.yaml"
-    template.write_text(TEMPLATE)
-    vllm.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E {STUB} "$@"\n')
-    vllm.chmod(0o755)
     broker = start("streams.broker")
     assert broker.stdout is not None
     bootstrap = json.loads(broker.stdout.readline())["bootstrap"]

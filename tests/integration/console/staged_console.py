@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from streams.health.controller_metrics import Metrics
 from streams.health.operators import Operators
 from streams.health.status_server import HealthServer
 from streams.health.tokens import NO_TOKEN, BearerToken
+from tests.integration.console.served_loop import served_loop
 from tests.integration.console.staged_decisions import (
     NOW_MS,
     context_of,
@@ -160,26 +160,13 @@ def served(
 ) -> Iterator[Console]:
     """A console of a staged fleet. live: whether an event comes each second without `step`."""
     stage = staged(size or Size())
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-
-    def do(work: Callable[[], Any]) -> Any:
-        async def inside() -> Any:
-            found = work()
-            return await found if asyncio.iscoroutine(found) else found
-
-        return asyncio.run_coroutine_threadsafe(inside(), loop).result(60.0)
-
-    feed, server, latest = do(lambda: _made(stage, read_token, port))
-    running = do(lambda: _begin(server, feed if live else None))
-    try:
-        yield Console(server.url, stage, feed, latest, do, lambda: _end(server, feed, running))
-    finally:
-        do(lambda: _end(server, feed, running))
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(5.0)
-        loop.close()
+    with served_loop() as do:
+        feed, server, latest = do(lambda: _made(stage, read_token, port))
+        running = do(lambda: _begin(server, feed if live else None))
+        try:
+            yield Console(server.url, stage, feed, latest, do, lambda: _end(server, feed, running))
+        finally:
+            do(lambda: _end(server, feed, running))
 
 
 async def _begin(server: HealthServer, live: StagedFeed | None) -> asyncio.Task[None] | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tests.integration.console.served_loop import served_loop
 from tests.integration.console.staged_states import State, tick_of
 from tests.unit.console import console_world
 from tests.unit.decide.decide_world import World
@@ -49,23 +48,10 @@ class StatesServer:
 @contextmanager
 def served_states() -> Iterator[StatesServer]:
     """A server in a thread, whose leader token is that of the simulated fleets."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-
-    def do(work: Callable[[], Any]) -> Any:
-        async def inside() -> Any:
-            found = work()
-            return await found if asyncio.iscoroutine(found) else found
-
-        return asyncio.run_coroutine_threadsafe(inside(), loop).result(60.0)
-
-    context = console_world.world(token=1)
-    held = do(context.__aenter__)
-    try:
-        yield StatesServer(held.url, held, do)
-    finally:
-        do(lambda: context.__aexit__(None, None, None))
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(5.0)
-        loop.close()
+    with served_loop() as do:
+        context = console_world.world(token=1)
+        held = do(context.__aenter__)
+        try:
+            yield StatesServer(held.url, held, do)
+        finally:
+            do(lambda: context.__aexit__(None, None, None))

@@ -341,9 +341,18 @@ async def test_events_count_the_serving_pods_of_each_version(bench: SlotBench) -
         for (kind, _), event in bench.cluster.objects.items()
         if kind == "events"
     ]
-    assert texts[-2:] == [
-        ("Serving", names.pod_name("c", 0), "serves m; version e-2; pods that serve m: "
-         "1 of version e-2, 2 of version e-1", "Normal"),
-        ("Draining", names.pod_name("a", 0), "left the routes of m and finishes its requests; "
-         "version e-1; pods that serve m: 1 of version e-1, 1 of version e-2", "Normal"),
-    ]  # fmt: skip
+    serves, drains = texts[-2:]
+    assert serves == (
+        "Serving",
+        names.pod_name("c", 0),
+        "serves m; engine default, version e-2; "
+        "pods that serve m: 1 of version e-2, 2 of version e-1",
+        "Normal",
+    )
+    assert drains == (
+        "Draining",
+        names.pod_name("a", 0),
+        "left the routes of m and finishes its requests; engine default, version e-1; "
+        "pods that serve m: 1 of version e-1, 1 of version e-2",
+        "Normal",
+    )
