@@ -24,7 +24,7 @@ MAY = {
     "scale": {("list", "pods"), ("list", "deployments.apps"), ("patch", "pods"),
               ("patch", "deployments.apps/scale"), ("create", "events")},
     "pods": {("list", "pods"), ("list", "deployments.apps"), ("create", "pods"), ("patch", "pods"),
-             ("delete", "pods")},
+             ("delete", "pods"), ("create", "events")},
 }  # fmt: skip
 ASKED = set().union(*MAY.values()) | {("get", "secrets"), ("update", "pods"), ("create", "roles")}
 
