@@ -69,7 +69,7 @@ def _json(values: Mapping[str, float]) -> str:
     return orjson.dumps(dict(values), option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-def _workload_parser(kind: Kind) -> Callable[[Manifest], WorkloadView | None]:
+def _workload_parser(kind: Kind) -> Callable[[Manifest], WorkloadView]:
     return lambda raw: parse_workload(kind, raw)
 
 

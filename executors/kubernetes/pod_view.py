@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from executors.kubernetes.controllers import Ref, controller_of
 from executors.kubernetes.kube_client import Manifest
 
 _IMAGE_FAULTS = frozenset(
@@ -21,7 +22,7 @@ class PodView:
     SIGKILL. unschedulable: the scheduler's message if it finds no node, else "". fault: the reason
     why the container cannot start, else "". ended: description of how the engine's container ended,
     else "". disruption: the reason of a planned eviction, else "". gpus: GPUs that the pod holds,
-    of all resource names. owner: kind and name of the controller that owns the pod.
+    of all resource names. controller: the object that made the pod, None = no object.
     """
 
     name: str
@@ -41,7 +42,7 @@ class PodView:
     ended: str = ""
     disruption: str = ""
     gpus: Mapping[str, int] = field(default_factory=dict)
-    owner: tuple[str, str] = ("", "")
+    controller: Ref | None = None
 
     @property
     def over(self) -> bool:
@@ -100,7 +101,7 @@ def parse_pod(raw: Manifest) -> PodView:
             else ""
         ),
         gpus=_gpus(spec),
-        owner=_owner(meta),
+        controller=controller_of(meta),
     )
 
 
@@ -142,10 +143,3 @@ def _gpus(spec: Manifest) -> dict[str, int]:
             if "/" in name and str(count).isdigit():
                 found[name] = found.get(name, 0) + int(count)
     return found
-
-
-def _owner(meta: Manifest) -> tuple[str, str]:
-    for owner in meta.get("ownerReferences") or ():
-        if owner.get("controller"):
-            return str(owner.get("kind") or ""), str(owner.get("name") or "")
-    return "", ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.kubernetes_config import KubePool
 from executors.kubernetes.node_view import NodeView
+from executors.kubernetes.pod_owner import PodOwners
 from executors.kubernetes.pod_view import PodView
 from executors.kubernetes.workload_view import WorkloadView
 
@@ -38,13 +39,13 @@ def count_serving(
     workloads: Iterable[WorkloadView] = (),
 ) -> dict[Serving, int]:
     """Ready pods with GPUs that name a model, by a workload's annotation or a label."""
-    managed = list(workloads)
+    owners = PodOwners(workloads)
     found: Counter[Serving] = Counter()
     for pod in pods:
         gpus = sum(pod.gpus.values())
         if not pod.serves or not gpus:
             continue
-        owner = next((one for one in managed if one.owns(pod)), None)
+        owner = owners.owner(pod)
         model = owner.model if owner else _first(pod.labels, MODEL_LABELS)
         if not model:
             continue

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable
 
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.engine_pod import EnginePod
+from executors.kubernetes.further_kinds import FurtherKinds
 from executors.kubernetes.kube_client import KubeApi, Manifest
 from executors.kubernetes.kube_errors import Conflict, KubeError, Temporary
 from executors.kubernetes.kube_events import write_event
 from executors.kubernetes.kube_kinds import AUTOSCALER, Kind
 from executors.kubernetes.object_cache import ObjectCache
 from executors.kubernetes.pod_fleet import PodFleet, persist
+from executors.kubernetes.pod_owner import PodOwners
 from executors.kubernetes.pod_template import dump_launch
 from executors.kubernetes.pod_view import PodView
 from executors.kubernetes.scale_target import (
@@ -63,6 +65,8 @@ class WorkloadScaler:
         self._surplus = SurplusPods(fleet, load_of, lag_s)
         self._failing: set[str] = set()
         self._bases: dict[str, str] = {}
+        self._further = FurtherKinds(fleet.api)
+        self._owners: PodOwners | None = None
         self._news = asyncio.Event()
 
     def start(self) -> None:
@@ -74,11 +78,12 @@ class WorkloadScaler:
     @property
     def synced(self) -> bool:
         """Whether all workloads are known. A kind that the server does not have counts as known."""
-        return all(cache.synced or cache.absent for cache in self._caches)
+        listed = all(cache.synced or cache.absent for cache in self._caches)
+        return listed and all(self._further.knows(one) for one in self._opted_in())
 
     def workloads(self) -> list[WorkloadView]:
         """All workloads that their owners opted in."""
-        return [item for cache in self._caches for item in cache.objects.values()]
+        return [self._further.complete(one) for one in self._opted_in()]
 
     def find(self, model: str, role: str, pool: str) -> WorkloadView | None:
         """The workload for a model and role in a pool ("us/l4" stands for all its markets)."""
@@ -112,11 +117,11 @@ class WorkloadScaler:
 
     def adopt(self, engine: EnginePod, pod: PodView) -> bool:
         """Restore the claim of `engine` on `pod`; False if no workload owns the pod."""
-        for workload in self.workloads():
-            if workload.owns(pod):
-                self.targets.setdefault(workload.title, ScaleTarget()).claims.append(engine)
-                return True
-        return False
+        workload = self._owner(pod)
+        if workload is None:
+            return False
+        self.targets.setdefault(workload.title, ScaleTarget()).claims.append(engine)
+        return True
 
     def stop(self, engine: EnginePod) -> None:
         """Remove the pod of `engine` by lowering the replicas. A workload with ordinals removes its
@@ -156,21 +161,35 @@ class WorkloadScaler:
 
     # -- inside -------------------------------------------------------------------------------
 
+    def _opted_in(self) -> list[WorkloadView]:
+        """The workloads as their objects show them, without `/scale`."""
+        return [one for cache in self._caches for one in cache.objects.values() if one.managed]
+
     def _changed(self) -> None:
         self._bases.clear()
+        self._owners = None
         self._wake()
 
     def _wake(self) -> None:
         self._news.set()
 
     def _pods(self, workload: WorkloadView) -> list[PodView]:
-        return [pod for pod in self._fleet.pods.objects.values() if workload.owns(pod)]
+        pods = self._fleet.pods.objects.values()
+        return [pod for pod in pods if (owner := self._owner(pod)) and owner.ref == workload.ref]
+
+    def _owner(self, pod: PodView) -> WorkloadView | None:
+        if self._owners is None:
+            every = (one for cache in self._caches for one in cache.objects.values())
+            self._owners = PodOwners(map(self._further.complete, every))
+        return self._owners.owner(pod)
 
     async def _run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), _EVERY_S)
             self._news.clear()
+            if await self._further.refresh(self._opted_in()):
+                self._changed()
             if not self._fleet.pods.synced:
                 continue
             for workload in self.workloads():
@@ -280,6 +299,7 @@ class WorkloadScaler:
         """Wait until the local copy shows the write, so that it is not mistaken for another
         program's."""
         for _ in range(100):
+            await self._further.refresh(self._opted_in())
             current = next((one for one in self.workloads() if one.title == workload.title), None)
             if current is None or current.replicas != workload.replicas:
                 return
@@ -356,5 +376,5 @@ class WorkloadScaler:
         self._fleet.spawn(write_event(self._api, about, reason, text))
 
 
-def _parser(kind: Kind) -> Callable[[Manifest], WorkloadView | None]:
+def _parser(kind: Kind) -> Callable[[Manifest], WorkloadView]:
     return lambda raw: parse_workload(kind, raw)

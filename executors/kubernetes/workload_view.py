@@ -1,45 +1,60 @@
-"""A workload that its owner opted in for mode `scale`, parsed from the server's JSON."""
+"""A workload with `/scale`, parsed from the server's JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from executors.kubernetes import kube_names as names
+from executors.kubernetes.controllers import Ref, controller_of
 from executors.kubernetes.kube_client import MANAGER, Manifest
-from executors.kubernetes.kube_kinds import DEPLOYMENT, LEADER_WORKER_SET, Kind
-from executors.kubernetes.pod_view import PodView
+from executors.kubernetes.kube_kinds import DEPLOYMENT, Kind
 from topics.fleet import PHASES
 
 PORT = "shoal.dev/port"
 _DEFAULT_PORT = 8000
 _MOST = 100_000
-_LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
-_LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
+
+SELECTED_FAULT = (
+    f"{names.SERVING} is in the selector, so a drained pod would leave the workload; use it as a "
+    "label of the pod template only"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadView:
-    """One workload. model, role, pool, least, most, port: values of its annotations. selector:
-    labels of its pods. gpus: number of GPUs of one pod, 0 = unknown. fault: the reason why Shoal
-    must not scale it, "" = none. last_writer: manager that last set the replicas, "" = Shoal or
-    unknown.
+    """One workload. managed: whether its owner opted it in for mode `scale`; the other values are
+    unknown if not, except `controller`, the object that made it.
+
+    model, role, pool, least, most, port: values of its annotations. version: resource version.
+    selector: that of `/scale`, for a kind whose pods may have no chain of controllers; "" =
+    controllers alone decide. gpus: number of GPUs of one pod, 0 = unknown. fault: the reason why
+    Shoal must not scale it, "" = none. last_writer: manager that last set the replicas, "" = Shoal
+    or unknown.
     """
 
     kind: Kind
     name: str
-    model: str
-    role: str
-    pool: str
-    replicas: int
+    model: str = ""
+    role: str = ""
+    pool: str = ""
+    replicas: int = 0
     least: int = 0
     most: int = _MOST
     port: int = _DEFAULT_PORT
-    selector: Mapping[str, str] = field(default_factory=dict)
     gpus: int = 0
     fault: str = ""
     last_writer: str = ""
+    managed: bool = True
+    controller: Ref | None = None
+    selector: str = ""
+    version: str = ""
+
+    @property
+    def ref(self) -> Ref:
+        """The workload as controllers of other objects name it."""
+        return self.kind.group, self.kind.kind, self.name
 
     @property
     def title(self) -> str:
@@ -52,24 +67,14 @@ class WorkloadView:
         highest ordinal."""
         return self.kind == DEPLOYMENT
 
-    def owns(self, pod: PodView) -> bool:
-        """Whether `pod` is one of the workload's pods that serve requests."""
-        if not self.selector:
-            return False
-        if self.kind == LEADER_WORKER_SET and pod.labels.get(_LWS_WORKER, "0") != "0":
-            return False
-        return all(pod.labels.get(key) == value for key, value in self.selector.items())
 
-
-def parse_workload(kind: Kind, raw: Manifest) -> WorkloadView | None:
-    """The workload in `raw`; None if its owner did not opt it in."""
+def parse_workload(kind: Kind, raw: Manifest) -> WorkloadView:
+    """The workload in `raw`."""
     meta, spec = raw["metadata"], raw.get("spec") or {}
     notes: Mapping[str, str] = meta.get("annotations") or {}
+    name, controller = str(meta["name"]), controller_of(meta)
     if notes.get(names.MANAGED) != "true":
-        return None
-    selector = (spec.get("selector") or {}).get("matchLabels") or {}
-    if kind == LEADER_WORKER_SET:
-        selector = {_LWS_NAME: str(meta["name"])}
+        return WorkloadView(kind, name, managed=False, controller=controller)
     role = notes.get(names.ROLE, "aggregated")
     least, least_fault = _count(notes, names.MIN, 0)
     most, most_fault = _count(notes, names.MAX, _MOST)
@@ -80,11 +85,8 @@ def parse_workload(kind: Kind, raw: Manifest) -> WorkloadView | None:
     for key in (names.MODEL, names.POOL):
         if not notes.get(key):
             fault = f"annotation {key} is missing"
-    if names.SERVING in selector:
-        fault = (
-            f"{names.SERVING} is in the selector, so a drained pod would leave the workload; use "
-            "it as a label of the pod template only"
-        )
+    if names.SERVING in _selected_labels(spec.get("selector")):
+        fault = SELECTED_FAULT
     manager = _declared_by(meta)
     if manager:
         fault = (
@@ -93,19 +95,33 @@ def parse_workload(kind: Kind, raw: Manifest) -> WorkloadView | None:
         )
     return WorkloadView(
         kind=kind,
-        name=str(meta["name"]),
+        name=name,
         model=str(notes.get(names.MODEL, "")),
         role=role if role in PHASES else "aggregated",
         pool=str(notes.get(names.POOL, "")),
-        replicas=int(spec.get("replicas", 1)),
+        replicas=_replicas(spec),
         least=least,
         most=most,
         port=port,
-        selector=selector,
         gpus=_gpus(spec),
         fault=fault,
         last_writer=_last_writer(meta),
+        controller=controller,
+        version=str(meta.get("resourceVersion") or ""),
     )
+
+
+def _replicas(spec: Mapping[str, Any]) -> int:
+    found = spec.get("replicas")
+    return found if isinstance(found, int) else 1
+
+
+def _selected_labels(selector: object) -> set[str]:
+    """The names of the labels in a selector of the form that Deployments have."""
+    if not isinstance(selector, dict):
+        return set()
+    keys = {str(one.get("key")) for one in selector.get("matchExpressions") or ()}
+    return keys | set(selector.get("matchLabels") or ())
 
 
 def _count(notes: Mapping[str, str], key: str, default: int) -> tuple[int, str]:

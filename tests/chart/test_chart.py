@@ -129,6 +129,29 @@ def test_a_mode_has_the_rights_of_rbac_yaml(mode: str, render: Render) -> None:
     assert not [kind for kind, _ in without if kind.startswith("Cluster")]
 
 
+def test_a_further_kind_has_an_argument_and_the_rights_of_the_known_ones(render: Render) -> None:
+    kinds = [
+        "argoproj.io/v1alpha1/Rollout/rollouts",
+        "v1/ReplicationController/replicationcontrollers",
+    ]
+    for kafka in ({}, KAFKA):
+        made = render({**kafka, "executor": {"mode": "scale", "scaleKinds": kinds}})
+        (role,) = [one for (kind, _), one in made.items() if kind == "Role"]
+        rights = {
+            (group, resource, verb)
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        for group, plural in (("argoproj.io", "rollouts"), ("", "replicationcontrollers")):
+            known = {("apps", r, v): v for g, r, v in rights if g == "apps" and "deployments" in r}
+            for _, resource, verb in known:
+                assert (group, resource.replace("deployments", plural), verb) in rights
+        words = [word for pod in pods(made) for c in pod["containers"] for word in c["args"]]
+        assert " ".join(f"--scale-kind={kind}" for kind in kinds) in " ".join(words)
+
+
 def test_only_the_executor_has_an_account(render: Render) -> None:
     made = render({**FULL, "engines": {}})
     for name in ("shoal-controller", "shoal-gateway"):
@@ -180,6 +203,8 @@ def test_a_gateway_has_time_for_its_drain(render: Render) -> None:
         ({"serviceAccount": {"create": False}}, "serviceAccount.name is needed"),
         ({"executor": {"mde": "pods"}}, "additional properties 'mde' not allowed"),
         ({"executor": {"mode": "all"}}, "'observe', 'scale', 'pods'"),
+        ({"executor": {"scaleKinds": ["v1/Set/sets"]}}, "executor.mode is observe"),
+        ({"executor": {"mode": "scale", "scaleKinds": ["Rollout"]}}, "/executor/scaleKinds/0"),
         ({"gateway": {"replicas": "2"}}, "got string, want integer"),
         ({"tokens": {"read": "short"}}, "/tokens/read"),
         ({"kafka": {"bootstrap": "kafka"}}, "/kafka/bootstrap"),

@@ -16,7 +16,14 @@ from executors.kubernetes.kube_errors import (
     Temporary,
     kube_error,
 )
-from executors.kubernetes.kube_kinds import POD, Kind
+from executors.kubernetes.kube_kinds import (
+    DEPLOYMENT,
+    LEADER_WORKER_SET,
+    POD,
+    SCALABLE,
+    STATEFUL_SET,
+    Kind,
+)
 
 
 def merge(into: Any, change: Any) -> Any:
@@ -62,8 +69,13 @@ class FakeCluster:
         stored = copy.deepcopy(manifest)
         stored["metadata"]["resourceVersion"] = str(version)
         stored["metadata"].setdefault("uid", f"uid-{version}")
+        if kind is POD:
+            self._complete_pod(stored["metadata"])
         self.objects[kind.plural, name] = stored
         self._tell(version, kind, Change(stored, False))
+        for pod in self.names(POD) if kind in SCALABLE else ():
+            if "ownerReferences" not in self.objects["pods", pod]["metadata"]:
+                self.change(POD, pod, {})
         return stored
 
     def change(self, kind: Kind, name: str, change: Mapping[str, Any]) -> Manifest:
@@ -160,7 +172,8 @@ class FakeCluster:
     async def read_scale(self, kind: Kind, name: str) -> Scale:
         self._check()
         found = self._existing(kind, name)
-        return Scale(found["spec"]["replicas"], found["metadata"]["resourceVersion"])
+        selector = (found.get("status") or {}).get("selector", "")
+        return Scale(found["spec"]["replicas"], found["metadata"]["resourceVersion"], selector)
 
     async def write_scale(self, kind: Kind, name: str, replicas: int, version: str) -> Scale:
         self._check()
@@ -174,6 +187,31 @@ class FakeCluster:
         pass
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _complete_pod(self, meta: Manifest) -> None:
+        """Complete the metadata of a pod as controllers would: a pod that names no controller gets
+        that of the workload that selects it, and pods of a ReplicaSet get the label of its owner.
+        A pod with an empty list of owners stays without one."""
+        labels = meta.setdefault("labels", {})
+        if "ownerReferences" not in meta:
+            owner = self._selecting(labels)
+            if owner is not None:
+                meta["ownerReferences"] = [{**owner, "controller": True}]
+        for one in meta.get("ownerReferences") or ():
+            if one["kind"] == "ReplicaSet":
+                one.setdefault("apiVersion", "apps/v1")
+                labels.setdefault("pod-template-hash", one["name"].rpartition("-")[2])
+
+    def _selecting(self, labels: Mapping[str, str]) -> dict[str, str] | None:
+        kinds = {one.plural: one for one in (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)}
+        for (plural, name), item in self.objects.items():
+            if plural in kinds and _selects(plural, item, labels):
+                kind = kinds[plural]
+                owner = {"apiVersion": kind.api_version, "kind": kind.kind, "name": name}
+                if kind is DEPLOYMENT:
+                    owner |= {"kind": "ReplicaSet", "name": f"{name}-5d8f"}
+                return owner
+        return None
 
     def _check(self) -> None:
         if self.down:
@@ -204,3 +242,27 @@ def _matches(item: Manifest, labels: str) -> bool:
         if key not in present or (equals and present[key] != value):
             return False
     return True
+
+
+def _selects(plural: str, workload: Manifest, labels: Mapping[str, str]) -> bool:
+    """Whether the controller of `workload` would take over a pod with `labels`."""
+    if plural == LEADER_WORKER_SET.plural:
+        worker = labels.get("leaderworkerset.sigs.k8s.io/worker-index", "0") != "0"
+        name = labels.get("leaderworkerset.sigs.k8s.io/name")
+        return not worker and name == workload["metadata"]["name"]
+    selector = (workload.get("spec") or {}).get("selector") or {}
+    exact = selector.get("matchLabels") or {}
+    sets = selector.get("matchExpressions") or []
+    return (
+        bool(exact or sets)
+        and all(labels.get(k) == v for k, v in exact.items())
+        and all(_meets(one, labels) for one in sets)
+    )
+
+
+def _meets(part: Manifest, labels: Mapping[str, str]) -> bool:
+    value, values = labels.get(part["key"]), part.get("values") or []
+    return {
+        "In": value in values, "NotIn": value not in values,
+        "Exists": value is not None, "DoesNotExist": value is None,
+    }[part["operator"]]  # fmt: skip

@@ -26,7 +26,7 @@ from executors.kubernetes.scale_target import (
 from executors.kubernetes.workload_view import WorkloadView, parse_workload
 from tests.unit.kubernetes.slot_bench import wish
 
-WORKLOAD = WorkloadView(DEPLOYMENT, "e", "m", "aggregated", "us/l4", 2, selector={"app": "e"})
+WORKLOAD = WorkloadView(DEPLOYMENT, "e", "m", "aggregated", "us/l4", 2)
 
 
 def engine(name: str, pod: str = "", stopping: bool = False) -> EnginePod:
@@ -128,7 +128,8 @@ def manifest(**changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "metadata": {"name": "e", "annotations": {**notes, **changes.get("notes", {})},
                      "managedFields": changes.get("fields", [])},
-        "spec": {"replicas": 2, "selector": {"matchLabels": changes.get("selector", {"app": "e"})}},
+        "spec": {"replicas": 2, "selector": {"matchLabels": changes.get("selector", {"app": "e"}),
+                                             "matchExpressions": changes.get("sets", [])}},
     }  # fmt: skip
     return found
 
@@ -143,6 +144,8 @@ REPLICAS = {"f:spec": {"f:replicas": {}}}
         ({"notes": {names.ROLE: "both"}}, "shoal.dev/role: 'both' is not allowed"),
         ({"notes": {names.MODEL: ""}}, "annotation shoal.dev/model is missing"),
         ({"selector": {"app": "e", names.SERVING: "true"}}, "shoal.dev/serving is in the selector"),
+        ({"sets": [{"key": names.SERVING, "operator": "Exists"}]},
+         "shoal.dev/serving is in the selector"),
         ({"fields": [{"manager": "flux", "operation": "Apply", "fieldsV1": REPLICAS}]},
          "flux applies spec.replicas"),
     ],
@@ -153,5 +156,12 @@ def test_a_workload_that_must_not_be_scaled_says_why(changes: dict[str, Any], fa
     assert workload.fault.startswith(fault)
 
 
-def test_a_workload_that_nobody_opted_in_is_ignored() -> None:
-    assert parse_workload(STATEFUL_SET, manifest(notes={names.MANAGED: "false"})) is None
+def test_a_workload_that_nobody_opted_in_only_names_its_controller() -> None:
+    raw = manifest(notes={names.MANAGED: "false"})
+    raw["metadata"]["ownerReferences"] = [
+        {"apiVersion": "example.com/v1", "kind": "Set", "name": "s", "controller": True}
+    ]
+    made_by = ("example.com", "Set", "s")
+    assert parse_workload(STATEFUL_SET, raw) == WorkloadView(
+        STATEFUL_SET, "e", managed=False, controller=made_by
+    )

@@ -285,6 +285,9 @@ readinessProbe: {httpGet: {path: {{ .ready }}, port: {{ .port }}}, periodSeconds
 {{- if include "shoal.engineSecret" . }}
 - --engine-key-secret={{ include "shoal.engineSecret" . }}/engine.key
 {{- end }}
+{{- range .Values.executor.scaleKinds }}
+- --scale-kind={{ . }}
+{{- end }}
 {{- range .Values.executor.extraArgs }}
 - {{ . | quote }}
 {{- end }}

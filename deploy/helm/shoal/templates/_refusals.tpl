@@ -46,6 +46,9 @@
 {{- if and (include "shoal.acts" .) (eq $v.executor.mode "pods") (not (or $v.executor.podTemplates $v.executor.existingPodTemplates)) }}
 {{- fail "executor.mode is pods, but there is no pod template: give executor.podTemplates (pod.yaml) or executor.existingPodTemplates" }}
 {{- end }}
+{{- if and $v.executor.scaleKinds (ne $v.executor.mode "scale") }}
+{{- fail (printf "executor.scaleKinds is set, but executor.mode is %s: allowed with scale" $v.executor.mode) }}
+{{- end }}
 {{- if and $v.executor.podTemplates $v.executor.existingPodTemplates }}
 {{- fail "executor.podTemplates and executor.existingPodTemplates are both set: allowed is one of them" }}
 {{- end }}
