@@ -28,6 +28,7 @@ from executors.kubernetes.kube_kinds import NODE, NODE_OVERLAY, POD, SCALABLE, K
 from executors.kubernetes.kubernetes_config import KubePool, parse_kube_pool
 from executors.kubernetes.node_claims import parse_overlay
 from executors.kubernetes.node_view import NodeView, parse_node
+from executors.kubernetes.object_cache import UNREADABLE
 from executors.kubernetes.pod_view import PodView, parse_pod
 from executors.kubernetes.serving_counts import count_serving
 from executors.kubernetes.workload_view import WorkloadView, parse_workload
@@ -76,8 +77,17 @@ def _workload_parser(kind: Kind) -> Callable[[Manifest], WorkloadView]:
 async def _all(
     api: KubeApi, kind: Kind, parse: Callable[[Manifest], T | None], everywhere: bool = False
 ) -> list[T]:
-    listing = await api.list_objects(kind, everywhere=everywhere)
-    return [item for raw in listing.objects if (item := parse(raw)) is not None]
+    """The objects of a kind that can be read."""
+    found = []
+    for raw in (await api.list_objects(kind, everywhere=everywhere)).objects:
+        try:
+            item = parse(raw)
+        except UNREADABLE as error:
+            name = raw["metadata"]["name"]
+            print(f"shoal: {kind.plural}/{name} cannot be read: {error}", file=sys.stderr)
+        else:
+            found += [item] if item is not None else []
+    return found
 
 
 async def _optional(api: KubeApi, kind: Kind, parse: Callable[[Manifest], T | None]) -> list[T]:

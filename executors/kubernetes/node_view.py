@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.kube_client import Manifest
+from executors.kubernetes.kube_quantity import device_counts
 
 RECLAIM_TAINTS = frozenset(
     {
@@ -52,11 +53,7 @@ def parse_node(raw: Manifest) -> NodeView:
         labels=dict(labels),
         usable=ready and not spec.get("unschedulable"),
         reclaim=next((key for key in taints if key in RECLAIM_TAINTS), ""),
-        devices={
-            key: int(count)
-            for key, count in (status.get("allocatable") or {}).items()
-            if "/" in key and str(count).isdigit()
-        },
+        devices=device_counts(status.get("allocatable") or {}),
         price=_price(annotations.get(names.PRICE) or labels.get(names.PRICE)),
     )
 

@@ -1,7 +1,8 @@
 """A local copy of one kind of objects, kept up to date by list and watch.
 
 It survives restarts of the API server, expired versions (410), expired tokens, throttling and dead
-connections. While the server is away, the copy keeps its last content.
+connections. While the server is away, the copy keeps its last content. An object that cannot be
+read keeps its last readable form and is named in `fault`; all others stay up to date.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 
 from executors.kubernetes.kube_client import Change, KubeApi, Manifest
 from executors.kubernetes.kube_errors import Expired, Forbidden, KubeError, NotFound, Temporary
@@ -22,6 +23,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Errors of parsing an object that another program wrote."""
+
+_NONE: Mapping[str, Any] = {}
+
 WATCH_S = 240  # a connection is renewed after this time
 _SILENT_S = 30.0  # a watch that is silent for WATCH_S plus this time is opened again
 _NO_KIND_PAUSE_S = 60.0
@@ -30,18 +36,17 @@ _LEAST_PAUSE_S, _MOST_PAUSE_S, _NO_RIGHT_PAUSE_S = 0.2, 5.0, 1.0
 
 
 class ObjectCache(Generic[T]):
-    """Objects by name. parse: the parsed object, None = ignore it.
+    """Objects by name. parse: the parsed object.
 
     labels: label selector. everywhere: objects of all namespaces, by "NAMESPACE/NAME". synced:
     whether the objects have been listed at least once. absent: whether the server lacks the kind.
-    fault: the reason why the copy may be old, "" = it is current.
     """
 
     def __init__(
         self,
         api: KubeApi,
         kind: Kind,
-        parse: Callable[[Manifest], T | None],
+        parse: Callable[[Manifest], T],
         labels: str = "",
         everywhere: bool = False,
         on_change: Callable[[], None] = lambda: None,
@@ -55,8 +60,18 @@ class ObjectCache(Generic[T]):
         self.objects: dict[str, T] = {}
         self.synced = False
         self.absent = False
-        self.fault = ""
+        self._unreachable = ""
+        self._unreadable: dict[str, str] = {}
         self._put_s: dict[str, float] = {}
+
+    @property
+    def fault(self) -> str:
+        """The reason why the copy may be old or incomplete, "" = it is current."""
+        if self._unreachable or not self._unreadable:
+            return self._unreachable
+        first = next(iter(self._unreadable.values()))
+        more = len(self._unreadable) - 1
+        return f"{first}, and {more} more" if more else first
 
     def put(self, manifest: Manifest) -> None:
         """Store an object that a write returned, before the watch reports it."""
@@ -88,7 +103,7 @@ class ObjectCache(Generic[T]):
             except KubeError as error:  # 401 among others: list again, with a new client
                 version = ""
                 self._failed(error)
-            if time.monotonic() - began_s > _LASTED_S and not self.fault:
+            if time.monotonic() - began_s > _LASTED_S and not self._unreachable:
                 pause_s = 0.0
             jitter = random.uniform(0.8, 1.2)  # noqa: S311  spreads the load of many clients
             await asyncio.sleep(min(_MOST_PAUSE_S, pause_s) * jitter)
@@ -99,15 +114,17 @@ class ObjectCache(Generic[T]):
     async def _list(self) -> str:
         began_s = time.monotonic()
         listing = await self._api.list_objects(self.kind, self._labels, self._everywhere)
-        parsed = ((self._name(raw), self._parse(raw)) for raw in listing.objects)
-        found = {name: item for name, item in parsed if item is not None}
+        former, self.objects = self.objects, {}
+        for raw in listing.objects:
+            self._store(raw, former)
+        listed = {self._name(raw) for raw in listing.objects}
+        self._unreadable = {k: why for k, why in self._unreadable.items() if k in listed}
         # An object that was written while the list was read may be missing in the list.
         for name, put_s in self._put_s.items():
-            if put_s >= began_s and name in self.objects:
-                found.setdefault(name, self.objects[name])
+            if put_s >= began_s and name in former:
+                self.objects.setdefault(name, former[name])
         self._put_s.clear()
-        self.objects = found
-        self.synced, self.fault = True, ""
+        self.synced, self.absent, self._unreachable = True, False, ""
         self._on_change()
         return listing.version
 
@@ -120,7 +137,7 @@ class ObjectCache(Generic[T]):
                 following = asyncio.ensure_future(anext(changes))
                 done, _ = await asyncio.wait({following}, timeout=_LASTED_S)
                 if not done:
-                    self.fault = ""  # the watch is open, and there is no change
+                    self._unreachable = ""  # the watch is open, and there is no change
                     done, _ = await asyncio.wait({following}, timeout=WATCH_S + _SILENT_S)
                 if not done:
                     return version
@@ -128,10 +145,10 @@ class ObjectCache(Generic[T]):
                     change = following.result()
                 except StopAsyncIteration:
                     return version
-                self.fault = ""
+                self._unreachable = ""
                 version = str(change.object["metadata"]["resourceVersion"])
                 if change.deleted:
-                    self.objects.pop(self._name(change.object), None)
+                    self._forget(self._name(change.object))
                 else:
                     self._store(change.object)
                 self._on_change()
@@ -144,12 +161,23 @@ class ObjectCache(Generic[T]):
                 with contextlib.suppress(KubeError):
                     await close()
 
-    def _store(self, manifest: Manifest) -> None:
-        name, item = self._name(manifest), self._parse(manifest)
-        if item is None:
-            self.objects.pop(name, None)
-        else:
-            self.objects[name] = item
+    def _store(self, manifest: Manifest, former: Mapping[str, T] = _NONE) -> None:
+        """Store an object, or else its form in `former`."""
+        name = self._name(manifest)
+        try:
+            self.objects[name] = self._parse(manifest)
+            self._unreadable.pop(name, None)
+        except UNREADABLE as error:
+            if name in former:
+                self.objects[name] = former[name]
+            why = f"{self.kind.plural}/{name} cannot be read: {type(error).__name__}: {error}"
+            if self._unreadable.get(name) != why:
+                log.error("%s", why)
+            self._unreadable[name] = why
+
+    def _forget(self, name: str) -> None:
+        self.objects.pop(name, None)
+        self._unreadable.pop(name, None)
 
     def _name(self, manifest: Manifest) -> str:
         meta = manifest["metadata"]
@@ -158,6 +186,6 @@ class ObjectCache(Generic[T]):
 
     def _failed(self, error: KubeError) -> None:
         why = f"cannot read {self.kind.plural}: {error}"
-        if not self.fault:
+        if not self._unreachable:
             log.warning("%s", why)
-        self.fault = why
+        self._unreachable = why

@@ -26,13 +26,14 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_LONGEST_FAULT = 1000
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.1, 5.0
 _NO_RIGHT_S, _NO_RIGHT_PAUSE_S = 20.0, 1.0
 
 
 class PodFleet:
     """The pods of a namespace that match `labels` and, if `with_nodes` (this process may read
-    nodes), the nodes of the cluster.
+    nodes), the nodes of the cluster. faults: texts by the object that cannot be handled.
     """
 
     def __init__(self, api: KubeApi, labels: str, with_nodes: bool = True) -> None:
@@ -44,12 +45,25 @@ class PodFleet:
         )
         self.nodes: ObjectCache[NodeView] = ObjectCache(api, NODE, parse_node)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._followed: list[ObjectCache[Any]] = []
+        self.faults: dict[str, str] = {}
 
     def start(self) -> None:
         """Begin to follow pods and nodes."""
-        self.spawn(self.pods.run())
+        self.follow(self.pods)
         if self._with_nodes:
-            self.spawn(self.nodes.run())
+            self.follow(self.nodes)
+
+    def follow(self, cache: ObjectCache[Any]) -> None:
+        """Keep `cache` up to date until `close`. Its faults become faults of the fleet."""
+        self._followed.append(cache)
+        self.spawn(cache.run())
+
+    @property
+    def fault(self) -> str:
+        """The reasons why the local copies are not current, or objects not handled, "" = none."""
+        faults = [one.fault for one in self._followed if one.fault and not one.absent]
+        return "; ".join([*faults, *self.faults.values()])[:_LONGEST_FAULT]
 
     async def close(self) -> None:
         """Stop following, and cancel pending writes."""

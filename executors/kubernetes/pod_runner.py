@@ -91,8 +91,9 @@ class PodRunner:
 
     @property
     def fault(self) -> str:
-        """The reason why the local copy of the pods may be old, "" if it is current."""
-        return self._fleet.pods.fault
+        """The reason why the local copy of the cluster may be old or incomplete, "" = it is
+        current."""
+        return self._fleet.fault
 
     @property
     def endpoints_vary(self) -> bool:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from executors.kubernetes.controllers import Ref, controller_of
 from executors.kubernetes.kube_client import Manifest
+from executors.kubernetes.kube_quantity import device_counts
 
 _IMAGE_FAULTS = frozenset(
     {"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
@@ -139,7 +140,6 @@ def _gpus(spec: Manifest) -> dict[str, int]:
     found: dict[str, int] = {}
     for container in spec.get("containers") or ():
         limits = (container.get("resources") or {}).get("limits") or {}
-        for name, count in limits.items():
-            if "/" in name and str(count).isdigit():
-                found[name] = found.get(name, 0) + int(count)
+        for name, count in device_counts(limits).items():
+            found[name] = found.get(name, 0) + count
     return found

@@ -95,7 +95,7 @@ class SlotWorkers:
             self.scaler.start()
         waits = any(pool.node_wait_s for pool in self._config.pools.values())
         if waits and self._config.read_nodes:
-            self.fleet.spawn(self._claims.run())
+            self.fleet.follow(self._claims)
 
     async def wait_synced(self, end: asyncio.Event) -> bool:
         """Wait until all pods are known; False if `end` is set first."""

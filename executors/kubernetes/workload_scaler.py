@@ -20,7 +20,7 @@ from executors.kubernetes.kube_client import KubeApi, Manifest
 from executors.kubernetes.kube_errors import Conflict, KubeError, Temporary
 from executors.kubernetes.kube_events import write_event
 from executors.kubernetes.kube_kinds import AUTOSCALER, Kind
-from executors.kubernetes.object_cache import ObjectCache
+from executors.kubernetes.object_cache import UNREADABLE, ObjectCache
 from executors.kubernetes.pod_fleet import PodFleet, persist
 from executors.kubernetes.pod_owner import PodOwners
 from executors.kubernetes.pod_template import dump_launch
@@ -63,7 +63,6 @@ class WorkloadScaler:
         self._marked_s: dict[EnginePod, float] = {}
         self._stopping_s: dict[EnginePod, float] = {}
         self._surplus = SurplusPods(fleet, load_of, lag_s)
-        self._failing: set[str] = set()
         self._bases: dict[str, str] = {}
         self._further = FurtherKinds(fleet.api)
         self._owners: PodOwners | None = None
@@ -72,7 +71,7 @@ class WorkloadScaler:
     def start(self) -> None:
         """Begin to follow the workloads and to act on claims."""
         for cache in self._caches:
-            self._fleet.spawn(cache.run())
+            self._fleet.follow(cache)
         self._fleet.spawn(self._run())
 
     @property
@@ -202,11 +201,12 @@ class WorkloadScaler:
     async def _step_once(self, workload: WorkloadView, target: ScaleTarget) -> None:
         try:
             await self._step(workload, target)
-            self._failing.discard(workload.title)
-        except KubeError as error:
-            if workload.title not in self._failing:
-                log.warning("%s: %s; retrying", workload.title, error)
-            self._failing.add(workload.title)
+            self._fleet.faults.pop(workload.title, None)
+        except (KubeError, *UNREADABLE) as error:
+            why = f"{workload.title}: {error}; retrying"
+            if self._fleet.faults.get(workload.title) != why:
+                log.warning("%s", why)
+            self._fleet.faults[workload.title] = why
 
     async def _step(self, workload: WorkloadView, target: ScaleTarget) -> None:
         if target.pending is not None:
@@ -338,7 +338,7 @@ class WorkloadScaler:
         """The reason why a HorizontalPodAutoscaler forbids a write, "" if none does."""
         listing = await self._api.list_objects(AUTOSCALER)
         for raw in listing.objects:
-            ref = raw["spec"].get("scaleTargetRef") or {}
+            ref = (raw.get("spec") or {}).get("scaleTargetRef") or {}
             if (ref.get("kind"), ref.get("name")) == (workload.kind.kind, workload.name):
                 return (
                     f"HorizontalPodAutoscaler {raw['metadata']['name']} scales {workload.title}; "

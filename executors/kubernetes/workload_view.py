@@ -10,6 +10,7 @@ from executors.kubernetes import kube_names as names
 from executors.kubernetes.controllers import Ref, controller_of
 from executors.kubernetes.kube_client import MANAGER, Manifest
 from executors.kubernetes.kube_kinds import DEPLOYMENT, Kind
+from executors.kubernetes.kube_quantity import device_counts
 from topics.fleet import PHASES
 
 PORT = "shoal.dev/port"
@@ -139,7 +140,7 @@ def _gpus(spec: Mapping[str, Any]) -> int:
     )
     containers = ((template or {}).get("spec") or {}).get("containers") or ()
     limits = ((c.get("resources") or {}).get("limits") or {} for c in containers)
-    return sum(int(n) for part in limits for key, n in part.items() if "/" in key)
+    return sum(count for part in limits for count in device_counts(part).values())
 
 
 def _writers(meta: Manifest) -> list[Mapping[str, Any]]:

@@ -125,6 +125,33 @@ async def test_a_further_kind_without_rights_on_its_scale_says_so(tmp_path: Path
         await bench.close()
 
 
+@pytest.mark.parametrize("bad", ["1k", "1x"], ids=["readable", "unreadable"])
+@pytest.mark.parametrize("early", [True, False], ids=["before", "later"])
+async def test_a_workload_of_another_owner_never_ends_the_view_of_the_others(
+    tmp_path: Path, bad: str, early: bool
+) -> None:
+    cluster = Workload(1)
+    notes = {names.MANAGED: "true", names.MODEL: "other", names.POOL: POOL}
+    limits = {"nvidia.com/gpu": bad}
+    spec = {"template": {"spec": {"containers": [{"resources": {"limits": limits}}]}}}
+    poison = {"metadata": {"name": "poison", "annotations": notes}, "spec": spec}
+    if early:
+        cluster.put(DEPLOYMENT, poison)
+    async with aiohttp.ClientSession() as client:
+        bench = SlotBench(tmp_path, cluster, client, "scale")
+        await bench.open()
+        assert bench.slots.scaler is not None and bench.slots.scaler.synced
+        if not early:
+            cluster.put(DEPLOYMENT, poison)
+        bench.assign(SLOT, wish("a", 0), wish("b", 1))
+        await rounds(bench, 8)
+        assert bench.state(SLOT, "a") is bench.state(SLOT, "b") is InstanceState.READY
+        faults = bench.statuses[SLOT].faults
+        why = "deployments/poison cannot be read: ValueError: '1x' is no quantity"
+        assert faults == ((why,) if bad == "1x" else ())
+        await bench.close()
+
+
 class EngineSets(FakeCluster):
     """An EngineSet "e", whose size is not in `spec.replicas`, with its controller."""
 

@@ -78,3 +78,40 @@ async def test_an_object_that_was_just_written_is_known_before_the_watch_reports
     cache = ObjectCache(cluster, POD, lambda raw: str(raw["metadata"]["name"]))
     cache.put(pod("mine"))
     assert set(cache.objects) == {"mine"}
+
+
+def named(raw: Manifest) -> str:
+    """Refuses the annotation `broken`."""
+    if raw["metadata"].get("annotations"):
+        raise ValueError("broken")
+    return str(raw["metadata"]["labels"]["a"])
+
+
+async def test_an_object_that_cannot_be_read_is_named_and_all_others_stay_current(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(object_cache, "_LEAST_PAUSE_S", 0.0)
+    cluster = FakeCluster()
+    broken = {"metadata": {"name": "broken", "annotations": {"x": "y"}}}
+    cluster.put(POD, broken)
+    cluster.put(POD, pod("old", a="1"))
+    cache = ObjectCache(cluster, POD, named)
+    task = asyncio.create_task(cache.run())
+    await settle()
+    assert cache.synced and cache.objects == {"old": "1"}
+    assert cache.fault == "pods/broken cannot be read: ValueError: broken"
+    cluster.put(POD, pod("new", a="2"))
+    cluster.change(POD, "old", {"metadata": {"annotations": {"x": "y"}}})  # keeps its former form
+    await settle()
+    assert cache.objects == {"old": "1", "new": "2"}
+    assert cache.fault.endswith("and 1 more")
+    cluster.forget_history()  # a new list
+    await settle()
+    assert cache.objects == {"old": "1", "new": "2"}
+    cluster.change(POD, "old", {"metadata": {"annotations": None, "labels": {"a": "3"}}})
+    cluster.remove(POD, "broken")
+    await settle()
+    assert cache.objects == {"old": "3", "new": "2"}
+    assert cache.fault == ""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
