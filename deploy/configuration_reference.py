@@ -3,7 +3,7 @@
 python deploy/configuration_reference.py            # write both
 python deploy/configuration_reference.py --check    # exit 1 if one of them is out of date
 
-Each table in a page stands between `<!-- keys: NAME -->` and `<!-- end -->`.
+Each table of the page stands between `<!-- keys: NAME -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ from streams.files.shoal_yaml import SHOAL_YAML  # noqa: E402
 from streams.tools.up import scenario_file  # noqa: E402
 
 SCHEMA = ROOT / "docs" / "reference" / "shoal.schema.json"
-PAGES = (
-    "reference/configuration.md", "how-to/components.md", "how-to/quality.md", "how-to/scenario.md",
-)  # fmt: skip
+PAGE = ROOT / "docs" / "reference" / "configuration.md"
 GROUPS = {
     "file": SHOAL_YAML,
     "defaults": DEFAULTS,
@@ -64,7 +62,7 @@ def table(name: str) -> str:
         model = set(_rows(GROUPS["model"], ""))
         named = ", ".join(f"`{row[0]}`" for row in rows if row in model)
         rows = [row for row in rows if row not in model]
-        other = "[other models](../reference/configuration.md#modelsname)"
+        other = "[other models](#modelsname)"
         rows.append((named, "as in `models.NAME`", "the same", f"The same as for {other}."))
     lines = ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
     for key, form, default, about in rows:
@@ -104,9 +102,9 @@ def page(text: str) -> str:
 def main(arguments: list[str]) -> int:
     """Exit code: 0, or 1 if `--check` finds an outdated file."""
     wanted = {
-        ROOT / "docs" / name: page((ROOT / "docs" / name).read_text("utf-8")) for name in PAGES
+        PAGE: page(PAGE.read_text("utf-8")),
+        SCHEMA: json.dumps(json_schema(), indent=1) + "\n",
     }
-    wanted[SCHEMA] = json.dumps(json_schema(), indent=1) + "\n"
     return write_or_check(wanted, "deploy/configuration_reference.py", arguments)
 
 

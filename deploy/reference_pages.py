@@ -98,7 +98,7 @@ def topic_page() -> str:
     lines.append("\n## Keys without an owner\n")
     lines.append(
         "The leader deletes a key of a compacted topic that no owner has, after a time without a "
-        "record of this key ([names](../explanation/invariants.md#names)).\n"
+        "record of this key ([names](invariants.md#names)).\n"
     )
     lines += ["| topic | owner | seconds |", "| --- | --- | --- |"]
     lines += [f"| `{name}` | {rule.owner} | {rule.silent_s:g} |" for name, rule in KEYS.items()]

@@ -137,19 +137,18 @@ def _head(share: float, commits: Mapping[str, str]) -> str:
         by_commit.setdefault(commit, []).append(name)
     runs = "; ".join(f"{', '.join(names)}: commit {commit}" for commit, names in by_commit.items())
     lines = [
-        "This page compares Shoal with other policies by the rent of the fleet and the share of "
-        "requests that met their SLO. `python -m loadtests.scorecard` writes it. "
+        "Shoal against other policies: the rent of the fleet, and the share of requests that met "
+        "their SLO. `python -m loadtests.scorecard` writes this page. "
         "[Backtest](../how-to/backtest.md) describes the policies and the columns.",
         "",
         f"- **Fleet**: three models ({models} of the requests) on "
         "`streams/data/backtest.yaml`, unless a trace names another file.",
         "- **Knob**: each policy has one parameter, Shoal too. It was set on another trace to the "
-        "cheapest value that reached 95%. For a generated trace, the other trace has another seed. "
-        "For a recorded one, it has the same lengths and mean rate, with even arrivals. It is "
+        "cheapest value that reached 95%: another seed of a generated trace, or even arrivals with "
+        "the lengths and the mean rate of a recorded one. That trace is "
         f"{_TUNE:.0%} as long, but at least {_TUNE_S / 60:.0f} min.",
-        "- **Draws**: figures of a generated trace are means over its draws. Brackets show "
-        "the range of the draws: from the smallest to the largest value, or the middle 90% if "
-        "there are more than 20 draws.",
+        "- **Draws**: figures of a generated trace are means over its draws. Brackets show the "
+        "smallest and the largest draw (the middle 90% of more than 20 draws).",
         "- **Cost** includes 4 minutes before the first request, in which every fleet starts.",
         f"- **Runs** until {datetime.now(UTC).date().isoformat()}: {runs}.",
     ]

@@ -1,7 +1,7 @@
 """Read the scenario of a run: a YAML file with a trace, a configuration, and events.
 
-Every key is described once here; docs/how-to/scenario.md shows the same as tables. Paths are
-relative to the scenario's folder. Times count from the start of the trace.
+Every key is described once here; docs/reference/configuration.md shows the same as tables. Paths
+are relative to the scenario's folder. Times count from the start of the trace.
 """
 
 from __future__ import annotations

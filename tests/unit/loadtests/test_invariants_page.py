@@ -1,4 +1,4 @@
-"""docs/explanation/invariants.md names only existing tests and faults."""
+"""docs/reference/invariants.md names only existing tests and faults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from loadtests.chaos.script import FAULTS
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/explanation/invariants.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/reference/invariants.md").read_text(encoding="utf-8")
 ROWS = [row for row in PAGE.splitlines() if re.match(r"\| (\d+|also) \|", row)]
 
 
