@@ -101,7 +101,7 @@ def test_workers_of_a_gateway_sign_with_its_key() -> None:
 
 
 def test_the_signers_of_topics_equal_the_documented_table() -> None:
-    """docs/explanation/threat-model.md has the table."""
+    """docs/reference/topic-protection.md has the table."""
     assert {topic for topic, who in SIGNER.items() if who is Principal.OPERATOR} == {
         "services", "controls", "supply.availability", "supply.prices",
     }  # fmt: skip
