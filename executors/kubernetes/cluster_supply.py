@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import yaml
+
+from autoscaler.performance import catalog
+from autoscaler.performance.mig_profiles import is_slice
 from executors.kubernetes import kube_names as names
+from executors.kubernetes.accelerators import (
+    INSTANCE_TYPE,
+    NVIDIA_GPU,
+    gpu_name,
+    is_accelerator,
+    is_mig,
+    product_label,
+)
 from executors.kubernetes.kubernetes_config import KubePool
 from executors.kubernetes.node_claims import NodeOverlayView, overlay_price
 from executors.kubernetes.node_view import NodeView
 from executors.kubernetes.pod_view import PodView
 
-INSTANCE_TYPE = "node.kubernetes.io/instance-type"
-GPU_PRODUCT = "nvidia.com/gpu.product"
 REGION = "topology.kubernetes.io/region"
 SPOT_LABELS = {
     "karpenter.sh/capacity-type": "spot",
@@ -23,6 +34,10 @@ SPOT_LABELS = {
 }
 """Labels by which clouds and autoscalers mark spot nodes."""
 
+_LAST_LABELS = ("kubernetes.io/os", "kubernetes.io/hostname")
+_UNNAMED = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_NAME, _MOST_PER_NODE = 50, 16
+
 
 def available_nodes(
     pools: Mapping[str, KubePool],
@@ -31,13 +46,13 @@ def available_nodes(
     pods: Iterable[PodView],
 ) -> dict[str, int]:
     """Number of nodes that Shoal may use, by pool id: usable nodes whose GPUs no foreign pod holds.
-    per_node: GPUs of a slot by pool id. A pool to which an autoscaler adds nodes has no entry,
-    because its present nodes are no limit.
+    Each free MIG slice counts as a node. per_node: GPUs of a slot by pool id. A pool to which an
+    autoscaler adds nodes has no entry, because its present nodes are no limit.
     """
     foreign: Counter[tuple[str, str]] = Counter()
     for pod in pods:
         if pod.node and not pod.over and pod.labels.get(names.MANAGED) != "true":
-            for resource, count in pod.gpus.items():
+            for resource, count in pod.devices.items():
                 foreign[pod.node, resource] += count
     every = list(nodes)
     found = {}
@@ -45,13 +60,12 @@ def available_nodes(
         if settings.node_wait_s:
             continue
         resource = settings.gpu_resource
-        found[pool] = sum(
-            node.usable
-            and not node.reclaim
-            and node.matches(settings.nodes)
-            and node.devices.get(resource, 0) - foreign[node.name, resource] >= per_node[pool]
+        free = [
+            max(0, node.devices.get(resource, 0) - foreign[node.name, resource]) // per_node[pool]
             for node in every
-        )
+            if node.usable and not node.reclaim and node.matches(settings.nodes)
+        ]
+        found[pool] = sum(free) if is_mig(resource) else sum(slots > 0 for slots in free)
     return found
 
 
@@ -72,10 +86,15 @@ def node_prices(
     return found
 
 
+_GroupKey = tuple[str, tuple[tuple[str, str], ...], str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class FoundPool:
-    """Nodes of one kind. gpu: instance type, or the product that the GPU driver reports. count:
-    nodes at present. price: USD per node and hour, None = unknown."""
+    """Nodes of one kind. gpu: name of their accelerator. count: nodes at present; of a slice, the
+    slices of all nodes. price: USD per node and hour, None = unknown. refusal: the reason why a
+    shoal.yaml cannot have the pool, "" = it can.
+    """
 
     region: str
     name: str
@@ -86,68 +105,104 @@ class FoundPool:
     nodes: Mapping[str, str]
     count: int
     price: float | None
+    refusal: str = ""
 
 
 def found_pools(nodes: Iterable[NodeView]) -> list[FoundPool]:
-    """The pools of GPU nodes in a cluster, by region, instance type, GPU and market."""
-    groups: dict[tuple[str, str, str, str, int, tuple[str, str] | None], list[NodeView]] = {}
+    """The pools of nodes with accelerators, by region, instance type, GPU and market."""
+    groups: dict[_GroupKey, list[NodeView]] = {}
     for node in nodes:
+        region = _UNNAMED.sub("-", node.labels.get(REGION, "")).strip("-._") or "cluster"
         for resource, count in sorted(node.devices.items()):
-            if count:
-                spot = next(
-                    ((k, v) for k, v in SPOT_LABELS.items() if node.labels.get(k) == v), None
-                )
-                key = (
-                    node.labels.get(REGION, "cluster"), node.labels.get(INSTANCE_TYPE, ""),
-                    node.labels.get(GPU_PRODUCT, ""), resource, count, spot,
-                )  # fmt: skip
-                groups.setdefault(key, []).append(node)
-    found = []
-    for (region, kind, product, resource, count, spot), members in sorted(
-        groups.items(), key=lambda pair: str(pair[0])
-    ):
-        labels = {
-            key: value for key, value in ((INSTANCE_TYPE, kind), (GPU_PRODUCT, product)) if value
-        }
-        if spot is not None:
-            labels[spot[0]] = spot[1]
-        prices = [node.price for node in members if node.price is not None]
-        title = kind or product or resource.rpartition("/")[2]
-        found.append(
-            FoundPool(
-                region, names.label_value(title.lower()).replace(".", "-").replace("_", "-"),
-                product or kind or "unknown", resource, count, spot is not None, labels,
-                len(members), max(prices, default=None),
-            )
-        )  # fmt: skip
-    return found
+            if count and is_accelerator(resource):
+                labels = tuple(_pool_labels(node, resource).items())
+                groups.setdefault((region, labels, resource, count), []).append(node)
+    return [
+        _found_pool(region, resource, count, dict(labels), groups[region, labels, resource, count])
+        for region, labels, resource, count in sorted(groups)
+    ]
+
+
+def _pool_labels(node: NodeView, resource: str) -> dict[str, str]:
+    """The labels by which a pool selects nodes such as `node`."""
+    keys = (INSTANCE_TYPE, product_label(resource, node.labels))
+    labels = {key: node.labels[key] for key in keys if node.labels.get(key)}
+    if not labels:
+        key = next((key for key in _LAST_LABELS if node.labels.get(key)), "")
+        labels = {key: node.labels[key]} if key else {}
+    spot = next(((k, v) for k, v in SPOT_LABELS.items() if node.labels.get(k) == v), None)
+    return {**labels, **({spot[0]: spot[1]} if spot else {})}
+
+
+def _found_pool(
+    region: str, resource: str, count: int, labels: dict[str, str], members: list[NodeView]
+) -> FoundPool:
+    gpu = gpu_name(resource, members[0].labels)
+    slices = count if is_mig(resource) or (gpu and is_slice(catalog.gpu(gpu).name)) else 1
+    per_node = count // slices
+    price = max((one.price for one in members if one.price is not None), default=None)
+    product = labels.get(product_label(resource, labels), "")
+    title = labels.get(INSTANCE_TYPE, "") or product or resource.rpartition("/")[2]
+    name = _UNNAMED.sub("-", title.lower()).replace(".", "-").replace("_", "-").strip("-")
+    if is_mig(resource):
+        name = f"{name}-{resource.rpartition('/')[2].replace('.', '-')}"
+    spot = any(labels.get(key) == value for key, value in SPOT_LABELS.items())
+    each = None if price is None else price / slices
+    refusal = _refusal(gpu, per_node, product, labels)
+    return FoundPool(
+        region, name, gpu, resource, per_node, spot, labels, len(members) * slices, each, refusal
+    )
+
+
+def _refusal(gpu: str, per_node: int, product: str, labels: Mapping[str, str]) -> str:
+    if product.lower().endswith("-shared") or per_node > _MOST_PER_NODE:
+        return "the GPUs are shared by time, and Shoal plans whole GPUs or MIG slices"
+    if not gpu:
+        return "the catalogue does not know the GPU (shoal catalogue gpus)"
+    return "" if labels else "no label found that all of these nodes have"
 
 
 def pools_yaml(pools: Iterable[FoundPool]) -> str:
     """The section `regions:` of a shoal.yaml for `pools`, in mode observe.
 
-    A pool without a price is declared as owned, because rented nodes need a price.
+    A pool without a price is declared as owned, because rented nodes need a price. Pools that a
+    shoal.yaml cannot have are comments.
     """
-    lines, region = ["regions:"], ""
-    used: Counter[tuple[str, str]] = Counter()
+    lines, refused, region = ["regions:"], [], ""
+    used: set[tuple[str, str]] = set()
     for pool in pools:
+        if pool.refusal:
+            where = ", ".join(f"{key}={value}" for key, value in pool.nodes.items()) or pool.region
+            refused.append(f"# left out: {pool.resource} of {where}: {pool.refusal}")
+            continue
         if pool.region != region:
             region = pool.region
-            lines.append(f"  {region}:")
-        name = f"{pool.name}-spot" if pool.spot else pool.name
-        used[region, name] += 1
-        if used[region, name] > 1:
-            name = f"{name}-{used[region, name]}"
-        lines += [f"    {name}:", f"      gpu: {pool.gpu}", f"      per_node: {pool.per_node}"]
+            lines.append(f"  {_scalar(region)}:")
+        name = _unused(f"{pool.name[:_LONGEST_NAME]}{'-spot' * pool.spot}", region, used)
+        lines += [f"    {_scalar(name)}:", f"      gpu: {pool.gpu}"]
+        lines += [f"      per_node: {pool.per_node}"]
         if pool.price is None:
             lines += ["      owned: true  # no price found", f"      nodes: {pool.count}"]
         else:
             key = "spot_price" if pool.spot else "price"
-            lines += [f"      max: {pool.count}", f"      {key}: {pool.price:g}"]
+            price = f"{pool.price:.6f}".rstrip("0").rstrip(".")
+            lines += [f"      max: {pool.count}", f"      {key}: {price}"]
         lines += ["      kubernetes:", "        mode: observe", "        nodes:"]
         lines += [f'          {key}: "{value}"' for key, value in pool.nodes.items()]
-        if not pool.nodes:
-            lines.append("          # no label found: name one that all of these nodes have")
-        if pool.resource != "nvidia.com/gpu":
+        if pool.resource != NVIDIA_GPU:
             lines.append(f"        gpu_resource: {pool.resource}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *refused]) + "\n"
+
+
+def _unused(name: str, region: str, used: set[tuple[str, str]]) -> str:
+    """`name`, or `name` with the first free number; adds it to `used`."""
+    unused, number = name, 2
+    while (region, unused) in used:
+        unused, number = f"{name}-{number}", number + 1
+    used.add((region, unused))
+    return unused
+
+
+def _scalar(text: str) -> str:
+    """`text` as a key that YAML reads as text."""
+    return text if yaml.safe_load(text) == text else f'"{text}"'

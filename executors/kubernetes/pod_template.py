@@ -17,6 +17,7 @@ import yaml
 
 from executors.engines.engine_protocol import API_KEY, LaunchLine
 from executors.kubernetes import kube_names as names
+from executors.kubernetes.accelerators import is_mig
 from executors.kubernetes.kube_client import Manifest
 from topics.checks import InvalidRecord
 from topics.codec import read_value, write_value
@@ -191,7 +192,9 @@ def _with_slot(affinity: Manifest, settings: PodSettings, slot: str) -> Manifest
     apart = {"labelSelector": {"matchExpressions": others}, **where}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     found = dict(affinity)
-    for key, rule in (("podAffinity", together), ("podAntiAffinity", apart)):
+    rules = (("podAffinity", together), ("podAntiAffinity", apart))
+    # A MIG slice is a slot of its own, so several slots share a node.
+    for key, rule in () if is_mig(settings.gpu_resource) else rules:
         part = dict(found.get(key) or {})
         part[required] = [*(part.get(required) or ()), rule]
         found[key] = part

@@ -22,8 +22,8 @@ class PodView:
     Ready condition. terminating: whether deletion was requested; grace_s: time from then until
     SIGKILL. unschedulable: the scheduler's message if it finds no node, else "". fault: the reason
     why the container cannot start, else "". ended: description of how the engine's container ended,
-    else "". disruption: the reason of a planned eviction, else "". gpus: GPUs that the pod holds,
-    of all resource names. controller: the object that made the pod, None = no object.
+    else "". disruption: the reason of a planned eviction, else "". devices: extended resources
+    that the pod holds. controller: the object that made the pod, None = no object.
     """
 
     name: str
@@ -42,7 +42,7 @@ class PodView:
     fault: str = ""
     ended: str = ""
     disruption: str = ""
-    gpus: Mapping[str, int] = field(default_factory=dict)
+    devices: Mapping[str, int] = field(default_factory=dict)
     controller: Ref | None = None
 
     @property
@@ -101,7 +101,7 @@ def parse_pod(raw: Manifest) -> PodView:
             if disrupted.get("status") == "True"
             else ""
         ),
-        gpus=_gpus(spec),
+        devices=_devices(spec),
         controller=controller_of(meta),
     )
 
@@ -135,7 +135,7 @@ def _evicted(status: Manifest) -> str:
     return f"{reason}: {message}" if reason and message else str(reason or message)
 
 
-def _gpus(spec: Manifest) -> dict[str, int]:
+def _devices(spec: Manifest) -> dict[str, int]:
     """Devices by resource name: extended resources, whose names contain a domain."""
     found: dict[str, int] = {}
     for container in spec.get("containers") or ():

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from executors.kubernetes import kube_names as names
+from executors.kubernetes.accelerators import count_accelerators
 from executors.kubernetes.kubernetes_config import KubePool
 from executors.kubernetes.node_view import NodeView
 from executors.kubernetes.pod_owner import PodOwners
@@ -40,9 +41,10 @@ def count_serving(
 ) -> dict[Serving, int]:
     """Ready pods with GPUs that name a model, by a workload's annotation or a label."""
     owners = PodOwners(workloads)
+    declared = {pool.gpu_resource for pool in pools.values()}
     found: Counter[Serving] = Counter()
     for pod in pods:
-        gpus = sum(pod.gpus.values())
+        gpus = count_accelerators(pod.devices, declared)
         if not pod.serves or not gpus:
             continue
         owner = owners.owner(pod)

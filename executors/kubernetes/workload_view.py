@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from executors.kubernetes import kube_names as names
+from executors.kubernetes.accelerators import count_accelerators
 from executors.kubernetes.controllers import Ref, controller_of
 from executors.kubernetes.kube_client import MANAGER, Manifest
 from executors.kubernetes.kube_kinds import DEPLOYMENT, Kind
@@ -140,7 +141,7 @@ def _gpus(spec: Mapping[str, Any]) -> int:
     )
     containers = ((template or {}).get("spec") or {}).get("containers") or ()
     limits = ((c.get("resources") or {}).get("limits") or {} for c in containers)
-    return sum(count for part in limits for count in device_counts(part).values())
+    return sum(count_accelerators(device_counts(part)) for part in limits)
 
 
 def _writers(meta: Manifest) -> list[Mapping[str, Any]]:

@@ -87,6 +87,8 @@ def regions_of_cluster(kubeconfig: str) -> str:
     if made.returncode:
         said = made.stderr.strip().splitlines()[-1:] or [f"exit code {made.returncode}"]
         raise UserError(f"--from-cluster: {said[0].removeprefix('shoal: ')}")
-    if made.stdout.strip() == "regions:":
-        raise UserError("--from-cluster: no node of the cluster has GPUs")
+    _, _, rest = made.stdout.partition("\n")
+    if not rest.startswith("  "):
+        why = rest.strip().removeprefix("# ") or "no node of the cluster has GPUs"
+        raise UserError(f"--from-cluster: {why}")
     return made.stdout

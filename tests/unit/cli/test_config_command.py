@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,7 +13,7 @@ import pytest
 
 from executors.kubernetes.cluster_supply import found_pools, pools_yaml
 from executors.kubernetes.node_view import NodeView
-from streams.cli import config
+from streams.cli import config, kubernetes
 from streams.cli.main import main
 from streams.files.config_draft import DraftModel, merge_servers
 from streams.files.shoal_yaml import load_config
@@ -138,6 +139,24 @@ def test_a_cluster_names_the_pools(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = load_config(path)
     assert found.kubernetes["cluster/g6/owned"].mode == "observe"
     assert [service.model for service in found.cluster.services] == ["chat"]
+
+
+@pytest.mark.parametrize(
+    ("resource", "why"),
+    [("google.com/tpu", "instance-type=g6: the catalogue does not"),
+     ("rdma/ib", "no node of the cluster has GPUs")],
+)  # fmt: skip
+def test_a_cluster_without_usable_gpus_says_why_and_writes_nothing(
+    resource: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    text = pools_yaml(found_pools([NodeView("a", LABELS, devices={resource: 4})]))
+    done = subprocess.CompletedProcess([], 0, stdout=text, stderr="")
+    monkeypatch.setattr(kubernetes.subprocess, "run", lambda *_words, **_more: done)
+    path = tmp_path / "shoal.yaml"
+    assert main(["config", "init", "--out", str(path), "--models", MODELS, "--from-cluster"]) == 2
+    assert why in capsys.readouterr().err
+    assert not path.exists()
 
 
 def test_a_cluster_that_cannot_be_read_writes_nothing(

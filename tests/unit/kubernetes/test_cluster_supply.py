@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import orjson
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from executors.kubernetes import kube_names as names
+from executors.kubernetes.accelerators import is_accelerator
 from executors.kubernetes.cluster_report import parse_pools, report
 from executors.kubernetes.cluster_supply import (
     available_nodes,
@@ -32,7 +36,7 @@ TYPE = "node.kubernetes.io/instance-type"
 GPU = "nvidia.com/gpu"
 POOL = KubePool(PoolMode.OBSERVE, {TYPE: "g6"})
 NODE_A = NodeView("a", {TYPE: "g6"}, devices={GPU: 4})
-POD_ON_A = PodView("p", "other", "u", 0.0, node="a", phase="Running", gpus={GPU: 1})
+POD_ON_A = PodView("p", "other", "u", 0.0, node="a", phase="Running", devices={GPU: 1})
 
 
 def free(nodes: list[NodeView], pods: list[PodView], pool: KubePool = POOL) -> dict[str, int]:
@@ -131,6 +135,112 @@ def test_found_pools_are_a_section_that_shoal_reads(tmp_path: Path) -> None:
     assert yaml.safe_load(text)
 
 
+MODELS = "models: {m: {source: Qwen/Qwen3-8B, slo: {ttft: 2s, tpot: 60ms}}}\n"
+FULL = "NVIDIA-A100-SXM4-40GB"
+
+
+@pytest.mark.parametrize(
+    ("labels", "devices", "expected"),
+    [
+        ({TYPE: "p4d.24xlarge", "nvidia.com/gpu.product": FULL}, {"nvidia.com/mig-3g.20gb": 8},
+         ("A100-SXM-40GB/3g.20gb", 1, 8)),
+        ({TYPE: "p4d.24xlarge"}, {"nvidia.com/mig-1g.5gb": 3}, ("A100-SXM-40GB/1g.5gb", 1, 3)),
+        ({TYPE: "x", "nvidia.com/gpu.product": f"{FULL}-MIG-2g.10gb"}, {GPU: 3},
+         ("A100-SXM-40GB/2g.10gb", 1, 3)),
+        ({TYPE: "gpu-mi300x8", "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"},
+         {"amd.com/gpu": 8}, ("MI300X", 8, 1)),
+        ({TYPE: "Standard_ND96isr_MI300X_v5"}, {"amd.com/gpu": 8}, ("MI300X", 8, 1)),
+        ({"cloud.google.com/gke-accelerator": "nvidia-l4"}, {GPU: 2}, ("L4", 2, 1)),
+        ({TYPE: "p5.48xlarge"}, {GPU: 8, "vpc.amazonaws.com/efa": 32, "rdma/ib": 8},
+         ("H100-SXM", 8, 1)),
+        ({TYPE: "p5.48xlarge"}, {GPU: 4}, ("H100-SXM", 4, 1)),  # the others are in use as slices
+        ({"kubernetes.io/os": "linux", "nvidia.com/gpu.product": "NVIDIA-L4"}, {GPU: 1},
+         ("L4", 1, 1)),
+        ({TYPE: "p5.48xlarge", "topology.kubernetes.io/region": "1e3"}, {GPU: 8},
+         ("H100-SXM", 8, 1)),
+        ({TYPE: "p5.48xlarge", "topology.kubernetes.io/region": "no"}, {GPU: 8},
+         ("H100-SXM", 8, 1)),
+    ],
+)  # fmt: skip
+def test_a_found_pool_names_the_accelerator_of_its_nodes(
+    labels: dict[str, str], devices: dict[str, int], expected: tuple[str, int, int], tmp_path: Path
+) -> None:
+    path = tmp_path / "shoal.yaml"
+    path.write_text(pools_yaml(found_pools([NodeView("n", labels, devices=devices)])) + MODELS)
+    (pool,) = load_config(path).cluster.pools
+    assert (pool.gpu.name, pool.per_node, pool.max_nodes) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "devices", "why"),
+    [
+        ({TYPE: "g"}, {"habana.ai/gaudi": 8}, "the catalogue does not know the GPU"),
+        ({TYPE: "ct5"}, {"google.com/tpu": 4}, "the catalogue does not know the GPU"),
+        ({TYPE: "x"}, {"gpu.intel.com/i915": 1}, "the catalogue does not know the GPU"),
+        ({TYPE: "g6", "nvidia.com/gpu.product": "NVIDIA-L4-SHARED"}, {GPU: 4}, "shared by time"),
+        ({TYPE: "p5.48xlarge"}, {GPU: 40}, "shared by time"),
+        ({"amd.com/gpu.product-name": "AMD_Instinct_MI300X"}, {"amd.com/cpx_nps4": 64}, "shared"),
+    ],
+)  # fmt: skip
+def test_a_pool_that_cannot_be_planned_is_a_comment_with_the_reason(
+    labels: dict[str, str], devices: dict[str, int], why: str
+) -> None:
+    text = pools_yaml(found_pools([NodeView("n", labels, devices=devices)]))
+    first, second = text.splitlines()
+    assert first == "regions:"
+    assert second.startswith("# left out: ") and why in second
+
+
+@pytest.mark.parametrize(
+    "resource",
+    ["rdma/ib", "rdma/hca_shared", "vpc.amazonaws.com/efa", "vpc.amazonaws.com/pod-eni",
+     "smarter-devices/fuse", "gpu.intel.com/i915_monitoring", "nvidia.com/gpu-feature",
+     "mellanox.com/cx5_sriov", "hugepages-2Mi", "x.nvidia.com/gpu", "xnvidia.com/gpu"],
+)  # fmt: skip
+def test_other_devices_are_no_accelerators(resource: str) -> None:
+    assert not is_accelerator(resource)
+    assert found_pools([NodeView("n", {TYPE: "m5.large"}, devices={resource: 9})]) == []
+
+
+LABEL = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,20}[A-Za-z0-9])?", fullmatch=True)
+KEYS = [TYPE, "topology.kubernetes.io/region", "nvidia.com/gpu.product", "kubernetes.io/hostname",
+        "karpenter.sh/capacity-type", "amd.com/gpu.product-name"]  # fmt: skip
+KINDS = ["p5.48xlarge", "p4d.24xlarge", "NVIDIA-L4", FULL, f"{FULL}-MIG-1g.5gb", "spot", "no", "1"]
+DEVICES = [GPU, "nvidia.com/mig-1g.5gb", "amd.com/gpu", "rdma/ib", "google.com/tpu"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.sampled_from(KEYS), LABEL | st.sampled_from(KINDS)),
+            st.dictionaries(st.sampled_from(DEVICES), st.integers(0, 70)),
+            st.none() | st.floats(0, 1e6),
+        ),
+        max_size=6,
+    )
+)
+def test_the_section_of_any_nodes_can_be_read(nodes: list[Any]) -> None:
+    views = [
+        NodeView(str(number), labels, devices=devices, price=price)
+        for number, (labels, devices, price) in enumerate(nodes)
+    ]
+    good = NodeView("good", {TYPE: "p5.48xlarge"}, devices={GPU: 8})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "shoal.yaml"
+        path.write_text(pools_yaml(found_pools([*views, good])) + MODELS)
+        assert load_config(path).cluster.pools
+
+
+def test_free_slices_of_a_node_count_one_by_one() -> None:
+    mig = "nvidia.com/mig-3g.20gb"
+    nodes = [NodeView("a", {TYPE: "g6"}, devices={mig: 4}), NodeView("b", {TYPE: "g6"})]
+    taken = replace(POD_ON_A, devices={mig: 1})
+    pool = replace(POOL, gpu_resource=mig)
+    assert available_nodes({"r/m/owned": pool}, {"r/m/owned": 1}, nodes, [taken]) == {
+        "r/m/owned": 3
+    }
+
+
 def pod(name: str, node: str, labels: dict[str, str], gpus: str = "1") -> dict[str, Any]:
     container = {"name": "e", "resources": {"limits": {GPU: gpus}}}
     ready = [{"type": "Ready", "status": "True"}]
@@ -150,6 +260,10 @@ async def test_observe_counts_serving_pods_in_several_pools_and_writes_nothing()
     cluster.put(POD, pod("ours", "n1", {"app": "llama", names.INSTANCE: "i1"}))
     cluster.put(POD, pod("c", "n1", {"llm-d.ai/model": "qwen", "llm-d.ai/role": "decode"}, "2"))
     cluster.put(POD, pod("x", "n1", {"app": "training"}))
+    multi = cluster.change(POD, "b", {})["spec"]["containers"][0]
+    multi["resources"]["limits"] |= {"vpc.amazonaws.com/efa": "32", "rdma/ib": "1k"}
+    cluster.put(POD, pod("cpu", "n1", {"model": "cpu"}))
+    cluster.objects["pods", "cpu"]["spec"]["containers"][0]["resources"]["limits"] = {"rdma/ib": 1}
     notes = {names.MANAGED: "true", names.MODEL: "llama", names.POOL: "r/l4"}
     cluster.put(DEPLOYMENT, {"metadata": {"name": "llama", "annotations": notes},
                              "spec": {"selector": {"matchLabels": {"app": "llama"}}}})  # fmt: skip

@@ -136,3 +136,9 @@ def test_the_name_of_a_pod_is_valid_and_follows_from_instance_and_attempt(
     assert name != names.pod_name(instance, attempt + 1)
     assert len(name) <= 63
     assert all(c.isascii() and (c.islower() or c.isdigit() or c == "-") for c in name)
+
+
+def test_slots_of_mig_slices_share_a_node() -> None:
+    pod = made(gpu_resource="nvidia.com/mig-3g.20gb")
+    assert pod["spec"]["affinity"] == {}
+    assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/mig-3g.20gb"] == "2"
