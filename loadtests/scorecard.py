@@ -139,7 +139,7 @@ def _head(share: float, commits: Mapping[str, str]) -> str:
     lines = [
         "Shoal against other policies: the rent of the fleet, and the share of requests that met "
         "their SLO. `python -m loadtests.scorecard` writes this page. "
-        "[Backtest](../how-to/backtest.md) describes the policies and the columns.",
+        "[Backtest](../reference/backtest.md) describes the policies and the columns.",
         "",
         f"- **Fleet**: three models ({models} of the requests) on "
         "`streams/data/backtest.yaml`, unless a trace names another file.",

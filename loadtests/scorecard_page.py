@@ -127,7 +127,7 @@ def _parts(reports: Mapping[str, Report]) -> list[str]:
     if not parts or not reports:
         return []
     lines = [
-        "Shoal without one part ([parts](../how-to/backtest.md#policies)): change of its cost, and "
+        "Shoal without one part ([parts](../reference/backtest.md#policies)): change of its cost, and "
         "of its attainment in points.",
         "",
     ]
