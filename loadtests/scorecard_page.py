@@ -127,8 +127,8 @@ def _parts(reports: Mapping[str, Report]) -> list[str]:
     if not parts or not reports:
         return []
     lines = [
-        "Shoal without one part ([parts](../reference/backtest.md#policies)): change of its cost, and "
-        "of its attainment in points.",
+        "Shoal without one part ([parts](../reference/backtest.md#policies)): change of its cost, "
+        "and of its attainment in points.",
         "",
     ]
     lines += ["| trace | " + " | ".join(part.removeprefix("shoal-no-") for part in parts) + " |"]
