@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.arrival_counts import Blocks, Count
 from autoscaler.estimate.request_kinds import VersionBlock
+from autoscaler.estimate.window_stats import NO_REQUESTS, EndedRequests
 from autoscaler.estimate.windows import (
     GatewayReport,
     NoData,
@@ -39,7 +40,7 @@ class ModelDemand:
     SHIFT_SPANS_S seconds. gateways: reports from the long window, without gateways that signed off.
     blocks: counts of each whole 10 s block of the long window. kinds: requests of the local window
     by kind, for models with several kinds. prefix_hits: tokens from prefix caches. versions: counts
-    of versions that are compared.
+    of versions that are compared. outcomes: requests that ended since the controller started.
     """
 
     recent: tuple[Count, ...] = ()
@@ -54,6 +55,7 @@ class ModelDemand:
     recent_tokens: tuple[TokenSums, ...] = ()
     prefix_hits: PrefixHits = NO_HITS
     versions: tuple[VersionBlock, ...] = ()
+    outcomes: EndedRequests = NO_REQUESTS
 
     @property
     def req_per_s(self) -> float:
@@ -121,6 +123,7 @@ def observe_demand(
             recent_tokens=fresh,
             prefix_hits=hits,
             versions=windows.versions(model, now_ms),
+            outcomes=windows.ended_requests(model),
         )
         for (
             model, recent, (local, local_lengths), (long, long_lengths), gateways, blocks, seen_ms,

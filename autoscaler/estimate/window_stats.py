@@ -46,6 +46,22 @@ WindowStats = NoData | Stats
 
 
 @dataclass(frozen=True, slots=True)
+class EndedRequests:
+    """Requests that ended (answered, failed or refused), and those of them within the SLO."""
+
+    ended: int = 0
+    attained: int = 0
+
+    @property
+    def share(self) -> float | None:
+        """Attained / ended; None without ended requests."""
+        return self.attained / self.ended if self.ended else None
+
+
+NO_REQUESTS = EndedRequests()
+
+
+@dataclass(frozen=True, slots=True)
 class WindowLengths:
     """Lengths of the requests of a window, in tokens.
 

@@ -22,6 +22,8 @@ from autoscaler.estimate.request_kinds import KindCounts, VersionBlock
 from autoscaler.estimate.sketches import SketchSnapshot, SketchStore
 from autoscaler.estimate.span_to_seconds import split_into_seconds
 from autoscaler.estimate.window_stats import (
+    NO_REQUESTS,
+    EndedRequests,
     GatewayReport,
     NoData,
     PrefixHits,
@@ -232,13 +234,13 @@ class TelemetryWindows:
         numbers = [self._gateways.models.get(model, 0) for model in models]
         return np.array(numbers, np.int64)
 
-    def ended_and_attained(self, model: str) -> tuple[int, int]:
-        """Requests of `model` that ended since the start of the process, and those within the
-        SLO, at the last read of a window. Both restart at 0 after a model was forgotten. Reading
-        them changes nothing."""
+    def ended_requests(self, model: str) -> EndedRequests:
+        """Requests of `model` that ended since the start of the process, at the last read of a
+        window. They restart at 0 after a model was forgotten. Reading them changes nothing."""
         index = self._gateways.models.get(model, 0)
-        ended, attained = self._ended[index].tolist() if index < len(self._ended) else (0, 0)
-        return ended, attained
+        return (
+            EndedRequests(*self._ended[index].tolist()) if index < len(self._ended) else NO_REQUESTS
+        )
 
     def stats(self, model: str, now_ms: int, window_s: int) -> WindowStats:
         """Counts of `model` in the `window_s` whole seconds before `now_ms`."""

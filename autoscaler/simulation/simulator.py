@@ -139,8 +139,7 @@ class Simulator:
     def finish(self) -> Timeline:
         """Close the bill now, let pending requests end (for at most 10 min), and write the rows."""
         end_ms = self.events.now_ms
-        self._bill.close(end_ms / 1000.0)
-        self.timeline.nodes = list(self._bill.spans)
+        self.timeline.nodes = self._bill.until(end_ms / 1000.0)
         while self._pending and self.events.now_ms < end_ms + 1000.0 * _DRAIN_S:
             self.events.run(self.events.now_ms + 1000.0)
         self.timeline.finish()
@@ -220,6 +219,7 @@ class Simulator:
         copy of it is kept."""
         set_reported_ms(status, at_ms)
         self.statuses[status.node] = status
+        self._bill.record_unchanged(status.node, at_ms)
 
     # -- one tick -----------------------------------------------------------------------------
 

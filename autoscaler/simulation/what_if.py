@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide
-from autoscaler.domain.cluster import Cluster, Market, Mode, Service
+from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.planning.planning_problem import with_prices
-from autoscaler.rollout.capacity_and_cost import billed_usd_per_h
 from autoscaler.rollout.fleet_snapshot import snapshot
 from autoscaler.rollout.serving_group import combo_id_of, ready_req_per_s
 from autoscaler.simulation.ideal_fleet import IdealFleet
@@ -26,6 +25,7 @@ from autoscaler.simulation.virtual_planner import (
     plan_in_process,
 )
 from autoscaler.state.effects import PublishAssignment, PublishDecision, SolveRequested
+from autoscaler.tick.account import Account
 from topics.decisions import Decision
 
 _START_S = 60.0
@@ -65,7 +65,7 @@ class WhatIf:
     """Totals of the span.
 
     usd: cost of the billed nodes. decisions: in order, including decisions of kind hold. missing_s:
-    length of gaps in the recording, which are neither billed nor evaluated.
+    length of gaps in the recording, in which demand is not compared with capacity.
     """
 
     ticks: int = 0
@@ -110,6 +110,7 @@ def decide_again(
     fleet: IdealFleet | None = None
     state = replace(state, term=replace(state.term, announce=None), pending={})
     combos: dict[str, Combo] = dict(state.evaluated.combos)
+    account = Account()
 
     def start_s(group: str) -> float:
         combo = combos.get(combo_id_of(group))
@@ -144,13 +145,16 @@ def decide_again(
         before_ms = now_ms
         if not tick.counted:
             continue
-        watch(DecidedTick(before, state, observation, cluster, now_ms, effects))
+        done = DecidedTick(before, state, observation, cluster, now_ms, effects)
+        watch(done)
+        account.tick(done)
         result.ticks += 1
         result.first_ms, result.last_ms = result.first_ms or now_ms, now_ms
         if seconds > MOST_GAP_S:
             result.missing_s += seconds
         else:
-            _account(result, state, observation, cluster, now_ms, seconds)
+            _compare(result, state, observation, cluster, now_ms, seconds)
+    result.usd = account.totals().usd
     return result
 
 
@@ -175,7 +179,7 @@ def _with_confirmed_routes(
     return result
 
 
-def _account(
+def _compare(
     result: WhatIf,
     state: ControllerState,
     observation: Observation,
@@ -183,21 +187,15 @@ def _account(
     now_ms: int,
     seconds: float,
 ) -> None:
-    """Add `seconds` of the current fleet to the cost and to the shortfall."""
-    priced = with_prices(cluster, state.supply.prices_usd_per_h())
-    prices = {
-        pool.id: 0.0 if pool.market is Market.OWNED else pool.price_usd_per_h
-        for pool in priced.pools
-    }
+    """Add `seconds` of each model: its cost, and its demand above the capacity that is ready."""
     sight = snapshot(
         state.groups,
         observation.statuses,
         state.evaluated.combos,
-        priced,
+        with_prices(cluster, state.supply.prices_usd_per_h()),
         now_ms,
         state.term.listens_since_ms,
     )
-    result.usd += billed_usd_per_h(state.groups, sight, prices) * seconds / 3600.0
     ready: dict[str, float] = {}
     for group in state.groups:
         combo = state.evaluated.combos.get(group.combo_id)

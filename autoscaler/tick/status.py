@@ -14,7 +14,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.condition_level import Level, level
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
-from autoscaler.estimate.windows import NoData, Stats
+from autoscaler.estimate.windows import NoData, Stats, WindowStats
 from autoscaler.explain.condition_texts import remedy
 from autoscaler.explain.quantity_texts import kv_cache_text
 from autoscaler.explain.reason_texts import text, texts
@@ -55,10 +55,10 @@ class ModelStatus:
     (share of requests): values of the local and the long window. attained_now: the same share in
     the local window. tokens_per_s: tokens read and written in the local window. telemetry_age_s:
     age of the newest reported second. usd_per_h: price of the GPUs of all groups, including
-    starting and draining groups but not groups whose nodes are all lost. proposal: number of the
-    decision that waits for approval, 0 for none. is_held: whether an operator paused or released
-    the model. planned: whether a plan was made since the start. level, conditions: the verdict and
-    the codes of the conditions from which it follows, most urgent first. word, remedy: the
+    starting and draining groups but not groups whose nodes are all lost. ended: requests of the
+    long window that were answered, failed or refused. proposal: number of the decision that waits
+    for approval, 0 for none. is_held: whether an operator paused or released the model. planned:
+    whether a plan was made since the start. level, conditions: the verdict and the codes of the conditions from which it follows, most urgent first. word, remedy: the
     conditions as text, and what a person does about them. uncertain: measurements that differ much
     from their predictions, "" if none. adapters_req_per_s: demand of the local window by LoRA
     adapter, for all declared adapters; it is part of demand_req_per_s. capacity_factor: measured /
@@ -109,6 +109,7 @@ class ModelStatus:
     rollout: RolloutStatus | None = None
     attained_now: float | None = None
     tokens_per_s: float | None = None
+    ended: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,13 @@ class FleetStatus:
 
     models: tuple[ModelStatus, ...]
     usd_per_h: float
+
+    @property
+    def attained(self) -> float | None:
+        """Share of all ended requests of the long window that met their SLO; None without any."""
+        ended = sum(model.ended for model in self.models)
+        met = sum((model.attained or 0.0) * model.ended for model in self.models)
+        return met / ended if ended else None
 
     @property
     def verdict(self) -> dict[str, int]:
@@ -205,6 +213,7 @@ def _model_status(
         tpot_limit_ms=service.slo.tpot_ms,
         attained=_attained(long),
         attained_now=_attained(local),
+        ended=_ended(long),
         tokens_per_s=_tokens_per_s(local),
         telemetry_age_s=None if seen_ms is None else max(0, now_ms - seen_ms) / 1000.0,
         usd_per_h=sum(combos[i].usd_per_h * n for i, n in stands.items() if i in combos),
@@ -308,11 +317,15 @@ def _prefix_hit(demand: ModelDemand) -> float | None:
     return hits.local_hit / hits.local_queried if hits.local_queried else None
 
 
-def _attained(long: object) -> float | None:
-    if not isinstance(long, Stats):
-        return None
-    ended = long.completions + long.failures + long.refused
-    return long.attained / ended if ended else None
+def _ended(window: WindowStats) -> int:
+    if isinstance(window, NoData):
+        return 0
+    return window.completions + window.failures + window.refused
+
+
+def _attained(window: WindowStats) -> float | None:
+    ended = _ended(window)
+    return window.attained / ended if isinstance(window, Stats) and ended else None
 
 
 def _tokens_per_s(local: object) -> float | None:

@@ -197,7 +197,7 @@ def show_compared(facts: Mapping[str, Any], policy: str) -> None:
         f"({age_words(span_s)}), decided again as recorded and with {policy}"
     )
     if facts["missing_s"]:
-        print(f"not recorded and left out: {age_words(facts['missing_s'])}")
+        print(f"not recorded, so demand is unknown: {age_words(facts['missing_s'])}")
     for gap in facts["gaps"][:_MOST_GAPS]:
         print(f"gap: {gap['path']}: byte {gap['offset']}: {gap['why']}")
     label = "declared"

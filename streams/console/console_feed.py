@@ -18,6 +18,7 @@ from typing import Any
 
 from autoscaler.domain.cluster import Policy
 from autoscaler.explain.reason_texts import text
+from autoscaler.tick.account import Totals
 from autoscaler.tick.status import FleetStatus
 from streams.console.cost_windows import CostWindows
 from streams.console.cpu_allowance import CpuAllowance
@@ -25,7 +26,7 @@ from streams.console.decision_book import DecisionBook, Row
 from streams.console.event_hub import EventHub
 from streams.console.fleet_events import FleetEvents, alert_row, note_row
 from streams.console.fleet_rows import NodeRows, pool_rows
-from streams.console.history import FLEET, History, fleet_sample, model_sample
+from streams.console.history import FLEET, History, fleet_sample, model_sample, shown
 from streams.console.model_rows import model_row, proposal_row
 from streams.console.rounding import rounded
 from streams.controller.tick_loop import TickResult
@@ -151,16 +152,17 @@ class ConsoleFeed:
         self._noted += self.events.verdicts(now.models, done.now_ms)
         self._noted += self.events.losses(observed.lost_nodes, pools, done.now_ms)
         nodes = sum(bool(a.instances) for a in done.after.published.assignments.values())
-        self.history.sample(done.now_ms, now, nodes)
+        totals = self._facts.account.totals()
+        self.history.sample(done.now_ms, now, totals, nodes)
         self.windows.sample(
             done.now_ms,
-            now.usd_per_h,
+            totals.usd,
             {model.model: model.demand_req_per_s for model in now.models},
             done.cluster,
             {name: model.estimate.lengths for name, model in done.after.models.items()},
             done.after.supply.prices_usd_per_h(),
         )
-        return _sample_row(done.now_ms, now, nodes)
+        return _sample_row(done.now_ms, now, totals, nodes)
 
     def _publish(self, sampled: dict[str, Any] | None) -> None:
         """Build the state, and publish its difference from the last one as one event."""
@@ -244,6 +246,7 @@ class ConsoleFeed:
             if done
             else {},
             "usd": rounded(now.usd_per_h) if now else None,
+            "attained": rounded(now.attained) if now else None,
             "budget": rounded(done.cluster.policy.budget_usd_per_h) if done else None,
             "planning": len(done.after.pending) if done else 0,
             "gap": rounded(full.gap) if full and full.gap >= 0.0 else None,
@@ -267,14 +270,14 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[st
     return changed, [key for key in before if key not in now]
 
 
-def _sample_row(now_ms: int, status: FleetStatus, nodes: int) -> dict[str, Any]:
+def _sample_row(now_ms: int, status: FleetStatus, totals: Totals, nodes: int) -> dict[str, Any]:
     """One sample of the history as part of an event.
 
     It has the series of each model, and those of the fleet under "*".
     """
-    rows = {model.model: model_sample(model) for model in status.models}
-    rows[FLEET] = fleet_sample(status, nodes)
+    rows = {model.model: model_sample(model, totals) for model in status.models}
+    rows[FLEET] = fleet_sample(status, totals, nodes)
     return {
         "t": now_ms,
-        "of": {n: {k: rounded(v) for k, v in row.items()} for n, row in rows.items()},
+        "of": {n: {k: shown(k, v) for k, v in row.items()} for n, row in rows.items()},
     }

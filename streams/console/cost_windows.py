@@ -77,13 +77,13 @@ class CostWindows:
     def sample(
         self,
         now_ms: int,
-        usd_per_h: float,
+        spent_usd: float,
         req_per_s: Mapping[str, float | None],
         cluster: Cluster,
         lengths: Mapping[str, Lengths],
         prices: Mapping[str, float],
     ) -> None:
-        """Add one sample. usd_per_h: cost of the fleet from now on. req_per_s: demand by model,
+        """Add one sample. spent_usd: cost of the fleet until now. req_per_s: demand by model,
         None = no data. lengths, prices: planned lengths by model, and prices by pool."""
         if self._last is not None and now_ms < self._last[0]:
             self._closed.clear()  # The clock was set back.
@@ -93,7 +93,7 @@ class CostWindows:
         if window is not None and self._last is not None:
             since_ms = now_ms - self._last[0]
             if since_ms <= _GAP_MS:
-                window.usd += self._last[1] * since_ms / _MS_PER_H
+                window.usd += max(0.0, spent_usd - self._last[1])
                 window.covered_ms += since_ms
         if now_ms >= self._minute_ms + _MINUTE_MS or window is None or window.from_ms != begin_ms:
             self._end_minute(now_ms)
@@ -107,7 +107,7 @@ class CostWindows:
                 minute = self._minutes.setdefault(model, _Minute())
                 minute.sum_req_per_s += rate
                 minute.samples += 1
-        self._last = now_ms, usd_per_h
+        self._last = now_ms, spent_usd
 
     def question(self) -> tuple[Question, list[CostWindow]] | None:
         """The newest windows without an answer, and the question for their costs; None if every

@@ -1,8 +1,8 @@
 """Bounded history of each model and of the fleet, as columns of samples.
 
 There are two rings: one with a sample every ten seconds, and one with a sample every two minutes
-for the time before. Each value is a 4-byte float, so the number of models limits the memory. NaN in
-a column means "no data"; outside of this module it is None.
+for the time before. Values are 4-byte floats, except totals, so the number of models limits the
+memory. NaN in a column means "no data"; outside of this module it is None.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from autoscaler.estimate.window_stats import NO_REQUESTS
+from autoscaler.tick.account import Totals
 from autoscaler.tick.status import FleetStatus, ModelStatus
 from streams.console.rounding import rounded
 
@@ -21,9 +23,12 @@ KEPT = 720
 FLEET = "*"
 MODEL_SERIES = (
     "demand", "target", "wanted", "ready", "ttft", "tpot", "attained", "attained_now", "usd",
-    "tokens",
+    "tokens", "ended", "met",
 )  # fmt: skip
-FLEET_SERIES = ("usd", "demand", "ready", "attained", "nodes", "tokens")
+FLEET_SERIES = ("usd", "demand", "ready", "attained", "nodes", "tokens", "ended", "met", "spent")
+TOTALS = ("ended", "met", "spent")
+"""Series that only grow: requests that ended, those within the SLO, and USD. The difference of two
+samples is the total of the time between them. A lower value means that a controller started."""
 
 Sample = Mapping[str, float | None]
 
@@ -38,7 +43,7 @@ class _Ring:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._at = array("q")
-        self._values = {name: array("f") for name in names}
+        self._values = {name: array("d" if name in TOTALS else "f") for name in names}
 
     @property
     def last_ms(self) -> int:
@@ -61,7 +66,7 @@ class _Ring:
 
     def recent(self, name: str, most: int) -> list[float | None]:
         """The last `most` values of one series."""
-        return [rounded(_none_for_nan(value)) for value in self._values[name][-min(most, KEPT) :]]
+        return [shown(name, _none_for_nan(one)) for one in self._values[name][-min(most, KEPT) :]]
 
 
 class History:
@@ -76,7 +81,7 @@ class History:
         """Whether the next sample is due at `now_ms`."""
         return not self._sampled_ms <= now_ms < self._sampled_ms + FINE_MS
 
-    def sample(self, now_ms: int, status: FleetStatus, nodes: int) -> None:
+    def sample(self, now_ms: int, status: FleetStatus, totals: Totals, nodes: int) -> None:
         """Add one sample of every model and of the fleet. nodes: number of nodes in use.
 
         If the clock was set back, the history begins again.
@@ -85,8 +90,8 @@ class History:
             self._fine, self._coarse = {}, {}
         self._sampled_ms = now_ms
         for model in status.models:
-            self.add(model.model, now_ms, model_sample(model))
-        self.add(FLEET, now_ms, fleet_sample(status, nodes))
+            self.add(model.model, now_ms, model_sample(model, totals))
+        self.add(FLEET, now_ms, fleet_sample(status, totals, nodes))
         declared = {FLEET, *(model.model for model in status.models)}
         for name in [known for known in self._fine if known not in declared]:
             del self._fine[name]
@@ -121,7 +126,7 @@ class History:
         series = series_of(name)
         found: dict[str, Any] = {"t": [at_ms for at_ms, _ in samples]}
         for one in series:
-            found[one] = [rounded(sample[one]) for _, sample in samples]
+            found[one] = [shown(one, sample[one]) for _, sample in samples]
         return found
 
     def recent(self, name: str, series: str, most: int) -> list[float | None]:
@@ -138,8 +143,16 @@ class History:
         return [*((at, s) for at, s in coarse if at < begin_ms), *fine]
 
 
-def model_sample(status: ModelStatus) -> Sample:
+def shown(series: str, value: float | None) -> float | None:
+    """A value of `series` for the page: totals have all their digits, so that differences hold."""
+    if series in TOTALS:
+        return None if value is None else round(value, 9)
+    return rounded(value)
+
+
+def model_sample(status: ModelStatus, totals: Totals) -> Sample:
     """One sample of a model."""
+    requests = totals.requests.get(status.model, NO_REQUESTS)
     return {
         "demand": status.demand_req_per_s,
         "target": status.target_req_per_s,
@@ -151,29 +164,26 @@ def model_sample(status: ModelStatus) -> Sample:
         "attained_now": status.attained_now,
         "usd": status.usd_per_h,
         "tokens": status.tokens_per_s,
+        "ended": float(requests.ended),
+        "met": float(requests.attained),
     }
 
 
-def fleet_sample(status: FleetStatus, nodes: int) -> Sample:
-    """One sample of the fleet. Its attainment is the mean over models with data, weighted by
-    demand.
-    """
-    models = status.models
-    weighted = [
-        (m.attained, m.demand_req_per_s)
-        for m in models
-        if m.attained is not None and m.demand_req_per_s
-    ]
-    total = sum(weight for _, weight in weighted)
+def fleet_sample(status: FleetStatus, totals: Totals, nodes: int) -> Sample:
+    """One sample of the fleet."""
+    models, requests = status.models, totals.all_requests
     known = [m.demand_req_per_s for m in models if m.demand_req_per_s is not None]
     tokens = [m.tokens_per_s for m in models if m.tokens_per_s is not None]
     return {
         "usd": status.usd_per_h,
         "demand": sum(known) if known else None,
         "ready": sum(m.ready_req_per_s for m in models),
-        "attained": sum(a * w for a, w in weighted) / total if total else None,
+        "attained": status.attained,
         "nodes": float(nodes),
         "tokens": sum(tokens) if tokens else None,
+        "ended": float(requests.ended),
+        "met": float(requests.attained),
+        "spent": totals.usd,
     }
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from autoscaler.tick.account import Account
 from autoscaler.tick.status import fleet_status
 from streams.console.console_feed import ConsoleFeed
 from streams.console.history import FINE_MS, FLEET, Sample, fleet_sample, model_sample
@@ -89,18 +90,22 @@ def _segment(segment: Segment, until_ms: int) -> tuple[Samples, list[Decision]]:
     samples: Samples = {}
     decisions: list[Decision] = []
     sampled_ms = 0
+    account = Account()
 
     def watch(tick: RepeatedTick) -> None:
         nonlocal sampled_ms
         decisions.extend(decisions_of(tick.effects))
+        account.tick(tick)
         if tick.now_ms < sampled_ms + FINE_MS:
             return
         sampled_ms = tick.now_ms
         status = fleet_status(tick.after, tick.observation, tick.cluster, tick.now_ms)
+        totals = account.totals()
         for model in status.models:
-            samples.setdefault(model.model, []).append((tick.now_ms, model_sample(model)))
+            sample = model_sample(model, totals)
+            samples.setdefault(model.model, []).append((tick.now_ms, sample))
         nodes = sum(bool(one.instances) for one in tick.after.published.assignments.values())
-        samples.setdefault(FLEET, []).append((tick.now_ms, fleet_sample(status, nodes)))
+        samples.setdefault(FLEET, []).append((tick.now_ms, fleet_sample(status, totals, nodes)))
 
     rerun([segment], 0, until_ms - 1, watch)
     return samples, decisions

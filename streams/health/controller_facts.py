@@ -30,6 +30,7 @@ from autoscaler.state.effects import (
     SolveRequested,
 )
 from autoscaler.state.operator_controls import FROZEN_KIND
+from autoscaler.tick.account import Account
 from autoscaler.tick.status import FleetStatus, ModelStatus, fleet_status
 from streams.controller.tick_loop import Loop, TickResult
 from streams.health.exposure import OpenPoint
@@ -63,9 +64,9 @@ class Identity:
 class Facts:
     """Observes a loop through `tick`. leader: returns whether this controller leads now, the token
     of the highest claim, and the name of the claimant. refused: number of records without a valid
-    signature, by topic and reason. log_status: fields of the decision
-    log's status, empty without a log. writes: number of assignments and routes, the only records
-    through which a controller changes anything."""
+    signature, by topic and reason. log_status: fields of the decision log's status, empty without a
+    log. account: cost and ended requests since the first tick. writes: number of assignments and
+    routes, the only records through which a controller changes anything."""
 
     identity: Identity
     loop: Loop
@@ -77,6 +78,7 @@ class Facts:
     began_s: float = 0.0
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=_KEPT))
     kinds: Counter[str] = field(default_factory=Counter)
+    account: Account = field(default_factory=Account)
     writes: int = 0
     plans: deque[tuple[int, PlanRequest, tuple[str, ...]]] = field(
         default_factory=lambda: deque(maxlen=20)
@@ -90,6 +92,7 @@ class Facts:
     def tick(self, done: TickResult) -> None:
         """Record one tick."""
         self.last, self.last_at_s = done, self.loop.clock.now_s()
+        self.account.tick(done)
         for effect in done.effects:
             if isinstance(effect, PublishDecision):
                 self.decisions.append(effect.record)
@@ -178,6 +181,7 @@ class Facts:
             "pools": [pool.id for pool in done.cluster.pools] if done else [],
             "supply_age_s": self.supply_age_s(),
             "usd_per_h": now.usd_per_h if now else None,
+            "totals": dataclasses.asdict(self.account.totals()) if now else None,
             "verdict": now.verdict if now else {},
             "plans": [
                 {

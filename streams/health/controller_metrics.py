@@ -136,9 +136,9 @@ class Metrics(Collector):
     def _ended(self, models: Sequence[str]) -> Iterator[Sample]:
         """Ended requests of each model that met and that missed the SLO."""
         for model in models:
-            ended, attained = self._facts.loop.windows.ended_and_attained(model)
-            yield (model, "met"), float(attained)
-            yield (model, "missed"), float(ended - attained)
+            found = self._facts.loop.windows.ended_requests(model)
+            yield (model, "met"), float(found.attained)
+            yield (model, "missed"), float(found.ended - found.attained)
 
     def _models(self) -> Iterator[tuple[Name, Iterable[Sample]]]:
         done, now = self._facts.leading(), self._facts.standing()
@@ -146,6 +146,7 @@ class Metrics(Collector):
             return
         models = now.models
         yield "shoal_cost_usd_per_hour", [((), now.usd_per_h)]
+        yield "shoal_cost_usd_total", [((), self._facts.account.totals().usd)]
         budget = done.cluster.policy.budget_usd_per_h
         if budget > 0.0:
             yield "shoal_budget_usd_per_hour", [((), budget)]

@@ -46,6 +46,7 @@ Name = Literal[
     "shoal_capacity_factor",
     "shoal_prefix_hit_ratio",
     "shoal_cost_usd_per_hour",
+    "shoal_cost_usd_total",
     "shoal_budget_usd_per_hour",
 ]
 Kind = Literal["gauge", "counter", "histogram"]
@@ -193,6 +194,12 @@ METRICS: tuple[Metric, ...] = (
         "share of prompt tokens from prefix caches that plans count on",
     ),
     Metric("shoal_cost_usd_per_hour", "gauge", (), "cost of the billed nodes"),
+    Metric(
+        "shoal_cost_usd_total",
+        "counter",
+        (),
+        "cost since the first tick of this controller",
+    ),
     Metric(
         "shoal_budget_usd_per_hour", "gauge", (), "`policy.budget`; absent if there is no budget"
     ),

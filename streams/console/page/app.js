@@ -1,6 +1,6 @@
 // The page: header, alerts, and the sections. Selection of a model or a decision links them.
 import { html, render, useEffect, useMemo, useState } from "./lib.js";
-import { clock, figure, lasting, moment, percent, several, usd } from "./format.js";
+import { clock, figure, known, lasting, moment, percent, several, usd } from "./format.js";
 import { state, useStore } from "./store.js";
 import { follow, keepReadToken, tryAgain } from "./transport.js";
 import { followAddress } from "./address.js";
@@ -91,7 +91,7 @@ function Figures({ s }) {
   const cells = [
     ["Cost now", usd(s.controller.usd), `USD/h, ${monthly(s.controller.usd)} a month`],
     ["Demand", figure(facts.demand), "req/s"],
-    ["SLO met", percent(facts.attained), facts.missed ? `${several(facts.missed, "model")} below promise` : facts.attained === null ? "no requests yet" : "every model keeps its promise"],
+    ["SLO met", percent(s.controller.attained), facts.missed ? `${several(facts.missed, "model")} below promise` : !known(s.controller.attained) ? "no requests yet" : "every model keeps its promise"],
     ["Nodes", String(facts.nodes), `${several(facts.gpus, "GPU")}, ${several(facts.spot, "spot node")}`],
     ["Changing", String(facts.moving), facts.lost ? `! ${facts.lost} lost` : "nodes start or drain"],
     ...(s.source === "live" ? [["Plan's gap", percent(s.controller.gap), s.controller.planned_at ? `planned ${lasting(s.now_ms - s.controller.planned_at)} ago` : "no full plan yet"]] : [["Time", clock(s.now_ms), "UTC"]]),
@@ -100,17 +100,11 @@ function Figures({ s }) {
 }
 
 function totals({ models, nodes, pools }) {
-  const found = { demand: null, attained: null, missed: 0, nodes: 0, gpus: 0, spot: 0, moving: 0, lost: 0 };
-  let weight = 0;
-  let met = 0;
+  const found = { demand: null, missed: 0, nodes: 0, gpus: 0, spot: 0, moving: 0, lost: 0 };
   for (const row of Object.values(models)) {
     if (row.demand !== null) found.demand = (found.demand ?? 0) + row.demand;
     if (row.level === "broken") found.missed += 1;
-    if (row.attained === null || !row.demand) continue;
-    weight += row.demand;
-    met += row.attained * row.demand;
   }
-  if (weight) found.attained = met / weight;
   for (const node of Object.values(nodes)) {
     if (node.state === "lost") found.lost += 1;
     if (node.state === "idle" || node.state === "lost") continue;

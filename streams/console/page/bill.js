@@ -1,13 +1,26 @@
 // Cost of a span of time: the bill, and what a month, a request and a million tokens cost at its rate.
 import { html } from "./lib.js";
-import { DASH, clock, figure, known, usd } from "./format.js";
+import { DASH, clock, figure, known, percent, usd } from "./format.js";
 
 const GAP_MS = 600000;
 const HOURS_OF_MONTH = 730;
 
+/** How much a total grew within `span`, or over all samples. A total that fell was started again at 0. */
+export function grown(t, totals, span = null) {
+  const [from, to] = span ?? [-Infinity, Infinity];
+  let sum = 0;
+  let last = null;
+  for (let i = 0; i < t.length; i += 1) {
+    if (!known(totals[i])) continue;
+    if (last !== null && t[i] > from && t[i] <= to) sum += totals[i] >= last ? totals[i] - last : totals[i];
+    last = totals[i];
+  }
+  return sum;
+}
+
 /** The integral over hours of a series per hour, within `span` if there is one. A gap without samples counts for
  * nothing. */
-export function spent(t, values, span = null) {
+function spent(t, values, span = null) {
   const [from, to] = span ?? [-Infinity, Infinity];
   let total = 0;
   for (let i = 1; i < t.length; i += 1) {
@@ -17,12 +30,16 @@ export function spent(t, values, span = null) {
   return total;
 }
 
-/** The USD of one unit: of the samples in which both the bill and the units are known. */
-function unitCost({ t, usd: bill }, perSecond, span) {
-  if (!perSecond) return null;
-  const both = bill.map((value, i) => (known(perSecond[i]) ? value : null));
-  const units = 3600 * spent(t, perSecond.map((value, i) => (known(bill[i]) ? value : null)), span);
-  return units > 0 ? spent(t, both, span) / units : null;
+/** Cost in USD, and ended requests within `span`. The GPUs of a model have no bill of their own: their cost is the
+ * sum of their prices over time. */
+export function sumsOf({ t, spent: bill, usd: perHour, tokens, ended, met }, span) {
+  const requests = ended ? grown(t, ended, span) : 0;
+  return {
+    usd: bill ? grown(t, bill, span) : spent(t, perHour, span),
+    requests,
+    met: requests > 0 ? grown(t, met, span) / requests : null,
+    tokens: tokens ? 3600 * spent(t, tokens, span) : 0,
+  };
 }
 
 /** The USD of a month at a bill in USD/h, as text. */
@@ -32,14 +49,16 @@ export const monthly = (now) => (known(now) ? Math.round(now * HOURS_OF_MONTH).t
  * shows it too. */
 export function UnitCosts({ name, columns, now, span, total }) {
   if (!span || !columns.usd.some(known)) return null;
-  const request = unitCost(columns, columns.demand, span);
-  const token = unitCost(columns, columns.tokens, span);
+  const sums = sumsOf(columns, span);
+  const cost = total ?? sums.usd;
+  const each = (units, count) => (count > 0 ? figure((units * cost) / count) : DASH);
   const cells = [
-    [`${name}, ${clock(span[0])} to ${clock(span[1])}`, usd(total ?? spent(columns.t, columns.usd, span)), "USD"],
+    [`${name}, ${clock(span[0])} to ${clock(span[1])}`, usd(cost), "USD"],
+    ["SLO met", percent(sums.met), known(sums.met) ? `of ${Math.round(sums.requests).toLocaleString("en")} requests` : ""],
     ["Now", usd(now), "USD/h"],
     ["A month at this rate", monthly(now), "USD"],
-    ["1,000 requests", known(request) ? figure(1000 * request) : DASH, "USD"],
-    ["A million tokens", known(token) ? figure(1e6 * token) : DASH, "USD"],
+    ["1,000 requests", each(1000, sums.requests), "USD"],
+    ["A million tokens", each(1e6, sums.tokens), "USD"],
   ];
   return html`<dl class="sums">${cells.map(([label, value, unit]) => html`<div key=${label}><dt>${label}</dt><dd>${value} <small>${unit}</small></dd></div>`)}</dl>`;
 }

@@ -8,6 +8,7 @@ const HEAD = 40;
 const UNITS = {
   demand: "demand_req_per_s", target: "target_req_per_s", wanted: "planned_req_per_s", ready: "ready_req_per_s",
   ttft: "ttft_p95_ms", tpot: "tpot_p95_ms", attained: "slo_met", attained_now: "slo_met_now", usd: "usd_per_h", tokens: "tokens_per_s",
+  ended: "ended_requests_total", met: "slo_met_requests_total", spent: "usd_total",
 };
 
 /** Buttons that save the shown part of `columns`, and the charts of the card around them. */

@@ -2,7 +2,6 @@
 import { html, useEffect } from "./lib.js";
 import { clock, moment, percent, usd } from "./format.js";
 import { state, update } from "./store.js";
-import { spent } from "./bill.js";
 
 const STEPS = 1000;
 const FEW_RUNS = 2;
@@ -71,7 +70,7 @@ function show(recording) {
   update({
     recording, models, curves, nodes, pools: recording.pools, model: known, now_ms: recording.at,
     decisions: run.decisions,
-    controller: { usd: index < 0 ? null : fleet.usd[index], gap: run.gap ?? null },
+    controller: { usd: index < 0 ? null : fleet.usd[index], attained: index < 0 ? null : fleet.attained[index], gap: run.gap ?? null },
   });
 }
 
@@ -154,8 +153,8 @@ export function Runs({ recording }) {
 }
 
 function until(run, at) {
-  const { t, usd: values } = run.history["*"];
-  const end = indexAt(t, at) + 1;
-  if (end >= t.length) return run.usd;
-  return spent(t.slice(0, end), values.slice(0, end));
+  const { t, spent } = run.history["*"];
+  const index = indexAt(t, at);
+  if (index < 0) return 0;
+  return index === t.length - 1 ? run.usd : spent[index];
 }

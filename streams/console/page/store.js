@@ -78,8 +78,8 @@ const stopsLeading = (controller) => state.source === "live" && !controller.lead
 
 /** The news of a controller that stopped leading, with the figures from before. */
 function lastFigures(controller) {
-  const { usd, gap, planned_at, budget, held } = state.controller;
-  return { controller: { ...controller, usd, gap, planned_at, budget, held }, led_until: state.led_until || state.now_ms };
+  const { usd, attained, gap, planned_at, budget, held } = state.controller;
+  return { controller: { ...controller, usd, attained, gap, planned_at, budget, held }, led_until: state.led_until || state.now_ms };
 }
 
 export function applySnapshot(found) {

@@ -3,7 +3,7 @@ import { html, memo, useEffect, useMemo } from "./lib.js";
 import { Chart } from "./charts.js";
 import { DASH, clock, figure, lasting, percent, shortGpu, signedPercent, signedUsd, usd } from "./format.js";
 import { Save } from "./export.js";
-import { UnitCosts, spent } from "./bill.js";
+import { UnitCosts, sumsOf } from "./bill.js";
 import { fixedSpan, spanOf } from "./range.js";
 import { loadHistory } from "./transport.js";
 
@@ -38,7 +38,7 @@ export function Cost({ columns, other, otherwise, decisions, selected, at, range
       <span class="actions"><${Save} name="fleet" columns=${own} span=${span} /></span></header>
     <${Chart} title="Nodes on the bill" unit="USD/h" x=${own.t} series=${series} show=${usd} tick=${figure} decisions=${changes} selected=${selected} at=${at} range=${range} whole=${whole} />
     <${UnitCosts} name="This fleet" columns=${own} now=${bill} span=${span} total=${fixedSpan(range) ? null : columns?.total} />
-    ${other && html`<dl class="sums"><div><dt>${other.name}</dt><dd>${usd((fixedSpan(range) ? null : other.total) ?? spent(other.t, other.usd, span))} <small>USD</small></dd></div></dl>`}
+    ${other && html`<dl class="sums"><div><dt>${other.name}</dt><dd>${usd((fixedSpan(range) ? null : other.total) ?? sumsOf(other, span).usd)} <small>USD</small></dd></div></dl>`}
     ${source === "live" && html`<${OtherFleets} otherwise=${otherwise} now=${now} />`}
   </section>`;
 }

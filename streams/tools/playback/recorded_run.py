@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from autoscaler.domain.cluster import Cluster, Service
-from autoscaler.simulation.what_if import MOST_GAP_S
 from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.effects import Effect
-from autoscaler.tick.status import FleetStatus, fleet_status
+from autoscaler.tick.account import Account
+from autoscaler.tick.status import fleet_status
 from streams.console.decision_book import DecisionBook
 from streams.console.fleet_rows import NodeRows, Row
 from streams.console.history import (
@@ -23,6 +23,7 @@ from streams.console.history import (
     Sample,
     fleet_sample,
     model_sample,
+    shown,
 )
 from streams.console.rounding import rounded
 from streams.decision_log.log_entries import decisions_of
@@ -31,7 +32,7 @@ STEP_MS = 10_000
 MOST_SAMPLES = 1500
 _DIGITS = 9
 """Digits of totals: far more than are shown, so that every view shows the same figure."""
-_LATENCIES = ("ttft", "tpot", "attained", "attained_now", "tokens")
+_LATENCIES = ("ttft", "tpot", "attained", "attained_now", "tokens", "ended", "met")
 
 
 class Tick(Protocol):
@@ -71,7 +72,7 @@ class Columns:
         kept = self.values[::step]
         return {
             "t": self.t[::step],
-            **{name: [rounded(sample.get(name)) for sample in kept] for name in self.names},
+            **{name: [shown(name, sample.get(name)) for sample in kept] for name in self.names},
         }
 
 
@@ -90,19 +91,16 @@ class RunRecorder:
         self._spans: list[list[Any]] = []
         self._models: dict[str, dict[str, Any]] = {}
         self._sampled_ms = 0
-        self._usd, self._met, self._ended = 0.0, 0.0, 0.0
+        self._account = Account()
         self.last_ms = 0
         self.first_ms = 0
         self.cluster: Cluster | None = None
 
     def tick(self, done: Tick) -> None:
         """Record one tick."""
-        seconds = (done.now_ms - self.last_ms) / 1000.0 if self.last_ms else 0.0
         self.first_ms = self.first_ms or done.now_ms
         self.last_ms, self.cluster = done.now_ms, done.cluster
-        status = fleet_status(done.after, done.observation, done.cluster, done.now_ms)
-        if seconds <= MOST_GAP_S:
-            self._usd += status.usd_per_h * seconds / 3600.0
+        self._account.tick(done)
         self._book.tick(done)
         self._book.add(decisions_of(done.effects))
         if done.now_ms < self._sampled_ms + STEP_MS:
@@ -110,20 +108,20 @@ class RunRecorder:
         self._sampled_ms = done.now_ms
         for service in done.cluster.services:
             self._models[service.model] = model_limits(service)
-        self._sample(done, status)
+        self._sample(done)
         self._note_nodes(self._nodes.rows(done.after, done.observation.statuses), done.now_ms)
 
-    def _sample(self, done: Tick, status: FleetStatus) -> None:
+    def _sample(self, done: Tick) -> None:
+        status = fleet_status(done.after, done.observation, done.cluster, done.now_ms)
+        totals = self._account.totals()
         for model in status.models:
-            sample = dict(model_sample(model))
-            if not self._latencies:
-                sample |= dict.fromkeys(_LATENCIES)
-            self._of(model.model, MODEL_SERIES).add(done.now_ms, sample)
-            if sample["attained"] is not None and model.demand_req_per_s:
-                self._met += sample["attained"] * model.demand_req_per_s
-                self._ended += model.demand_req_per_s
+            self._add(model.model, MODEL_SERIES, done.now_ms, model_sample(model, totals))
         nodes = sum(bool(a.instances) for a in done.after.published.assignments.values())
-        self._of(FLEET, FLEET_SERIES).add(done.now_ms, fleet_sample(status, nodes))
+        self._add(FLEET, FLEET_SERIES, done.now_ms, fleet_sample(status, totals, nodes))
+
+    def _add(self, name: str, series: Sequence[str], at_ms: int, sample: Sample) -> None:
+        hidden = {} if self._latencies else dict.fromkeys(_LATENCIES)
+        self._of(name, series).add(at_ms, {**sample, **hidden})
 
     def _of(self, name: str, series: Sequence[str]) -> Columns:
         return self._columns.setdefault(name, Columns(series))
@@ -147,9 +145,10 @@ class RunRecorder:
         for name in [*self._open]:
             self._end(name, self.last_ms + 1)
         history = {name: columns.as_json() for name, columns in self._columns.items()}
+        totals = self._account.totals()
         return run_json(
             self._name, self._note, self._models, history, self._book.rows(), self._spans,
-            self._usd, self._met / self._ended if self._ended else None,
+            totals.usd, totals.all_requests.share if self._latencies else None,
         )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from streams.tools.playback.recorded_run import model_limits, run_json
 _MOST_SPANS = 720
 _LEAST_S = 10.0
 _LATE_PERCENT = 95
+_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,9 @@ def timeline_run(
         nodes += share
     history[FLEET] = {
         "t": t,
+        "spent": [round(float(v), _DIGITS) for v in np.cumsum(usd * width_s / 3600.0)],
+        "ended": np.cumsum(arrived_all).tolist(),
+        "met": np.cumsum(met_all).tolist(),
         "usd": [rounded(float(v)) for v in usd],
         "demand": [rounded(float(v)) for v in arrived_all / width_s],
         "ready": [None] * len(t),
@@ -115,6 +119,8 @@ def _model_columns(
         "ready": nothing,
         "usd": nothing,
         "attained": _ratio(met, arrived),
+        "ended": np.cumsum(arrived).tolist(),
+        "met": np.cumsum(met).tolist(),
         "ttft": ttft,
         "tpot": tpot,
     }

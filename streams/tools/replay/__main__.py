@@ -19,7 +19,7 @@ from streams.files.quality_section import sampled_scores
 from streams.files.user_errors import UserError
 from streams.supervision import end_event
 from streams.tools.replay.demand_changes import parse_changes, with_changes
-from streams.tools.replay.replay_report import Limits, Record
+from streams.tools.replay.replay_report import Record
 from streams.tools.replay.request_schedule import Job, Kinds, schedule, with_media
 from streams.tools.replay.request_sender import Sender
 from streams.tools.replay.traces import COLUMNS_HELP, load_trace, parse_columns
@@ -39,7 +39,6 @@ def main(argv: list[str] | None = None) -> int:
         weights = {name: _number("--models", text) for name, text in _pairs("--models", options)}
         if not weights or sum(weights.values()) <= 0.0:
             raise UserError("--models: at least one model with a weight above 0 is required")
-        limits = {name: _limits(text) for name, text in _pairs("--slo", options)}
         longest = {
             name: int(_number("--max-len", text)) for name, text in _pairs("--max-len", options)
         }
@@ -59,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    record = Record({model: limits.get(model) for model in weights}, limits)
+    record = Record(dict.fromkeys(weights))
     gc.collect()
     gc.freeze()  # the schedule is permanent: keep garbage collections short
     asyncio.run(_replay(options, base, jobs, record, headers))
@@ -115,9 +114,6 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--for-ms", help="send the first domain ms of the trace only")
     parser.add_argument("--report", required=True, type=Path)
-    parser.add_argument(
-        "--slo", default="", help="TTFT:TPOT limits in ms: chat=2000:60,mini=500:30"
-    )
     parser.add_argument("--max-len", default="", help="tokens a request may have: chat=32768")
     parser.add_argument(
         "--kinds", default="", help="share:media of chats: omni=0.7:/0.2:image/0.1:audio+audio-out"
@@ -146,11 +142,6 @@ def _pairs(option: str, options: argparse.Namespace) -> list[tuple[str, str]]:
             ) from None
         pairs.append((name, value))
     return pairs
-
-
-def _limits(text: str) -> Limits:
-    ttft, _, tpot = text.partition(":")
-    return Limits(_number("--slo", ttft), _number("--slo", tpot))
 
 
 def _kinds(text: str) -> Kinds:

@@ -47,12 +47,11 @@ class ModelRecord:
         input_tokens: int,
         output_tokens: int,
         by: str = "",
-        limits: Limits | None = None,
     ) -> None:
         """Count one complete answer. first_ms, last_ms: its first token and its end, after the
         scheduled arrival.
 
-        by: the model that answered. limits: limits of that model, if this record has none.
+        by: the model that answered.
         """
         self.served += 1
         if by:
@@ -64,7 +63,7 @@ class ModelRecord:
         if output_tokens > 1:
             tpot_ms = (last_ms - first_ms) / (output_tokens - 1)
             self.tpot_ms.append(tpot_ms)
-        limits = self.limits or limits
+        limits = self.limits
         if limits and first_ms <= limits.ttft_ms and tpot_ms <= limits.tpot_ms:
             self.attained += 1
 
@@ -72,15 +71,10 @@ class ModelRecord:
 class Record:
     """The requests of all models. dropped: requests without an answer when the replay ended.
 
-    limits: the limits of every model that may answer.
+    models: by name, the SLO, or None if requests are only counted.
     """
 
-    def __init__(
-        self,
-        models: Mapping[str, Limits | None],
-        limits: Mapping[str, Limits] | None = None,
-    ) -> None:
-        self.limits = limits or {}
+    def __init__(self, models: Mapping[str, Limits | None]) -> None:
         self.models = {model: ModelRecord(limits) for model, limits in models.items()}
         self.reasons: Counter[str] = Counter()
         self.late_ms = array("d")
@@ -122,7 +116,7 @@ class Record:
 
 
 def _model(record: ModelRecord) -> dict[str, object]:
-    judged = (record.limits is not None or bool(record.answered_by)) and record.sent > 0
+    judged = record.limits is not None and record.sent > 0
     return {
         "requests": record.sent,
         "served": record.served,

@@ -198,7 +198,6 @@ class Sender:
             _count(b"prompt_tokens", tail, job.input_tokens),
             _count(b"completion_tokens", tail, job.output_tokens),
             by,
-            self._record.limits.get(by),
         )
 
 

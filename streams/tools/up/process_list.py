@@ -143,14 +143,13 @@ def replayer(
         for route in run.config.cluster.routes
         if route.source.header
     ]
-    limits = [f"{s.model}={s.slo.ttft_ms:g}:{s.slo.tpot_ms:g}" for s in services]
     return _child(
         run, "replayer", "streams.tools.replay",
         "--url", url, "--trace", str(wishes.trace), "--columns", wishes.columns,
         "--time-base", run.time_base.format(),
         "--start-ms", str(start_ms), "--models", shares, "--seed", str(run.seed),
         *([] if for_ms is None else ["--for-ms", str(for_ms)]), "--report", str(report),
-        "--slo", ",".join(limits), "--max-len", ",".join(longest),
+        "--max-len", ",".join(longest),
         "--kinds", ",".join(_kinds(s.model, s.graph) for s in services if s.graph is not None),
         "--scores", ",".join(scores),
         "--demand", format_changes(demand_changes(wishes.events)),

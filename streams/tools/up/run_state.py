@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.estimate.window_stats import NO_REQUESTS, EndedRequests
+from autoscaler.rollout.supply import Supply, fold
 from autoscaler.serving.billing import Bill
+from autoscaler.tick.account import total
 from streams.tools.up.event_log import Story, decided, losses
 from streams.tools.up.observed_demand import DemandSeen
 from streams.tools.up.placement_text import Placement, placements
@@ -134,6 +137,8 @@ class Picture:
         self._telemetry = {name: _RecentTelemetry() for name in names}
         self._prices = {pool.id: pool.price_usd_per_h for pool in cluster.pools}
         self._price_changes: dict[str, list[tuple[int, float]]] = {}
+        self._supply = Supply()
+        self._requests: dict[str, EndedRequests] = {}
         self.bill = Bill(self._prices, 0)
         self.statuses: dict[str, Status] = {}
         self._lost_ms: dict[str, int] = {}
@@ -152,6 +157,10 @@ class Picture:
             seen = self._telemetry.get(record.model)
             if seen is not None and seen.is_new(record):
                 seen.spans.append(record)
+                ended = record.completions + record.failures + record.refused
+                before = self._requests.get(record.model, NO_REQUESTS)
+                added = EndedRequests(ended, record.attained)
+                self._requests[record.model] = total((before, added))
                 if record.model in self._models:
                     self.demand.add(
                         record
@@ -207,14 +216,17 @@ class Picture:
         """Remove a node that disappeared, because it reports nothing more."""
         self._lost_ms[node] = at_ms
         self.statuses.pop(node, None)
-        self.bill.end_node(node, at_ms / 1000.0)
+        self.bill.lose(node)
 
     def _reprice(self, price: Price) -> None:
-        if self._prices.get(price.pool, price.usd_per_node_h) != price.usd_per_node_h:
-            self._prices[price.pool] = price.usd_per_node_h
+        """Apply `price` if the controller accepts it too."""
+        self._supply = fold(self._supply, self._cluster, {price.pool: price}, {})
+        good = self._supply.prices.get(price.pool)
+        if good is not None and self._prices[price.pool] != good.usd_per_h:
+            self._prices[price.pool] = good.usd_per_h
             changes = self._price_changes.setdefault(price.pool, [])
-            changes.append((price.observed_ms, price.usd_per_node_h))
-            self.bill.reprice(price.pool, price.usd_per_node_h, price.observed_ms / 1000.0)
+            changes.append((good.observed_ms, good.usd_per_h))
+            self.bill.reprice(price.pool, good.usd_per_h, good.observed_ms / 1000.0)
 
     def progress(self, models: Iterable[str]) -> FleetProgress:
         """The start of the planned instances of `models`."""
@@ -298,21 +310,31 @@ class Picture:
             found.append(service_row(route, self.routes.get(route.name), shown, recent))
         return found
 
-    def usd(self, now_ms: int) -> float:
-        """The cost until now in USD."""
-        return sum((span.usd for span in self.bill.until(now_ms / 1000.0)), 0.0)
+    def requests(self, name: str) -> EndedRequests:
+        """The ended requests of a model, or of a service that routes to several models."""
+        return self._requests.get(name, NO_REQUESTS)
 
-    def gpu_hours(self, now_ms: int) -> dict[str, float]:
-        """GPU hours until now by GPU type. Whole nodes count, including those without a price."""
+    @property
+    def all_requests(self) -> EndedRequests:
+        """The ended requests of all models. Those of a service are requests of its models."""
+        return total(self.requests(model) for model in self._models)
+
+    def usd(self) -> float:
+        """The cost in USD, of each node until its last status."""
+        return self.bill.reported_usd()
+
+    def gpu_hours(self) -> dict[str, float]:
+        """GPU hours by GPU type, of each node until its last status. Whole nodes count, including
+        those without a price."""
         found: dict[str, float] = {}
-        for span in self.bill.until(now_ms / 1000.0):
+        for span in self.bill.reported():
             pool = self._pools[span.pool]
             found[pool.gpu.name] = found.get(pool.gpu.name, 0.0) + span.hours * pool.per_node
         return found
 
-    def spot_saving_usd(self, now_ms: int) -> float:
-        """How much less spot nodes cost until now than on-demand nodes of the same kind, in USD."""
-        return spot_saving_usd(self.bill.until(now_ms / 1000.0), self._cluster)
+    def spot_saving_usd(self) -> float:
+        """How much less spot nodes cost than on-demand nodes of the same kind, in USD."""
+        return spot_saving_usd(self.bill.reported(), self._cluster)
 
     @property
     def first_launch_ms(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autoscaler.estimate.window_stats import EndedRequests
 from streams.tools.up.run_state import Picture
 from streams.tools.up.run_story import chapters, mean_share_of_peak
 from streams.tools.up.trace_facts import Traffic
@@ -61,18 +62,21 @@ def summarize(
     return {
         "requests": requests,
         "failures": report.get("failures", {}),
-        "slo_attainment": _attained(models),
+        "slo_attainment": _share(picture.all_requests),
         "trace": {
             "requests": ended.traffic.requests,
             "duration_s": round(ended.traffic.duration_s, 3),
             "gaps_s": [[round(g.start_s, 3), round(g.end_s, 3)] for g in ended.traffic.gaps],
         },
         "ended": ended.how(requests["sent"]),
-        "models": models,
+        "models": {
+            name: {**row, "slo_attainment": _share(picture.requests(name))}
+            for name, row in models.items()
+        },
         "simulated": [],
         "otherwise": [],
         "mean_share_of_peak": mean_share_of_peak(picture.demand),
-        "spot_saving_usd": round(picture.spot_saving_usd(now_ms), 4),
+        "spot_saving_usd": round(picture.spot_saving_usd(), 4),
         "story": [
             {"at_s": (one.at_ms - began_ms) / 1000.0, "what": one.what, "then": list(one.then)}
             for one in chapters(picture.story, began_ms)
@@ -93,10 +97,8 @@ def summarize(
             for name, routes in sorted(picture.routes.items())
             if routes.split is not None
         },
-        "cost_usd": round(picture.usd(now_ms), 4),
-        "gpu_hours": {
-            name: round(hours, 4) for name, hours in sorted(picture.gpu_hours(now_ms).items())
-        },
+        "cost_usd": round(picture.usd(), 4),
+        "gpu_hours": {name: round(hours, 4) for name, hours in sorted(picture.gpu_hours().items())},
         "decisions": dict(sorted(picture.counts.items())),
         "reaction_s": [round(value, 3) for value in picture.reactions_s()],
         "speed": speed,
@@ -124,8 +126,5 @@ def _thresholds(split: ScoreSplit) -> list[float | None]:
     return [ends[cut] for cut in split.cuts]
 
 
-def _attained(models: Mapping[str, Any]) -> float | None:
-    """The share of all requests that met their model's SLO; None if no request was sent."""
-    sent = sum(row["requests"] for row in models.values())
-    met = sum(row["requests"] * (row.get("slo_attainment") or 0.0) for row in models.values())
-    return round(met / sent, 6) if sent else None
+def _share(requests: EndedRequests) -> float | None:
+    return None if requests.share is None else round(requests.share, 6)

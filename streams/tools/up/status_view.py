@@ -116,7 +116,7 @@ class Shown:
             sent=int(self.progress.get("sent", 0)),
             served=int(self.progress.get("served", 0)),
             failed=int(self.progress.get("failed", 0)),
-            usd=self._picture.usd(now_ms),
+            usd=self._picture.usd(),
             late_p99_ms=None if late is None else float(late),
         )
         self._view.update(self._picture, now_ms, facts)

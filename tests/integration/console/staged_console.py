@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from streams.clock import Clock
 from streams.console.console_feed import ConsoleFeed
 from streams.console.console_routes import ConsoleRoutes
 from streams.console.cpu_allowance import CpuAllowance
-from streams.console.history import FINE_MS, FLEET, Sample
+from streams.console.history import FINE_MS, FLEET, TOTALS, History, Sample, series_of
 from streams.console.operator_endpoint import OperatorEndpoint
 from streams.console.reasons_on_demand import ReasonsOnDemand
 from streams.controller.control_state import ControlState, DesiredRecords
@@ -99,7 +100,7 @@ class StagedFeed(ConsoleFeed):
         return {
             "form": 1, "source": "live", "now_ms": stage.now_ms, "speed": 1.0,
             "can_write": self._can_write,
-            "controller": {**stage.controller, "usd": stage.usd()},
+            "controller": {**stage.controller, "usd": stage.usd(), "attained": 0.985},
             "models": dict(stage.models), "pools": dict(stage.pools), "nodes": dict(stage.nodes),
             "proposals": dict(stage.proposals),
         }  # fmt: skip
@@ -107,8 +108,9 @@ class StagedFeed(ConsoleFeed):
     def _sample(self) -> dict[str, Any] | None:
         if not self.history.due(self.stage.now_ms):
             return None
-        of: dict[str, Sample] = {name: _sample_of(row) for name, row in self.stage.models.items()}
+        of = {name: _sample_of(row) for name, row in self.stage.models.items()}
         of[FLEET] = _fleet_sample(self.stage)
+        of = {name: _with_totals(self.history, name, sample) for name, sample in of.items()}
         self.history._sampled_ms = self.stage.now_ms
         for name, sample in of.items():
             self.history.add(name, self.stage.now_ms, sample)
@@ -396,6 +398,20 @@ def _fleet_sample(stage: Stage) -> Sample:
     }  # fmt: skip
 
 
+def _with_totals(history: History, name: str, sample: Sample) -> Sample:
+    """The sample with totals that grow at its rates since the last one."""
+    series = (one for one in TOTALS if one in series_of(name))
+    last = defaultdict(float, {s: (history.recent(name, s, 1) or [0.0])[-1] or 0.0 for s in series})
+    requests = FINE_MS / 1000.0 * (sample["demand"] or 0.0)
+    usd = FINE_MS / 3_600_000.0 * (sample["usd"] or 0.0)
+    return {
+        **sample,
+        "ended": last["ended"] + requests,
+        "met": last["met"] + requests * (sample["attained"] or 0.0),
+        "spent": last["spent"] + usd,
+    }
+
+
 def fill_history(feed: StagedFeed, stage: Stage) -> None:
     """Samples of every model up to the stage's present time."""
     full_usd = stage.usd()
@@ -412,9 +428,9 @@ def fill_history(feed: StagedFeed, stage: Stage) -> None:
                 "tpot": 24 + 24 * demand / target, "attained": 0.997 - 0.1 * late, "usd": 3.0,
                 "attained_now": 0.997 - 0.2 * late, "tokens": TOKENS * demand,
             }  # fmt: skip
-            feed.history.add(name, at_ms, sample)
+            feed.history.add(name, at_ms, _with_totals(feed.history, name, sample))
         level = 0.62 + 0.38 * (1 - step / stage.size.samples)
         fleet = {"usd": full_usd * round(level * 16) / 16, "demand": total, "ready": total * 1.4,
                  "attained": 0.985, "nodes": float(len(stage.nodes)),
                  "tokens": TOKENS * total}  # fmt: skip
-        feed.history.add(FLEET, at_ms, fleet)
+        feed.history.add(FLEET, at_ms, _with_totals(feed.history, FLEET, fleet))

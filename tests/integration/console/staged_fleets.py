@@ -14,8 +14,8 @@ def fill_windows(windows: CostWindows, history: History, cluster: Cluster) -> No
     columns = history.columns("*")
     if columns is None:
         return
-    for at_ms, usd_per_h in zip(columns["t"], columns["usd"], strict=True):
-        windows.sample(at_ms, usd_per_h, {cluster.services[0].model: 7.0}, cluster, {}, {})
+    for at_ms, spent_usd in zip(columns["t"], columns["spent"], strict=True):
+        windows.sample(at_ms, spent_usd, {cluster.services[0].model: 7.0}, cluster, {}, {})
     while (waiting := windows.question()) is not None:
         question, asked = waiting
         costs = tuple(_costs(window.usd / window.hours) for window in asked)

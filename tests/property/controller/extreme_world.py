@@ -320,9 +320,9 @@ def drawn(fleet: Fleet) -> None:
             node = accept(node, record)
     models = [service.model for service in fleet.config.cluster.services]
     picture.rows(fleet.now_ms), picture.services(fleet.now_ms), picture.progress(models)
-    picture.unmet(fleet.now_ms), picture.gpu_hours(fleet.now_ms), picture.usd_per_h()
+    picture.unmet(fleet.now_ms), picture.gpu_hours(), picture.usd_per_h()
     picture.endpoints(), picture.reactions_s(), picture.behind()
-    facts = Shown(("t",), "s", (), NOW_MS, 0, 0, 0, picture.usd(fleet.now_ms), None)
+    facts = Shown(("t",), "s", (), NOW_MS, 0, 0, 0, picture.usd(), None)
     view.update(picture, fleet.now_ms, facts)
 
 

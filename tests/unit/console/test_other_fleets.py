@@ -27,7 +27,8 @@ def sampled(
     """Samples every ten seconds. rates: the demand by model in each minute from `START_MS`."""
     for second in range(0, 60 * len(rates) + 1, 10):
         rate = rates[min(second // 60, len(rates) - 1)]
-        windows.sample(START_MS + second * 1000, usd_per_h, rate, CLUSTER, {}, {})
+        spent_usd = usd_per_h * second / 3600.0
+        windows.sample(START_MS + second * 1000, spent_usd, rate, CLUSTER, {}, {})
 
 
 def costs(usd_per_h: float, unserved: float = 0.0) -> WindowCosts:

@@ -37,7 +37,7 @@ def test_a_node_is_billed_from_its_first_launch_to_its_release() -> None:
     """
     bill = billed(status(0.5), status(1.5, 1.0), status(2.0, 1.0, 1.8), status(3.0), status(9.0))
     assert usd(bill, 20.0) == pytest.approx(4.0)
-    assert [(span.from_s, span.to_s) for span in bill.spans] == [(3600.0, 10800.0)]
+    assert [(span.from_s, span.to_s) for span in bill.until(72_000.0)] == [(3600.0, 10800.0)]
 
 
 def test_an_open_node_is_billed_until_now_and_again_after_a_release() -> None:
@@ -72,5 +72,32 @@ def test_owned_nodes_cost_nothing_but_their_hours_are_counted() -> None:
 def test_a_change_of_price_ends_a_span() -> None:
     bill = billed(status(1.0, 1.0))
     bill.reprice("r/a/spot", 6.0, 7200.0)
-    bill.close(10_800.0)
-    assert [span.usd for span in bill.spans] == pytest.approx([2.0, 6.0])
+    assert [span.usd for span in bill.until(10_800.0)] == pytest.approx([2.0, 6.0])
+
+
+def test_a_price_that_arrives_late_changes_the_bill_as_if_it_had_been_in_time() -> None:
+    """The price of 2 h arrives after the node was released at 3 h, and after the price of 2.5 h."""
+    bill = billed(status(1.0, 1.0), status(3.0))
+    bill.reprice("r/a/spot", 4.0, 9000.0)
+    bill.reprice("r/a/spot", 6.0, 7200.0)
+    assert usd(bill, 9.0) == pytest.approx(2.0 + 3.0 + 2.0)
+
+
+def test_a_lost_node_costs_nothing_after_its_last_status_unless_it_reports_again() -> None:
+    bill = billed(status(1.5, 1.0))
+    assert sum(span.hours for span in bill.reported()) == pytest.approx(0.5)
+    bill.record(status(3.0, 1.0))
+    assert sum(span.hours for span in bill.reported()) == pytest.approx(2.0)
+
+
+def test_a_new_node_under_the_name_of_a_lost_one_is_billed_from_its_own_launch() -> None:
+    bill = billed(status(1.5, 1.0), status(4.0, 3.5))
+    assert [(span.from_s / 3600.0, span.to_s / 3600.0) for span in bill.reported()] == [
+        (1.0, 1.5), (3.5, 4.0)
+    ]  # fmt: skip
+
+
+def test_an_empty_status_before_instances_are_adopted_bills_no_hour_twice() -> None:
+    """A restarted executor reports an empty node, and then the instances of before."""
+    bill = billed(status(1.5, 1.0), status(1.6), status(1.7, 1.0))
+    assert usd(bill, 2.0) == pytest.approx(2.0)

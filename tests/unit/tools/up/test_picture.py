@@ -221,12 +221,13 @@ def test_the_lag_of_the_controller_is_shown_until_it_has_caught_up(picture: Pict
 def test_a_price_from_the_feed_changes_the_bill_from_its_time_on(picture: Picture) -> None:
     ready = replace(instance("i1", InstanceState.READY, (0,)), launched_ms=NOW_MS)
     pool = "eu-west/l4/spot"
-    picture.add(Status("n1", pool, "ex", 1, NOW_MS, (ready,)))
     hour_ms = 3_600_000
-    before = picture.usd(NOW_MS + hour_ms)
+    picture.add(Status("n1", pool, "ex", 1, NOW_MS + hour_ms, (ready,)))
+    before = picture.usd()
     for _ in range(2):
         picture.add(Price(pool, 2.0, NOW_MS + hour_ms))
-    assert picture.usd(NOW_MS + 2 * hour_ms) == pytest.approx(before + 2.0)
+    picture.add(Status("n1", pool, "ex", 1, NOW_MS + 2 * hour_ms, (ready,)))
+    assert picture.usd() == pytest.approx(before + 2.0)
     assert picture.usd_per_h()[Market.SPOT] == 2.0
     (mean,) = picture.mean_prices_usd_per_h(NOW_MS + 4 * hour_ms).values()
     assert mean == pytest.approx((before + 3 * 2.0) / 4)

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from streams.tools.replay.replay_report import Limits, Record
+from streams.tools.replay.replay_report import Record
 from streams.tools.up.run_state import Picture
 from streams.tools.up.run_summary import Ended, summarize
 from streams.tools.up.summary_view import show
 from streams.tools.up.trace_facts import Gap, Traffic
 from tests.integration.docs.json_forms import undocumented
-from tests.unit.tools.up.status_records import NOW_MS
+from tests.unit.tools.up.status_records import NOW_MS, telemetry
 
 NOTHING = {"p50": None, "p99": None}
 
 
 def report(failed: dict[str, int]) -> dict[str, Any]:
-    """A replayer's report with three served requests, two of them in time, and `failed` ones."""
-    record = Record({"mini": Limits(500.0, 50.0)})
+    """A replayer's report with three served requests, and `failed` ones."""
+    record = Record({"mini": None})
     model = record.models["mini"]
     model.sent = 3 + sum(failed.values())
     for first_ms in (100.0, 200.0, 900.0):
@@ -54,6 +54,8 @@ def test_the_cost_stands_over_that_of_other_policies(picture: Picture) -> None:
         {"what": "each model alone", "usd": 8.1, "unserved": 0.001},
     )
     simulated = ({"policy": "hpa-rate", "usd": 11.204, "slo_attainment": 0.7, "least": 0.61},)
+    picture.add(telemetry(completions=3, attained=2))
+    picture.add(telemetry(completions=3, attained=2))  # a copy
     text = printed(picture, report({}), Ended(Traffic(3, 9.0), 0.0, False), others, simulated)
     lines = text.splitlines()
     first = lines.index("Cost") + 1
