@@ -141,7 +141,7 @@ class Bill:
         return [span for one in (*self._closed, *still) for span in self._priced(*one)]
 
     def reported_usd(self) -> float:
-        """Cost of `reported`, and of what was settled before."""
+        """Cost of the spans of `reported`, and of the settled time before them."""
         return self._settled_usd + sum(span.usd for span in self.reported())
 
     def settle(self, before_s: float) -> None:

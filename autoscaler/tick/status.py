@@ -46,7 +46,7 @@ Desired = tuple[str, str, str, int]
 class ModelStatus:
     """Status of one model.
 
-    mode: as declared. held: why Shoal does not change the model, "" if it may. The fields held,
+     mode: as declared. held: why Shoal does not change the model, "" if it may. The fields held,
     target_why, word, remedy and uncertain are text for people. demand_req_per_s: rate in the local
     window. target_req_per_s, target_why: planned demand and its evidence. wanted_req_per_s,
     ready_req_per_s: raw capacity of planned and of ready combos. ready, wanted: number of combos.
@@ -58,17 +58,18 @@ class ModelStatus:
     starting and draining groups but not groups whose nodes are all lost. ended: requests of the
     long window that were answered, failed or refused. proposal: number of the decision that waits
     for approval, 0 for none. is_held: whether an operator paused or released the model. planned:
-    whether a plan was made since the start. level, conditions: the verdict and the codes of the conditions from which it follows, most urgent first. word, remedy: the
-    conditions as text, and what a person does about them. uncertain: measurements that differ much
-    from their predictions, "" if none. adapters_req_per_s: demand of the local window by LoRA
-    adapter, for all declared adapters; it is part of demand_req_per_s. capacity_factor: measured /
-    planned capacity of instances, see `Capacity.derate`. prefix_hit: share of prompt tokens from
-    prefix caches that plans count on; prefix_hit_measured: the same in the local window, None
-    without data. spot_share: part of wanted_req_per_s on spot nodes; over_spot_limit: whether that
-    part is larger than the model allows. kv_cache: KV cache of the planned slices as text, each as
-    measured at a start or predicted, "" if there is none. pooling: whether the SLO limits only the
-    whole answer, whose latency stands in the TTFT fields. rollout: progress of a rollout, or the
-    version that was taken back; None without either.
+    whether a plan was made since the start. level, conditions: the verdict and the codes of the
+    conditions from which it follows, most urgent first. word, remedy: the conditions as text, and
+    what a person does about them. uncertain: measurements that differ much from their predictions,
+    "" if none. adapters_req_per_s: demand of the local window by LoRA adapter, for all declared
+    adapters; it is part of demand_req_per_s. capacity_factor: measured / planned capacity of
+    instances, see `Capacity.derate`. prefix_hit: share of prompt tokens from prefix caches that
+    plans count on; prefix_hit_measured: the same in the local window, None without data.
+    spot_share: part of wanted_req_per_s on spot nodes; over_spot_limit: whether that part is larger
+    than the model allows. kv_cache: KV cache of the planned slices as text, each as measured at a
+    start or predicted, "" if there is none. pooling: whether the SLO limits only the whole answer,
+    whose latency stands in the TTFT fields. rollout: progress of a rollout, or the version that was
+    taken back; None without either.
     """
 
     model: str

@@ -57,7 +57,7 @@ scripts = st.lists(
 
 @dataclass
 class Watched:
-    """What the parts of a live system see of a simulated run."""
+    """A simulated run as the parts of a live system see it."""
 
     rng: random.Random
     picture: Picture = field(default_factory=lambda: Picture(WHERE))
