@@ -14,6 +14,25 @@ from topics.engine_start import EngineStart
 from topics.instance_ranks import GangRank
 
 
+class LaunchCode(StrEnum):
+    """Why the launch of an instance in a cluster waits, or failed. Also the reasons of Events."""
+
+    QUOTA = "QuotaExceeded"
+    REFUSED = "PodRefused"
+    NO_RIGHT = "NoRight"
+    ADMISSION_AWAY = "AdmissionUnavailable"
+    NO_ANSWER = "NoAnswer"
+    GATED = "SchedulingGated"
+    NO_SCHEDULER = "NoScheduler"
+    UNSCHEDULABLE = "Unschedulable"
+    PREEMPTING = "Preempting"
+    NO_NODE = "NoNode"
+    CONTAINER = "ContainerNotStarted"
+    NO_PODS = "PodsNotCreated"
+    AT_MAXIMUM = "AtMaximum"
+    NOT_SCALED = "NotScaled"
+
+
 class InstanceState(StrEnum):
     """The state of an instance. The transitions are in `autoscaler.serving.lifecycle`."""
 
@@ -123,7 +142,7 @@ class ObservedInstance:
     number of prefill KV leases. pool_full: whether the instance failed because its pool has no room
     for any further node. engine, version: see `DesiredInstance`. start: the memory of its engine,
     None = unknown. template: digest of the executor's template from which it was launched, "" =
-    unknown or none.
+    unknown or none. code: the kind of `reason`, a `LaunchCode`, "" = another one.
     """
 
     instance: str
@@ -146,6 +165,7 @@ class ObservedInstance:
     start: EngineStart | None = None
     version: str = ""
     template: str = ""
+    code: str = ""
 
     def __post_init__(self) -> None:
         for key in ("instance", "model", "engine"):
@@ -165,6 +185,7 @@ class ObservedInstance:
         checks.flag("pool_full", self.pool_full)
         checks.machine_text("version", self.version, 64)
         checks.machine_text("template", self.template, 16)
+        checks.machine_text("code", self.code, 64)
 
 
 @dataclass(frozen=True, slots=True)

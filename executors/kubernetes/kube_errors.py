@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_NO_RIGHT = re.compile(r"\bUser \".*?\" cannot \w+ resource ")
+
 
 class KubeError(Exception):
     """A request that the server refused. code: HTTP status, 0 = no answer. reason: Kubernetes'
@@ -24,19 +28,29 @@ class Temporary(KubeError):
         super().__init__(code, reason, message)
         self.retry_after_s = retry_after_s
 
+    @property
+    def of_webhook(self) -> bool:
+        """Whether an admission webhook gives no answer."""
+        return "failed calling webhook" in self.message
+
 
 class Unauthorized(KubeError):
     """401: the token is unknown or has expired."""
 
 
 class Forbidden(KubeError):
-    """403: a right is missing, or a quota is exceeded (then the message contains "exceeded
-    quota")."""
+    """403: a right is missing, a quota is exceeded, or admission refuses the object. The server
+    tells them apart by the message alone."""
 
     @property
     def over_quota(self) -> bool:
         """Whether a resource quota refused the object."""
         return "exceeded quota" in self.message
+
+    @property
+    def no_right(self) -> bool:
+        """Whether the account lacks a right."""
+        return _NO_RIGHT.search(self.message) is not None
 
 
 class NotFound(KubeError):

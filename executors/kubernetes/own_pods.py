@@ -15,9 +15,9 @@ from typing import Protocol
 
 from executors.engines.engine_protocol import LaunchLine
 from executors.kubernetes import kube_names as names
-from executors.kubernetes.engine_pod import EnginePod
+from executors.kubernetes.engine_pod import EnginePod, Wait
 from executors.kubernetes.kube_client import Manifest
-from executors.kubernetes.kube_errors import Conflict, Forbidden, KubeError, NotFound
+from executors.kubernetes.kube_errors import Conflict, Forbidden, KubeError, NotFound, Temporary
 from executors.kubernetes.kube_kinds import POD
 from executors.kubernetes.pod_fleet import PodFleet, persist
 from executors.kubernetes.pod_template import (
@@ -31,7 +31,7 @@ from executors.kubernetes.pod_template import (
 )
 from executors.kubernetes.pod_view import PodView, metadata_change, parse_pod
 from executors.kubernetes.template_folder import template_text
-from topics.fleet import InstanceState
+from topics.fleet import InstanceState, LaunchCode
 from topics.launch_version import template_part
 
 log = logging.getLogger(__name__)
@@ -220,10 +220,17 @@ class OwnPods:
 
     async def _create(self, engine: EnginePod, manifest: Manifest) -> None:
         what = f"creation of pod {engine.pod}"
+
+        def hold_up(error: Temporary) -> None:
+            away = LaunchCode.ADMISSION_AWAY if error.of_webhook else LaunchCode.NO_ANSWER
+            engine.held_up = Wait(away, str(error))
+
         try:
             while True:
                 try:
-                    stored = await persist(lambda: self._fleet.api.create(POD, manifest), what)
+                    stored = await persist(
+                        lambda: self._fleet.api.create(POD, manifest), what, hold_up
+                    )
                     break
                 except Conflict as error:
                     if not error.exists:
@@ -234,12 +241,8 @@ class OwnPods:
                     break
                 # An earlier pod of the same name is still being deleted.
                 await asyncio.sleep(_NAME_TAKEN_S)
-        except Forbidden as error:
-            engine.failure = f"quota: {error}" if error.over_quota else f"not allowed: {error}"
-            engine.hopeless, engine.pool_full = True, error.over_quota
-            return
         except KubeError as error:
-            engine.failure, engine.hopeless = f"pod refused: {error}", True
+            engine.fail(*_refusal(error), pool_fails=True)
             return
         finally:
             self._creating.pop(engine, None)
@@ -292,6 +295,14 @@ def serving_label(state: InstanceState) -> str:
         return "true"
     over = (InstanceState.DRAINING, InstanceState.STOPPING, InstanceState.STOPPED)
     return "draining" if state in over else "false"
+
+
+def _refusal(error: KubeError) -> tuple[LaunchCode, str]:
+    if isinstance(error, Forbidden) and error.over_quota:
+        return LaunchCode.QUOTA, f"quota: {error}"
+    if isinstance(error, Forbidden) and error.no_right:
+        return LaunchCode.NO_RIGHT, f"not allowed: {error}"
+    return LaunchCode.REFUSED, f"pod refused: {error}"
 
 
 def _is_launch(pod: PodView, launch: PodLaunch) -> bool:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _LONGEST_FAULT = 1000
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.1, 5.0
-_NO_RIGHT_S, _NO_RIGHT_PAUSE_S = 20.0, 1.0
+_NO_RIGHT_S, _NO_RIGHT_PAUSE_S = 4.0, 1.0
 
 
 class PodFleet:
@@ -145,8 +145,13 @@ class PodFleet:
             log.error("background work failed", exc_info=task.exception())
 
 
-async def persist(send: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
-    """The result of `send()`, repeated while the server is away or throttles.
+async def persist(
+    send: Callable[[], Coroutine[Any, Any, T]],
+    what: str,
+    on_failure: Callable[[Temporary], None] = lambda error: None,
+) -> T:
+    """The result of `send()`, repeated while the server is away or throttles. on_failure: called
+    with each such failure.
 
     It is also repeated for a short time if a right is missing, because a starting server may not
     know the rights yet.
@@ -157,12 +162,13 @@ async def persist(send: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
         try:
             return await send()
         except Forbidden as refused:
-            if refused.over_quota or time.monotonic() - began_s > _NO_RIGHT_S:
+            if not refused.no_right or time.monotonic() - began_s >= _NO_RIGHT_S:
                 raise
             await asyncio.sleep(_NO_RIGHT_PAUSE_S)
         except Temporary as error:
             if pause_s == _LEAST_PAUSE_S:
                 log.warning("%s: %s; retrying", what, error)
+            on_failure(error)
             jitter = random.uniform(0.8, 1.2)  # noqa: S311  spreads the load of many clients
             await asyncio.sleep(max(error.retry_after_s, pause_s) * jitter)
             pause_s = min(_MOST_PAUSE_S, pause_s * 2)

@@ -13,13 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from executors.engines.engine_protocol import EngineKind, LaunchLine, LaunchSpec, rendezvous
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.drain_gate import DrainGate
-from executors.kubernetes.engine_pod import EnginePod, end_of
+from executors.kubernetes.engine_pod import EnginePod, Wait, end_of, wait_of
+from executors.kubernetes.kube_events import write_event
+from executors.kubernetes.kube_kinds import POD
+from executors.kubernetes.launch_lines import launch_line
 from executors.kubernetes.own_pods import Placer
 from executors.kubernetes.pod_fleet import PodFleet
-from executors.kubernetes.pod_template import POD_IP, PodLaunch
+from executors.kubernetes.pod_template import PodLaunch
 from executors.kubernetes.pod_view import PodView
 from executors.node.engine_processes import SHUTDOWN_TIMEOUT_S
 from executors.node.executor_config import ExecutorConfig, NodeConfig
@@ -35,7 +37,7 @@ from executors.node.node_state import (
 from executors.node.probe_schedule import ProbeSchedule, Reach
 from executors.node.start_reports import with_blocks
 from topics.checks import InvalidRecord
-from topics.fleet import InstanceState
+from topics.fleet import InstanceState, LaunchCode
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,6 @@ NOTICE_S = 90.0
 """Assumed seconds until reclaim if a notice states no time: the shortest notice of the large
 clouds, 30 s for the node, to which engines add their own grace period."""
 
-_HOST = "pod-ip.invalid"  # placeholder for the pod's address until the pod exists
 _MOVED_LAG_S = 5.0
 _DRAINS = (InstanceState.DRAINING, InstanceState.STOPPING)
 
@@ -178,9 +179,8 @@ class PodRunner:
             attempt = self._attempts.get(desired.instance, 0)
             launch = PodLaunch(desired, attempt, ports, now_ms)
             grace_s = math.ceil(SHUTDOWN_TIMEOUT_S + kind.stop_s)
-            engine = self._placer.start(
-                launch, partial(self._line, launch, kind), kind.image, grace_s
-            )
+            line = partial(launch_line, launch, kind, self._node, self._config, self._engine_key)
+            engine = self._placer.start(launch, line, kind.image, grace_s)
         except ValueError as error:
             self._failed_launch[desired.instance] = str(error)
             return None
@@ -265,16 +265,20 @@ class PodRunner:
         fault = self._settings.supply_fault(pod) if pod is not None and pod.unschedulable else ""
         end = end_of(engine, pod, now_s, self._settings.node_wait_s, fault)
         if end is not None:
+            if end.code:
+                self._tell(engine, pod, Wait(LaunchCode(end.code), end.reason))
             self._placer.release(engine, end.remove)
             del self.engines[item.instance]
             self._gates.pop(item.instance, None)
             self._probes.forget(item.instance)
             if not item.was_ready:
                 self._metrics.failed_launches.labels(item.desired.engine).inc()
-            full = end.pool_full and not self._is_bound(engine)
+            full = end.pool_fails or (end.node_full and not self._is_bound(engine))
             return ProcessObservation(
-                alive=False, end_reason=end.reason, hopeless=end.hopeless, pool_full=full
-            )
+                alive=False, end_reason=end.reason, hopeless=end.hopeless, pool_full=full,
+                code=end.code,
+            )  # fmt: skip
+        waiting, code = self._wait(item, engine, pod, now_s)
         gang = item.desired.gang
         serves = pod is not None and pod.ip and (gang is None or gang.leads)
         endpoint = _endpoint(pod.ip, item.ports) if pod is not None and serves else ""
@@ -282,7 +286,7 @@ class PodRunner:
             self._moved(item.instance)
         answer = self._probes.take_result(item.instance, engine)
         if answer is None:
-            return ProcessObservation(alive=True, endpoint=endpoint)
+            return ProcessObservation(alive=True, endpoint=endpoint, waiting=waiting, code=code)
         answered, at_ms = answer
         load = answered.load
         in_flight = load.in_flight if load else None
@@ -300,7 +304,26 @@ class PodRunner:
             probed_ms=at_ms,
             endpoint=endpoint,
             start=with_blocks(item.start, load),
+            waiting=waiting,
+            code=code,
         )
+
+    def _wait(
+        self, item: InstanceRecord, engine: EnginePod, pod: PodView | None, now_s: float
+    ) -> tuple[str, str]:
+        """The reason why a starting instance waits, and its code; ("", "") = it does not wait."""
+        wait = wait_of(engine, pod, now_s) if item.state is InstanceState.STARTING else None
+        if wait is None:
+            return "", ""
+        self._tell(engine, pod, wait)
+        return wait.text, wait.code
+
+    def _tell(self, engine: EnginePod, pod: PodView | None, wait: Wait) -> None:
+        """Write a Warning on the pod of `engine`, once for each code."""
+        if engine.pod and wait.code not in engine.told:
+            engine.told.add(wait.code)
+            about = (POD, engine.pod, pod.uid if pod is not None else "")
+            self._fleet.spawn(write_event(self._fleet.api, about, wait.code, wait.text))
 
     def _is_bound(self, engine: EnginePod) -> bool:
         """Whether other pods bind the slot to a node, so that a lack of room concerns this node."""
@@ -347,36 +370,6 @@ class PodRunner:
             # unknown.
             drain_ms=now_ms if label == "draining" else 0,
         )
-
-    def _line(self, launch: PodLaunch, kind: EngineKind) -> LaunchLine:
-        """The engine's command line, with POD_IP as a placeholder for the pod's address."""
-        desired, gang, node = launch.desired, launch.desired.gang, self._node
-        model = self._config.models[desired.model]
-        if gang is not None and gang.leads:
-            gang = replace(gang, rendezvous=rendezvous(_HOST, launch.ports))
-        line = kind.launch_line(
-            LaunchSpec(
-                model=desired.model,
-                source=model.source,
-                weights=model.weights,
-                max_len=model.max_len,
-                phase=desired.phase,
-                gpu=node.gpu,
-                gpus=desired.gpus,
-                host=_HOST,
-                advertise=_HOST,
-                ports=launch.ports,
-                time_base=self._config.time_base,
-                launched_ms=launch.launched_ms,
-                shutdown_timeout_s=SHUTDOWN_TIMEOUT_S,
-                kv_gb_s=node.kv_gb_s,
-                api_key=self._engine_key,
-                gang=gang,
-                adapters=model.adapters,
-            )
-        )
-        argv = tuple(word.replace(_HOST, POD_IP) for word in line.argv)
-        return LaunchLine(argv, tuple((k, v.replace(_HOST, POD_IP)) for k, v in line.env))
 
     def _node_leaves(self, pod: PodView) -> bool:
         node = self._fleet.node_of(pod)

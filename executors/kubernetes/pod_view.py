@@ -15,15 +15,20 @@ _IMAGE_FAULTS = frozenset(
      "CreateContainerConfigError", "CreateContainerError"}
 )  # fmt: skip
 
+_USUAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
+
 
 @dataclass(frozen=True, slots=True)
 class PodView:
     """One pod. ip, node: "" until known. phase: Pending, Running, Succeeded or Failed. ready: the
     Ready condition. terminating: whether deletion was requested; grace_s: time from then until
-    SIGKILL. unschedulable: the scheduler's message if it finds no node, else "". fault: the reason
-    why the container cannot start, else "". ended: description of how the engine's container ended,
-    else "". disruption: the reason of a planned eviction, else "". devices: extended resources
-    that the pod holds. controller: the object that made the pod, None = no object.
+    SIGKILL. unschedulable: the scheduler's message if it finds no node, else "". gates: scheduling
+    gates that hold the pod back. nominated: the node that other pods leave for this pod, else "".
+    waiting: the reason why a container waits that may still start, fault: that of one that cannot,
+    else "". started: whether a container runs or ran. ended: description of how the engine's
+    container ended, else "". disruption: the reason of a planned eviction, else "". devices:
+    extended resources that the pod holds. controller: the object that made the pod, None = no
+    object.
     """
 
     name: str
@@ -39,6 +44,10 @@ class PodView:
     terminating: bool = False
     grace_s: float = 0.0
     unschedulable: str = ""
+    gates: tuple[str, ...] = ()
+    nominated: str = ""
+    waiting: str = ""
+    started: bool = False
     fault: str = ""
     ended: str = ""
     disruption: str = ""
@@ -80,6 +89,7 @@ def parse_pod(raw: Manifest) -> PodView:
         unschedulable = str(scheduled.get("message") or "no node fits")
     disrupted = conditions.get("DisruptionTarget") or {}
     fault, ended = _containers(status)
+    waiting, started = _starts(status)
     return PodView(
         name=str(meta["name"]),
         namespace=str(meta.get("namespace") or ""),
@@ -94,6 +104,10 @@ def parse_pod(raw: Manifest) -> PodView:
         terminating=bool(meta.get("deletionTimestamp")),
         grace_s=float(meta.get("deletionGracePeriodSeconds") or 0),
         unschedulable=unschedulable,
+        gates=tuple(str(one.get("name")) for one in spec.get("schedulingGates") or ()),
+        nominated="" if spec.get("nodeName") else str(status.get("nominatedNodeName") or ""),
+        waiting=waiting,
+        started=started,
         fault=fault,
         ended=ended or _evicted(status),
         disruption=(
@@ -111,14 +125,29 @@ def timestamp_s(text: object) -> float:
     return datetime.fromisoformat(text).timestamp() if isinstance(text, str) and text else 0.0
 
 
+def _starts(status: Manifest) -> tuple[str, bool]:
+    """(reason why a container waits, whether a container runs or ran)."""
+    waiting, started = "", False
+    for container in _statuses(status):
+        state = container.get("state") or {}
+        wait = state.get("waiting") or {}
+        if wait.get("reason") and wait["reason"] not in _USUAL_WAITS and not waiting:
+            waiting = f"{wait['reason']}: {wait.get('message') or container.get('image', '')}"
+        started = started or bool(state.get("running") or state.get("terminated"))
+    return waiting, started
+
+
+def _statuses(status: Manifest) -> list[Manifest]:
+    return [
+        *(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()),
+    ]  # fmt: skip
+
+
 def _containers(status: Manifest) -> tuple[str, str]:
     """(reason why a container cannot start, description of how the first ended container ended); ""
     if there is none."""
     fault = ended = ""
-    statuses = [
-        *(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()),
-    ]  # fmt: skip
-    for container in statuses:
+    for container in _statuses(status):
         state = container.get("state") or {}
         waiting, over = state.get("waiting") or {}, state.get("terminated") or {}
         if waiting.get("reason") in _IMAGE_FAULTS and not fault:

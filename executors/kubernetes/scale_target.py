@@ -111,6 +111,8 @@ def next_replicas(
     missing = len(target.waiting)
     if not missing:
         unused = sum(bool(pod.unschedulable) and pod.name not in claimed for pod in living)
+        if workload.blocked:
+            unused += max(0, workload.replicas - len(living))
         back = min(unused, target.raised, workload.replicas - workload.least)
         return workload.replicas - back if back > 0 else None
     alive = {pod.name for pod in living}
@@ -118,6 +120,13 @@ def next_replicas(
     spare = sum(engine.pod in alive for engine in given_up)
     wanted = min(workload.most, len(living) + missing - spare)
     return wanted if wanted > workload.replicas else None
+
+
+def above_maximum(target: ScaleTarget, workload: WorkloadView) -> list[EnginePod]:
+    """The waiting claims that the owner's maximum leaves without a pod, the latest ones."""
+    held = [e for e in target.claims if e.pod and not (e.stopping or e.gone)]
+    room = max(0, workload.most - len(held))
+    return target.waiting[room:]
 
 
 def other_writer(target: ScaleTarget, workload: WorkloadView) -> str:

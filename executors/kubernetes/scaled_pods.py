@@ -18,7 +18,7 @@ from executors.kubernetes.pod_view import metadata_change
 from executors.kubernetes.scale_target import deletion_cost
 from executors.kubernetes.workload_scaler import WorkloadScaler
 from topics.checks import InvalidRecord
-from topics.fleet import InstanceState
+from topics.fleet import InstanceState, LaunchCode
 
 
 class ScaledPods:
@@ -71,7 +71,7 @@ class ScaledPods:
         engine = EnginePod(replace(launch, ports=(workload.port,)))
         refusal = self._scaler.refusal(workload)
         if refusal:
-            engine.failure, engine.hopeless = refusal, True
+            engine.fail(LaunchCode.NOT_SCALED, refusal)
             return engine
         self._scaler.claim(workload, engine)
         return engine

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from executors.kubernetes import kube_names as names
+from executors.kubernetes.claim_waits import ClaimWaits
 from executors.kubernetes.engine_pod import EnginePod
 from executors.kubernetes.further_kinds import FurtherKinds
 from executors.kubernetes.kube_client import KubeApi, Manifest
@@ -36,6 +37,7 @@ from executors.kubernetes.scale_target import (
 )
 from executors.kubernetes.surplus_pods import LoadOf, SurplusPods
 from executors.kubernetes.workload_view import WorkloadView, parse_workload
+from topics.fleet import LaunchCode
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class WorkloadScaler:
         self._written_s: dict[EnginePod, float] = {}
         self._marked_s: dict[EnginePod, float] = {}
         self._stopping_s: dict[EnginePod, float] = {}
+        self._waits = ClaimWaits(self._tell)
         self._surplus = SurplusPods(fleet, load_of, lag_s)
         self._bases: dict[str, str] = {}
         self._further = FurtherKinds(fleet.api)
@@ -222,6 +225,7 @@ class WorkloadScaler:
         await self._surplus.step(workload, target, pods, time.monotonic())
         for engine, pod in assign_pods(target, pods):
             await self._bind(engine, pod)
+        self._waits.step(workload, target, len(pods), time.monotonic())
         self._check_victims(workload, target, pods)
         removed = self._settled(removable(target, workload, pods, self._is_patient(target)))
         wanted = next_replicas(target, workload, pods, removed)
@@ -353,7 +357,7 @@ class WorkloadScaler:
             self._tell(workload, "NotScaled", why)
         target.refusal = why
         for engine in target.waiting:
-            engine.failure, engine.hopeless = why, True
+            engine.fail(LaunchCode.NOT_SCALED, why)
         for engine in target.claims:
             engine.gone = engine.gone or engine.stopping
 
@@ -364,7 +368,7 @@ class WorkloadScaler:
             if title in known:
                 continue
             for engine in target.waiting:
-                engine.failure, engine.hopeless = f"{title} is no longer managed", True
+                engine.fail(LaunchCode.NOT_SCALED, f"{title} is no longer managed")
             for engine in target.stopping:
                 engine.gone = True
             if not target.claims:

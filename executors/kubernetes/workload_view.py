@@ -33,7 +33,7 @@ class WorkloadView:
     selector: that of `/scale`, for a kind whose pods may have no chain of controllers; "" =
     controllers alone decide. gpus: number of GPUs of one pod, 0 = unknown. fault: the reason why
     Shoal must not scale it, "" = none. last_writer: manager that last set the replicas, "" = Shoal
-    or unknown.
+    or unknown. blocked: the reason why its controller cannot make pods, "" = it can.
     """
 
     kind: Kind
@@ -48,6 +48,7 @@ class WorkloadView:
     gpus: int = 0
     fault: str = ""
     last_writer: str = ""
+    blocked: str = ""
     managed: bool = True
     controller: Ref | None = None
     selector: str = ""
@@ -108,6 +109,7 @@ def parse_workload(kind: Kind, raw: Manifest) -> WorkloadView:
         gpus=_gpus(spec),
         fault=fault,
         last_writer=_last_writer(meta),
+        blocked=_blocked(raw.get("status") or {}),
         controller=controller,
         version=str(meta.get("resourceVersion") or ""),
     )
@@ -116,6 +118,13 @@ def parse_workload(kind: Kind, raw: Manifest) -> WorkloadView:
 def _replicas(spec: Mapping[str, Any]) -> int:
     found = spec.get("replicas")
     return found if isinstance(found, int) else 1
+
+
+def _blocked(status: Mapping[str, Any]) -> str:
+    for one in status.get("conditions") or ():
+        if one.get("type") == "ReplicaFailure" and one.get("status") == "True":
+            return f"{one.get('reason')}: {one.get('message')}"
+    return ""
 
 
 def _selected_labels(selector: object) -> set[str]:

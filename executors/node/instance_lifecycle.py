@@ -26,7 +26,7 @@ def apply_event(
     """`item` after `event`, by the transition table."""
     to = after(item.state, event)
     since_ms = now_ms if to is not item.state else item.since_ms
-    return replace(item, state=to, since_ms=since_ms, reason=reason)
+    return replace(item, state=to, since_ms=since_ms, reason=reason, code="")
 
 
 def apply_observation(
@@ -37,9 +37,12 @@ def apply_observation(
         return item
     if not seen.alive:
         ended = _process_ended(item, seen.end_reason, now_ms, rules, seen.hopeless)
-        return replace(ended, pool_full=seen.pool_full, start=seen.start)
+        code = seen.code or (item.code if item.killed_ms else "")
+        return replace(ended, pool_full=seen.pool_full, start=seen.start, code=code)
     if seen.start is not None:
         item = replace(item, start=seen.start)
+    if item.state is InstanceState.STARTING and not item.killed_ms and (seen.code or item.code):
+        item = replace(item, reason=seen.waiting, code=seen.code)
     if seen.starved_ms != item.starved_ms:
         more_ms = max(0, seen.starved_ms - item.starved_ms) if item.unhealthy_since_ms else 0
         item = replace(
@@ -195,6 +198,8 @@ def stop_if_due(
     reason = _kill_reason(item, now_ms, rules)
     if not reason:
         return item
+    if item.code:  # the reason why the launch waits
+        reason = f"{reason}: {item.reason}"
     commands.append(Kill(item.instance))
     return replace(item, killed_ms=now_ms, reason=reason)
 

@@ -28,6 +28,7 @@ class InstanceRecord:
     refused_phase: a phase to which a switch failed, which is not retried until the assignment
     requests another phase. sleep_ms: time at which the executor put the engine to sleep or, in a
     starting instance, woke it; 0 = neither. in_flight, held_kv, finished: as last observed.
+    code: kind of `reason`, see `ObservedInstance`.
     pool_full: whether the last launch failed because the pool has no room for any further node.
     starved_ms: as last observed; this time does not count against the deadlines of a start and of
     an answer. start: the memory of its engine, None = unknown; kept from a refusal to the next
@@ -58,6 +59,7 @@ class InstanceRecord:
     held_kv: int = 0
     finished: int = 0
     reason: str = ""
+    code: str = ""
     pool_full: bool = False
     starved_ms: int = 0
     start: EngineStart | None = None
@@ -94,6 +96,8 @@ class ProcessObservation:
     launch. hopeless: another attempt on this node would fail too, so the instance is given up at
     once. pool_full: the pool has no room for any further node. starved_ms: domain ms since its
     start in which it had no processor. start: the memory of the engine, None = nothing new.
+    waiting: the reason why it does not start yet, "" = it starts. code: kind of `waiting` or of
+    `end_reason`, see `ObservedInstance`.
     """
 
     alive: bool
@@ -109,6 +113,8 @@ class ProcessObservation:
     finished: int = 0
     starved_ms: int = 0
     start: EngineStart | None = None
+    code: str = ""
+    waiting: str = ""
 
 
 @dataclass(frozen=True, slots=True)

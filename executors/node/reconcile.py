@@ -134,6 +134,7 @@ def observed_instances(state: NodeState) -> tuple[ObservedInstance, ...]:
             finished=item.finished,
             start=item.start,
             version=item.desired.version,
+            code=item.code,
         )
         for item in state.instances
     )

@@ -109,6 +109,7 @@ def _same(a: Status | None, b: Status | None) -> bool:
         and one.instance == other.instance
         and one.phase == other.phase
         and one.restarts == other.restarts
+        and one.reason == other.reason
         for one, other in zip(a.instances, b.instances, strict=True)
     )
 

@@ -229,6 +229,28 @@ def test_an_instance_that_does_not_start_in_time_is_killed() -> None:
     assert "not ready 600 s" in state.instances[0].reason
 
 
+def test_a_wait_is_the_reason_of_a_start_until_it_ends() -> None:
+    waits = replace(SILENT, waiting="no node yet", code="Unschedulable")
+    state, _ = reconcile(begin(wish()), {"a": waits}, T0 + 1000, RULES)
+    seen = observed_instances(state)[0]
+    assert (seen.reason, seen.code) == ("no node yet", "Unschedulable")
+    started, _ = reconcile(state, {"a": SILENT}, T0 + 2000, RULES)
+    assert (started.instances[0].reason, started.instances[0].code) == ("", "")
+    answers, _ = reconcile(state, {"a": replace(waits, healthy=True)}, T0 + 2000, RULES)
+    assert answers.instances[0].state is InstanceState.READY
+    assert (answers.instances[0].reason, answers.instances[0].code) == ("", "")
+
+
+def test_a_wait_that_outlasts_the_start_is_part_of_the_reason() -> None:
+    waits = replace(SILENT, waiting="scheduling gates: q", code="SchedulingGated")
+    late_ms = T0 + RULES.start_timeout_ms
+    state, commands = reconcile(begin(wish()), {"a": waits}, late_ms, RULES)
+    assert commands == (Kill("a"),)
+    state, _ = reconcile(state, {"a": DEAD}, late_ms + 100, RULES)
+    assert "began to start: scheduling gates: q" in state.instances[0].reason
+    assert state.instances[0].code == "SchedulingGated"
+
+
 def test_an_instance_that_stops_answering_is_killed_and_restarted() -> None:
     """One missed answer has no effect, but silence for unhealthy_after_ms has."""
     state = ready(wish())
