@@ -46,7 +46,7 @@ Desired = tuple[str, str, str, int]
 class ModelStatus:
     """Status of one model.
 
-     mode: as declared. held: why Shoal does not change the model, "" if it may. The fields held,
+    mode: as declared. held: why Shoal does not change the model, "" if it may. The fields held,
     target_why, word, remedy and uncertain are text for people. demand_req_per_s: rate in the local
     window. target_req_per_s, target_why: planned demand and its evidence. wanted_req_per_s,
     ready_req_per_s: raw capacity of planned and of ready combos. ready, wanted: number of combos.

@@ -10,6 +10,7 @@ const STATES = [
 const SIGN = Object.fromEntries(STATES);
 const RANK = Object.fromEntries(STATES.map(([word], index) => [word, index]));
 const MOST_CELLS = 240;
+const byName = new Intl.Collator("en", { numeric: true }).compare;
 
 const stateOf = (node) => (node.reclaim && node.state !== "lost" ? "reclaimed" : node.state);
 
@@ -43,7 +44,7 @@ function grouped(pools, nodes) {
   }
   const regions = new Map();
   for (const row of rows.values()) {
-    row.nodes.sort((a, b) => RANK[a[1].state] - RANK[b[1].state] || a[0].localeCompare(b[0], "en", { numeric: true }));
+    row.nodes.sort((a, b) => RANK[a[1].state] - RANK[b[1].state] || byName(a[0], b[0]));
     if (!regions.has(row.pool.region)) regions.set(row.pool.region, []);
     regions.get(row.pool.region).push(row);
   }
