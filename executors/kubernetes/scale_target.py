@@ -35,7 +35,8 @@ class ScaleTarget:
     claims: engines, with or without a pod. raised: number of replicas that Shoal added and that may
     still lack a node. written: the replicas of Shoal's last write, None = no write yet. leaving:
     stopped engines whose removal was written. refusal: the reason why Shoal no longer scales the
-    workload, "" = it does. pending: the last write, if its answer was lost.
+    workload, "" = it does. pending: the last write, if its answer was lost. place: model, role and
+    pool of the workload.
     """
 
     claims: list[EnginePod] = field(default_factory=list)
@@ -44,6 +45,7 @@ class ScaleTarget:
     written: int | None = None
     refusal: str = ""
     pending: PendingWrite | None = None
+    place: tuple[str, str, str] = ("", "", "")
 
     @property
     def waiting(self) -> list[EnginePod]:

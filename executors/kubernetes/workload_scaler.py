@@ -49,6 +49,12 @@ _VICTIM_S = 5.0
 removed."""
 
 
+_UNCLAIMED: Manifest = {
+    "labels": {names.SLOT: None, names.INSTANCE: None},
+    "annotations": {names.LAUNCH: None, names.DELETION_COST: None},
+}
+
+
 class WorkloadScaler:
     """The workloads in mode `scale`. targets: by title, such as "deployments/llama"."""
 
@@ -114,7 +120,7 @@ class WorkloadScaler:
 
     def claim(self, workload: WorkloadView, engine: EnginePod) -> None:
         """Find a pod of `workload` for `engine`, or make the workload grow."""
-        self.targets.setdefault(workload.title, ScaleTarget()).claims.append(engine)
+        self._target(workload).claims.append(engine)
         self._wake()
 
     def adopt(self, engine: EnginePod, pod: PodView) -> bool:
@@ -122,7 +128,7 @@ class WorkloadScaler:
         workload = self._owner(pod)
         if workload is None:
             return False
-        self.targets.setdefault(workload.title, ScaleTarget()).claims.append(engine)
+        self._target(workload).claims.append(engine)
         return True
 
     def stop(self, engine: EnginePod) -> None:
@@ -175,6 +181,11 @@ class WorkloadScaler:
     def _wake(self) -> None:
         self._news.set()
 
+    def _target(self, workload: WorkloadView) -> ScaleTarget:
+        found = self.targets.setdefault(workload.title, ScaleTarget())
+        found.place = workload.model, workload.role, workload.pool
+        return found
+
     def _pods(self, workload: WorkloadView) -> list[PodView]:
         pods = self._fleet.pods.objects.values()
         return [pod for pod in pods if (owner := self._owner(pod)) and owner.ref == workload.ref]
@@ -198,6 +209,7 @@ class WorkloadScaler:
                 target = self.targets.get(workload.title)
                 if target is not None:
                     await self._step_once(workload, target)
+            await self._move_orphans()
             self._fail_orphans()
             await asyncio.sleep(_PAUSE_S)
 
@@ -361,12 +373,36 @@ class WorkloadScaler:
         for engine in target.claims:
             engine.gone = engine.gone or engine.stopping
 
-    def _fail_orphans(self) -> None:
-        """End the claims on workloads that no longer exist or are no longer opted in."""
+    def _orphaned(self) -> dict[str, ScaleTarget]:
+        """The targets of workloads that no longer exist or are no longer opted in."""
         known = {workload.title for workload in self.workloads()}
-        for title, target in list(self.targets.items()):
-            if title in known:
+        return {title: one for title, one in self.targets.items() if title not in known}
+
+    async def _move_orphans(self) -> None:
+        """Move the claims of such workloads to the workload that is opted in for the same model,
+        role and pool. A claim moves as soon as a pod there is ready, so no capacity is lost."""
+        for title, target in self._orphaned().items():
+            workload = self.find(*target.place)
+            if workload is None or self.refusal(workload):
                 continue
+            theirs = self._target(workload)
+            claimed = {engine.pod for engine in theirs.claims}
+            free = (pod for pod in self._pods(workload) if pod.serves and pod.name not in claimed)
+            for engine in [one for one in target.claims if not one.stopping]:
+                former, pod = engine.pod, next(free, None) if engine.pod else None
+                if pod is not None:
+                    await self._bind(engine, pod)
+                is_moved = not former or (pod is not None and engine.pod == pod.name)
+                if is_moved and engine in target.claims:
+                    log.info("%s takes over %s from %s", workload.title, former or "a claim", title)
+                    target.claims.remove(engine)
+                    theirs.claims.append(engine)
+                    if former:
+                        await self._fleet.patch_pod(former, {"metadata": _UNCLAIMED})
+
+    def _fail_orphans(self) -> None:
+        """End the claims of such workloads that have no pod, or that stop."""
+        for title, target in self._orphaned().items():
             for engine in target.waiting:
                 engine.fail(LaunchCode.NOT_SCALED, f"{title} is no longer managed")
             for engine in target.stopping:

@@ -275,3 +275,71 @@ async def test_the_launch_basis_follows_the_workload_except_its_replicas(bench: 
     template = {"spec": {"containers": [gpus]}}
     bench.cluster.change(DEPLOYMENT, "e", {"spec": {"template": template}})
     assert await basis() != before
+
+
+class BlueGreen(Workload):
+    """Two Deployments of one model: the opted-in "e", and "green" with two ready pods."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        labels = {"app": "green"}
+        spec = {"replicas": 2, "selector": {"matchLabels": labels}}
+        self.put(DEPLOYMENT, {"metadata": {"name": "green"}, "spec": spec})
+        for k in (1, 2):
+            self.put(POD, {"metadata": {"name": f"green-{k}", "labels": labels}, "spec": {}})
+            self.run_pod(f"green-{k}", f"10.1.0.{k}")
+
+    def follow(self) -> None:
+        """Nothing: no test changes the replicas."""
+        if not self.made:
+            super().follow()
+
+    def opt(self, name: str, managed: str | None) -> None:
+        """Opt a Deployment in or out, as its owner does."""
+        notes = {names.MANAGED: managed, names.MODEL: "m", names.POOL: POOL}
+        self.change(DEPLOYMENT, name, {"metadata": {"annotations": notes}})
+
+
+async def test_a_green_deployment_takes_over_from_a_blue_one_without_a_gap(tmp_path: Path) -> None:
+    """The owner opts the green one in and the blue one out. Each instance stays ready, first at its
+    blue pod and then at a green one. The blue pods stay until their owner removes them."""
+    async with aiohttp.ClientSession() as client:
+        cluster = BlueGreen()
+        bench = SlotBench(tmp_path, cluster, client, "scale")
+        await bench.open()
+        bench.assign(SLOT, wish("a", 0), wish("b", 1))
+        await rounds(bench)
+        assert {bench.instance(SLOT, one).endpoint[:5] for one in "ab"} == {"10.0."}
+        cluster.opt("green", "true")
+        cluster.opt("e", None)
+        for _ in range(8):
+            await rounds(bench, 1)
+            assert {bench.state(SLOT, one) for one in "ab"} == {InstanceState.READY}
+        assert {bench.instance(SLOT, one).endpoint[:7] for one in "ab"} == {"10.1.0."}
+        blue = [cluster.objects["pods", f"e-{k}"]["metadata"] for k in (1, 2)]
+        assert not any(names.LAUNCH in (one.get("annotations") or {}) for one in blue)
+        cluster.remove(DEPLOYMENT, "e")
+        for k in (1, 2):
+            cluster.remove(POD, f"e-{k}")
+        await rounds(bench)
+        assert {bench.state(SLOT, one) for one in "ab"} == {InstanceState.READY}
+        assert writes(cluster) == []
+        await bench.close()
+
+
+async def test_a_green_deployment_without_a_ready_pod_takes_nothing(tmp_path: Path) -> None:
+    async with aiohttp.ClientSession() as client:
+        cluster = BlueGreen()
+        for k in (1, 2):
+            cluster.remove(POD, f"green-{k}")
+        bench = SlotBench(tmp_path, cluster, client, "scale")
+        await bench.open()
+        bench.assign(SLOT, wish("a", 0))
+        await rounds(bench)
+        endpoint = bench.instance(SLOT, "a").endpoint
+        cluster.opt("green", "true")
+        cluster.opt("e", None)
+        await rounds(bench)
+        assert bench.state(SLOT, "a") is InstanceState.READY
+        assert bench.instance(SLOT, "a").endpoint == endpoint
+        await bench.close()
