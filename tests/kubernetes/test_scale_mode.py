@@ -154,6 +154,47 @@ async def test_a_rollout_of_the_workload_itself_keeps_its_replicas_and_every_ins
         assert router.counts["broken"] == 0
 
 
+async def test_a_green_deployment_takes_over_from_a_blue_one(
+    client: KubeClient, admin: RawApi, tmp_path: Path
+) -> None:
+    """Its owner opts it in, and the blue one out. No stream breaks, and no instance waits."""
+    green = workload(4)
+    green["metadata"] = {"name": "green"}
+    green["spec"]["selector"]["matchLabels"]["colour"] = "green"
+    green["spec"]["template"]["metadata"]["labels"]["colour"] = "green"
+    notes = workload(4)["metadata"]["annotations"]
+    blue = workload(4)
+    blue["spec"]["selector"]["matchLabels"]["colour"] = "blue"
+    blue["spec"]["template"]["metadata"]["labels"]["colour"] = "blue"
+    for one in (blue, green):
+        await admin.post(f"{APPS}/deployments", one)
+    async with (
+        Bench(config_file(tmp_path, POOL), client) as bench,
+        LabelRouter(admin, "shoal.dev/instance") as router,
+    ):
+        bench.assign(A, *(wish(name, gpu) for gpu, name in enumerate("abcd")))
+        await bench.until(lambda: bench.ready(A, "abcd") and len(router.table) == 4)
+        before = set((await pods_by_instance(admin)).values())
+        router.load(streams_per_s=20, stream_s=2.0)
+        for name, values in (("green", notes), ("engine", {"shoal.dev/managed": None})):
+            change = {"metadata": {"annotations": values}}
+            await admin.patch(f"{APPS}/deployments/{name}", change)
+        while before & set((await pods_by_instance(admin)).values()):
+            assert bench.ready(A, "abcd")
+            assert router.table
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(LAG_S + 3.0)  # the streams at blue pods end
+        await admin.delete(f"{APPS}/deployments/engine")
+        while before & set(await living(admin)):
+            assert bench.ready(A, "abcd")
+            await asyncio.sleep(0.1)
+        await router.finish()
+        print("blue-green", dict(router.counts))
+        assert router.counts["broken"] == router.counts["refused"] == 0
+        assert router.counts["ok"] >= 80
+    await admin.delete(f"{APPS}/deployments/green")
+
+
 async def plain_scale_downs(admin: RawApi) -> None:
     """The same load, while replicas are lowered without a drain."""
     async with LabelRouter(admin, SELECTOR) as router:
