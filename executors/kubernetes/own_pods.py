@@ -132,7 +132,7 @@ class OwnPods:
     def adopt(self) -> list[EnginePod]:
         """See `Placer`. Also learns the templates of the pods."""
         found = []
-        for pod in self._fleet.in_slot(self._slot):
+        for pod in self._fleet.in_slot(self._slot, managed=True):
             launch = read_launch(pod.annotations)
             if launch is None or pod.over or pod.terminating:
                 continue
@@ -201,7 +201,7 @@ class OwnPods:
         own = {engine.pod for engine in known.values()}
         held: set[int] = set()
         unreadable = False
-        for pod in self._fleet.in_slot(self._slot):
+        for pod in self._fleet.in_slot(self._slot, managed=True):
             if pod.name in own:
                 continue
             launch = read_launch(pod.annotations)

@@ -78,8 +78,9 @@ class PodFleet:
         task.add_done_callback(self._task_ended)
         return task
 
-    def in_slot(self, slot: str) -> list[PodView]:
-        """The pods of a slot, the oldest first."""
+    def in_slot(self, slot: str, managed: bool) -> list[PodView]:
+        """The pods of a slot, the oldest first. managed: pods that Shoal made, else pods of other
+        owners."""
         if self._by_slot is None:
             found: dict[str, list[PodView]] = {}
             order = sorted(self.pods.objects.values(), key=lambda pod: (pod.created_s, pod.name))
@@ -88,7 +89,8 @@ class PodFleet:
                 if value:
                     found.setdefault(value, []).append(pod)
             self._by_slot = found
-        return self._by_slot.get(names.label_value(slot), [])
+        every = self._by_slot.get(names.label_value(slot), [])
+        return [pod for pod in every if (pod.labels.get(names.MANAGED) == "true") is managed]
 
     def node_of(self, pod: PodView) -> NodeView | None:
         """The node of a pod, None if unknown."""

@@ -327,7 +327,7 @@ class PodRunner:
 
     def _is_bound(self, engine: EnginePod) -> bool:
         """Whether other pods bind the slot to a node, so that a lack of room concerns this node."""
-        others = self._fleet.in_slot(self._node.node) if self._settings.binds else ()
+        others = self._fleet.in_slot(self._node.node, managed=True) if self._settings.binds else ()
         return any(pod.node and not pod.over and pod.name != engine.pod for pod in others)
 
     def _moved(self, instance: str) -> None:

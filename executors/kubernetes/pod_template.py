@@ -177,15 +177,19 @@ def _labels(settings: PodSettings, slot: str, desired: DesiredInstance) -> dict[
 
 def _with_slot(affinity: Manifest, settings: PodSettings, slot: str) -> Manifest:
     """`affinity` with the rules of slots added: all pods of a slot are on one node, and a node has
-    only one slot.
+    only one slot. Labels of slots on pods of other owners do not count.
 
     The first pod of a slot binds the slot to its node, because a required affinity to one's own
     labels is met while no pod with these labels exists.
     """
     value = names.label_value(slot)
     where = {"topologyKey": "kubernetes.io/hostname"}
-    together = {"labelSelector": {"matchLabels": {names.SLOT: value}}, **where}
+    together = {
+        "labelSelector": {"matchLabels": {names.SLOT: value, names.MANAGED: "true"}},
+        **where,
+    }
     others = [
+        {"key": names.MANAGED, "operator": "In", "values": ["true"]},
         {"key": names.SLOT, "operator": "Exists"},
         {"key": names.SLOT, "operator": "NotIn", "values": [value]},
     ]

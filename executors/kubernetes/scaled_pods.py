@@ -11,10 +11,11 @@ from executors.engines.engine_protocol import LaunchLine
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.engine_pod import EnginePod
 from executors.kubernetes.kube_client import Manifest
+from executors.kubernetes.leftover_labels import without_claim
 from executors.kubernetes.own_pods import serving_label
 from executors.kubernetes.pod_fleet import PodFleet
 from executors.kubernetes.pod_template import PodLaunch, dump_launch, read_launch
-from executors.kubernetes.pod_view import metadata_change
+from executors.kubernetes.pod_view import PodView, metadata_change
 from executors.kubernetes.scale_target import deletion_cost
 from executors.kubernetes.workload_scaler import WorkloadScaler
 from topics.checks import InvalidRecord
@@ -44,13 +45,15 @@ class ScaledPods:
     def adopt(self) -> list[EnginePod]:
         """See `Placer`."""
         found = []
-        for pod in self._fleet.in_slot(self._slot):
+        for pod in self._fleet.in_slot(self._slot, managed=False):
             launch = read_launch(pod.annotations)
-            if launch is None or pod.over or pod.terminating:
+            if pod.over or pod.terminating:
                 continue
-            engine = EnginePod(launch, pod.name, created=True)
-            if self._scaler.adopt(engine, pod):
+            engine = EnginePod(launch, pod.name, created=True) if launch is not None else None
+            if engine is not None and self._scaler.adopt(engine, pod):
                 found.append(engine)
+            else:  # its workload left mode `scale`, or never owned it
+                self._free(pod)
         return found
 
     def start(
@@ -90,10 +93,7 @@ class ScaledPods:
         self._draining.discard(engine)
         pod = self._fleet.pods.objects.get(engine.pod)
         if pod is not None and not pod.terminating:
-            notes = {names.LAUNCH: None, names.DELETION_COST: None}
-            labels = {names.SLOT: None, names.INSTANCE: None, names.SERVING: "true"}
-            change: Manifest = {"labels": labels, "annotations": notes}
-            self._fleet.spawn(self._fleet.mark_pod(engine.pod, change))
+            self._free(pod)
 
     def mark(self, engine: EnginePod, state: InstanceState, launch: PodLaunch) -> bool:
         """See `Placer`. A pod leaves the routes only for a drain, so a claimed pod continues to
@@ -128,6 +128,9 @@ class ScaledPods:
         return set()
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _free(self, pod: PodView) -> None:
+        self._fleet.spawn(self._fleet.mark_pod(pod.name, without_claim(pod.labels)))
 
     async def _patch(self, name: str, change: Manifest) -> None:
         try:

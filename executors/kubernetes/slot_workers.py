@@ -13,6 +13,7 @@ from executors.kubernetes import kube_names as names
 from executors.kubernetes.kube_client import KubeApi
 from executors.kubernetes.kube_kinds import NODE_CLAIM
 from executors.kubernetes.kubernetes_config import KubePool, KubernetesConfig, PoolMode
+from executors.kubernetes.leftover_labels import clear_leftovers
 from executors.kubernetes.node_claims import NodeClaimView, parse_claim, supply_fault
 from executors.kubernetes.object_cache import ObjectCache
 from executors.kubernetes.own_pods import OwnPods, Placer
@@ -93,6 +94,14 @@ class SlotWorkers:
         self.fleet.start()
         if self.scaler is not None:
             self.scaler.start()
+        pools = self._config.pools
+        slots = [
+            node.node
+            for node in self._config.executor.nodes
+            if pools[node.pool].mode is PoolMode.PODS
+        ]
+        if slots:
+            self.fleet.spawn(clear_leftovers(self.fleet, slots))
         waits = any(pool.node_wait_s for pool in self._config.pools.values())
         if waits and self._config.read_nodes:
             self.fleet.follow(self._claims)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from executors.kubernetes import surplus_pods
 from executors.kubernetes.kube_client import Manifest, Scale
 from executors.kubernetes.kube_errors import kube_error
 from executors.kubernetes.kube_kinds import DEPLOYMENT, POD, Kind
+from executors.kubernetes.pod_template import PodLaunch, dump_launch
 from tests.unit.kubernetes.fake_cluster import FakeCluster
 from tests.unit.kubernetes.slot_bench import POOL, SLOT, SlotBench, settle, wish
 from tests.unit.kubernetes.test_workload_scaler import Workload, fast, rounds, writes
@@ -149,6 +151,61 @@ async def test_a_workload_of_another_owner_never_ends_the_view_of_the_others(
         faults = bench.statuses[SLOT].faults
         why = "deployments/poison cannot be read: ValueError: '1x' is no quantity"
         assert faults == ((why,) if bad == "1x" else ())
+        await bench.close()
+
+
+def claimed(name: str, slot: str, serving: str) -> Manifest:
+    """A Deployment's pod with the labels of mode `scale`."""
+    labels = {"app": "x", "team": "t", names.SLOT: slot, names.INSTANCE: "i", names.GROUP: "g.1",
+              names.SERVING: serving}  # fmt: skip
+    notes = {names.LAUNCH: dump_launch(PodLaunch(wish(name), 0, (8000,), 0)), "note": "n",
+             names.DELETION_COST: "-1000000"}  # fmt: skip
+    owner = {"kind": "ReplicaSet", "name": "x-1", "controller": True}
+    meta = {"name": name, "labels": labels, "annotations": notes, "ownerReferences": [owner]}
+    return {"metadata": meta, "spec": {"nodeName": "n0"}}
+
+
+@pytest.mark.parametrize("mode", ["pods", "scale"])
+async def test_labels_of_an_earlier_mode_are_removed_and_the_pod_stays(
+    tmp_path: Path, mode: str
+) -> None:
+    cluster = FakeCluster()
+    cluster.put(POD, claimed("a", SLOT, "draining"))
+    cluster.put(POD, claimed("b", SLOT, "true"))
+    cluster.put(POD, claimed("c", "us.other.owned.0", "true"))  # of another executor
+    other = copy.deepcopy(cluster.objects["pods", "c"])
+    async with aiohttp.ClientSession() as client:
+        bench = SlotBench(tmp_path, cluster, client, mode)
+        assert await bench.open() == 0
+        await bench.steps(4)
+        for name in "ab":
+            meta = cluster.objects["pods", name]["metadata"]
+            assert meta["labels"] == {
+                "app": "x", "team": "t", names.SERVING: "true", "pod-template-hash": "1"
+            }  # fmt: skip
+            assert meta["annotations"] == {"note": "n"}
+            assert "deletionTimestamp" not in meta
+        assert cluster.objects["pods", "c"] == other
+        assert {verb for verb, plural, _ in cluster.writes if plural == "pods"} == {"patch"}
+        await bench.close()
+
+
+async def test_a_claimed_pod_of_another_owner_is_no_pod_of_mode_pods(tmp_path: Path) -> None:
+    """An executor with pools of both modes sees the pods of all owners."""
+    cluster = FakeCluster()
+    pools = {POOL: {"mode": "pods", "nodes": {"pool": "l4"}},
+             "us/a/owned": {"mode": "scale", "nodes": {"pool": "a"}}}  # fmt: skip
+    async with aiohttp.ClientSession() as client:
+        bench = SlotBench(tmp_path, cluster, client, pools=pools)
+        bench.slots.start()
+        await settle()
+        cluster.put(POD, claimed("theirs", SLOT, "true"))
+        await settle()
+        assert sum(worker.restore() for worker in bench.slots.workers.values()) == 0
+        bench.assign(SLOT, wish("a"))
+        await bench.steps(3)
+        assert set(cluster.names(POD)) == {"theirs", names.pod_name("a", 0)}
+        assert ("delete", "pods", "theirs") not in cluster.writes
         await bench.close()
 
 

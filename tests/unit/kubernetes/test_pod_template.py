@@ -84,9 +84,12 @@ def test_a_slot_is_one_node_and_a_node_is_one_slot() -> None:
     rule = "requiredDuringSchedulingIgnoredDuringExecution"
     together = affinity["podAffinity"][rule][0]
     apart = affinity["podAntiAffinity"][rule][0]
-    assert together["labelSelector"]["matchLabels"] == {names.SLOT: "us.l4.spot.0"}
-    operators = [one["operator"] for one in apart["labelSelector"]["matchExpressions"]]
-    assert operators == ["Exists", "NotIn"]
+    # claims of mode `scale` on pods of other owners have no effect
+    assert together["labelSelector"]["matchLabels"] == {
+        names.SLOT: "us.l4.spot.0", names.MANAGED: "true",
+    }  # fmt: skip
+    parts = [(e["key"], e["operator"]) for e in apart["labelSelector"]["matchExpressions"]]
+    assert parts == [(names.MANAGED, "In"), (names.SLOT, "Exists"), (names.SLOT, "NotIn")]
 
 
 def test_the_launch_survives_in_the_annotation_with_the_role_of_the_label() -> None:
