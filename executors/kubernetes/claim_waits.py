@@ -32,8 +32,8 @@ class ClaimWaits:
         if self._is_blocked(workload, target, now_s):
             why = f"{workload.title} gets no pods: {workload.blocked}"
             self._fail(workload, target.waiting, LaunchCode.NO_PODS, why, pool_fails=True)
-        text = f"{workload.title} has {pods} of {workload.replicas} pods"
-        for engine in target.waiting if pods < workload.replicas else ():
+        text = f"{workload.title} has {pods} of {workload.replicas} pods, and none is free"
+        for engine in target.waiting:
             engine.held_up = Wait(LaunchCode.NO_PODS, f"{text} {workload.blocked}".strip())
 
     def _is_blocked(self, workload: WorkloadView, target: ScaleTarget, now_s: float) -> bool:

@@ -116,14 +116,16 @@ def _without_node(
 
 
 def wait_of(engine: EnginePod, pod: PodView | None, now_s: float) -> Wait | None:
-    """The reason why an engine that is alive does not start yet, None = it starts, or nothing
-    tells for a short time. now_s: monotonic time."""
-    wait = engine.held_up if pod is None else _reported(pod)
-    if wait is not None or (pod is not None and pod.started):
+    """The reason why an engine that is alive does not start yet, None = it starts, or has lacked a
+    pod or a reason for a short time only. now_s: monotonic time."""
+    reported = None if pod is None else _reported(pod)
+    if reported is not None or (pod is not None and pod.started):
         engine.quiet_s = 0.0
-        return wait
+        return reported
     engine.quiet_s = engine.quiet_s or now_s
-    return _unexplained(pod) if now_s - engine.quiet_s >= QUIET_S else None
+    if now_s - engine.quiet_s < QUIET_S:
+        return None
+    return engine.held_up if pod is None and engine.held_up else _unexplained(pod)
 
 
 def _reported(pod: PodView) -> Wait | None:

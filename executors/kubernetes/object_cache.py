@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 _NONE: Mapping[str, Any] = {}
 
 WATCH_S = 240  # a connection is renewed after this time
+_DENIED_S = 10.0  # a starting server may not know the rights yet
 _SILENT_S = 30.0  # a watch that is silent for WATCH_S plus this time is opened again
 _NO_KIND_PAUSE_S = 60.0
 _LASTED_S = 2.0  # a watch that was open for this long works
@@ -60,9 +62,15 @@ class ObjectCache(Generic[T]):
         self.objects: dict[str, T] = {}
         self.synced = False
         self.absent = False
+        self._forbidden_s = math.inf
         self._unreachable = ""
         self._unreadable: dict[str, str] = {}
         self._put_s: dict[str, float] = {}
+
+    @property
+    def denied(self) -> bool:
+        """Whether this account has lacked the right to read the kind for a while."""
+        return time.monotonic() - self._forbidden_s >= _DENIED_S
 
     @property
     def fault(self) -> str:
@@ -94,7 +102,7 @@ class ObjectCache(Generic[T]):
                 self._failed(error)
                 await asyncio.sleep(_NO_KIND_PAUSE_S)
             except Forbidden as error:
-                # a starting server may not know the rights yet
+                self._forbidden_s = min(self._forbidden_s, time.monotonic())
                 pause_s = max(pause_s, _NO_RIGHT_PAUSE_S)
                 self._failed(error)
             except Temporary as error:
@@ -125,6 +133,7 @@ class ObjectCache(Generic[T]):
                 self.objects.setdefault(name, former[name])
         self._put_s.clear()
         self.synced, self.absent, self._unreachable = True, False, ""
+        self._forbidden_s = math.inf
         self._on_change()
         return listing.version
 

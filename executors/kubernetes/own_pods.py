@@ -24,6 +24,7 @@ from executors.kubernetes.pod_template import (
     PodLaunch,
     PodSettings,
     build_pod,
+    disruption_rule,
     dump_launch,
     parse_template,
     read_launch,
@@ -186,7 +187,7 @@ class OwnPods:
         }
         annotations: dict[str, str | None] = {
             names.LAUNCH: dump_launch(launch),
-            names.DO_NOT_DISRUPT: "false" if serving == "draining" else "true",
+            names.DO_NOT_DISRUPT: "false" if serving == "draining" else _protection(pod),
         }
         change = metadata_change(pod, labels, annotations)
         if not change:
@@ -287,6 +288,12 @@ class OwnPods:
             await asyncio.sleep(1.0)  # until the watch shows the deletion
         finally:
             self._removing.discard(name)
+
+
+def _protection(pod: PodView) -> str:
+    present = pod.annotations.get(names.DO_NOT_DISRUPT)
+    # "false" is the template's value, or comes from a drain that was revoked
+    return disruption_rule(pod.annotations) if present == "false" else present or "true"
 
 
 def serving_label(state: InstanceState) -> str:

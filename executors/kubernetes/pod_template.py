@@ -107,9 +107,9 @@ def build_pod(
         meta.pop(key, None)
     meta["labels"] = {**(meta.get("labels") or {}), **_labels(settings, slot, desired)}
     meta["annotations"] = {
+        names.DO_NOT_DISRUPT: "true",
         **(meta.get("annotations") or {}),
         names.LAUNCH: dump_launch(launch),
-        names.DO_NOT_DISRUPT: "true",
     }
     if settings.queue:
         meta["labels"]["kueue.x-k8s.io/queue-name"] = settings.queue
@@ -127,6 +127,15 @@ def build_pod(
     count = str(len(desired.gpus))
     resources["limits"] = {**(resources.get("limits") or {}), settings.gpu_resource: count}
     return pod
+
+
+def disruption_rule(annotations: Mapping[str, str]) -> str:
+    """The value of do-not-disrupt that the template in a pod's annotations sets, else "true"."""
+    try:
+        template = orjson.loads(annotations.get(names.TEMPLATE, ""))
+        return str(template["metadata"]["annotations"][names.DO_NOT_DISRUPT])
+    except (KeyError, TypeError, ValueError):
+        return "true"
 
 
 def dump_launch(launch: PodLaunch) -> str:

@@ -36,7 +36,7 @@ class ScaledPods:
     @property
     def launch_basis(self) -> str:
         """See `Placer`. Derived from the pool's workloads."""
-        return self._scaler.launch_basis(self._pool)
+        return self._scaler.workloads.launch_basis(self._pool)
 
     def templates(self, engines: Iterable[str]) -> dict[str, str]:
         """See `Placer`. Empty: the owner's workload rolls its own template."""
@@ -52,7 +52,9 @@ class ScaledPods:
             engine = EnginePod(launch, pod.name, created=True) if launch is not None else None
             if engine is not None and self._scaler.adopt(engine, pod):
                 found.append(engine)
-            else:  # its workload left mode `scale`, or never owned it
+            elif (
+                self._scaler.workloads.complete
+            ):  # its workload left mode `scale`, or never owned it
                 self._free(pod)
         return found
 
@@ -61,7 +63,7 @@ class ScaledPods:
     ) -> EnginePod:
         """See `Placer`. The command line is ignored, because the owner sets it."""
         desired = launch.desired
-        workload = self._scaler.find(desired.model, desired.phase, self._pool)
+        workload = self._scaler.workloads.find(desired.model, desired.phase, self._pool)
         if workload is None:
             allowed = (
                 f'a workload with {names.MANAGED}: "true", {names.MODEL}: {desired.model}, '

@@ -108,7 +108,9 @@ class SlotWorkers:
 
     async def wait_synced(self, end: asyncio.Event) -> bool:
         """Wait until all pods are known; False if `end` is set first."""
-        while not (self.fleet.pods.synced and (self.scaler is None or self.scaler.synced)):
+        while not (
+            self.fleet.pods.synced and (self.scaler is None or self.scaler.workloads.synced)
+        ):
             if end.is_set():
                 return False
             with contextlib.suppress(TimeoutError):

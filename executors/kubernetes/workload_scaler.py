@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.claim_waits import ClaimWaits
 from executors.kubernetes.engine_pod import EnginePod
-from executors.kubernetes.further_kinds import FurtherKinds
 from executors.kubernetes.kube_client import KubeApi, Manifest
 from executors.kubernetes.kube_errors import Conflict, KubeError, Temporary
 from executors.kubernetes.kube_events import write_event
 from executors.kubernetes.kube_kinds import AUTOSCALER, Kind
-from executors.kubernetes.object_cache import UNREADABLE, ObjectCache
+from executors.kubernetes.leftover_labels import without_claim
+from executors.kubernetes.object_cache import UNREADABLE
 from executors.kubernetes.pod_fleet import PodFleet, persist
-from executors.kubernetes.pod_owner import PodOwners
 from executors.kubernetes.pod_template import dump_launch
 from executors.kubernetes.pod_view import PodView
 from executors.kubernetes.scale_target import (
@@ -36,7 +34,8 @@ from executors.kubernetes.scale_target import (
     removable,
 )
 from executors.kubernetes.surplus_pods import LoadOf, SurplusPods
-from executors.kubernetes.workload_view import WorkloadView, parse_workload
+from executors.kubernetes.workload_copies import WorkloadCopies
+from executors.kubernetes.workload_view import WorkloadView
 from topics.fleet import LaunchCode
 
 log = logging.getLogger(__name__)
@@ -49,69 +48,28 @@ _VICTIM_S = 5.0
 removed."""
 
 
-_UNCLAIMED: Manifest = {
-    "labels": {names.SLOT: None, names.INSTANCE: None},
-    "annotations": {names.LAUNCH: None, names.DELETION_COST: None},
-}
-
-
 class WorkloadScaler:
-    """The workloads in mode `scale`. targets: by title, such as "deployments/llama"."""
+    """The claims on the workloads in mode `scale`. targets: by title, such as
+    "deployments/llama"."""
 
     def __init__(
         self, fleet: PodFleet, kinds: Iterable[Kind], load_of: LoadOf, lag_s: float
     ) -> None:
         self._fleet = fleet
         self._api: KubeApi = fleet.api
-        self._caches = [
-            ObjectCache(fleet.api, kind, _parser(kind), on_change=self._changed) for kind in kinds
-        ]
+        self.workloads = WorkloadCopies(fleet, kinds, self._wake)
         self.targets: dict[str, ScaleTarget] = {}
         self._written_s: dict[EnginePod, float] = {}
         self._marked_s: dict[EnginePod, float] = {}
         self._stopping_s: dict[EnginePod, float] = {}
         self._waits = ClaimWaits(self._tell)
         self._surplus = SurplusPods(fleet, load_of, lag_s)
-        self._bases: dict[str, str] = {}
-        self._further = FurtherKinds(fleet.api)
-        self._owners: PodOwners | None = None
         self._news = asyncio.Event()
 
     def start(self) -> None:
         """Begin to follow the workloads and to act on claims."""
-        for cache in self._caches:
-            self._fleet.follow(cache)
+        self.workloads.start()
         self._fleet.spawn(self._run())
-
-    @property
-    def synced(self) -> bool:
-        """Whether all workloads are known. A kind that the server does not have counts as known."""
-        listed = all(cache.synced or cache.absent for cache in self._caches)
-        return listed and all(self._further.knows(one) for one in self._opted_in())
-
-    def workloads(self) -> list[WorkloadView]:
-        """All workloads that their owners opted in."""
-        return [self._further.complete(one) for one in self._opted_in()]
-
-    def find(self, model: str, role: str, pool: str) -> WorkloadView | None:
-        """The workload for a model and role in a pool ("us/l4" stands for all its markets)."""
-        names_of_pool = (pool, pool.rpartition("/")[0])
-        for workload in sorted(self.workloads(), key=lambda one: one.title):
-            if (workload.model, workload.role) == (model, role) and workload.pool in names_of_pool:
-                return workload
-        return None
-
-    def launch_basis(self, pool: str) -> str:
-        """A text that changes with the workloads of `pool`, except with their replicas."""
-        if pool not in self._bases:
-            names_of_pool = (pool, pool.rpartition("/")[0])
-            found = [
-                (one.title, one.model, one.role, one.gpus, one.port, bool(one.fault))
-                for one in self.workloads()
-                if one.pool in names_of_pool
-            ]
-            self._bases[pool] = hashlib.sha256(repr(sorted(found)).encode()).hexdigest()[:8]
-        return self._bases[pool]
 
     def refusal(self, workload: WorkloadView) -> str:
         """The reason why Shoal does not scale `workload`, "" if it does."""
@@ -125,7 +83,7 @@ class WorkloadScaler:
 
     def adopt(self, engine: EnginePod, pod: PodView) -> bool:
         """Restore the claim of `engine` on `pod`; False if no workload owns the pod."""
-        workload = self._owner(pod)
+        workload = self.workloads.owner(pod)
         if workload is None:
             return False
         self._target(workload).claims.append(engine)
@@ -153,11 +111,11 @@ class WorkloadScaler:
     def swap_ordinals(self, engine: EnginePod) -> bool:
         """Exchange claims so that `engine`, which begins to drain, has the pod that its workload
         removes first. Returns whether claims were exchanged."""
-        for workload in self.workloads():
+        for workload in self.workloads.managed():
             target = self.targets.get(workload.title)
             if target is None or engine not in target.claims or workload.picks_victim:
                 continue
-            other = ordinal_swap(engine, target.claims, self._pods(workload))
+            other = ordinal_swap(engine, target.claims, self.workloads.pods(workload))
             if other is not None:
                 log.warning(
                     "%s removes its highest ordinal: pod %s leaves instead of pod %s, which the "
@@ -169,15 +127,6 @@ class WorkloadScaler:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _opted_in(self) -> list[WorkloadView]:
-        """The workloads as their objects show them, without `/scale`."""
-        return [one for cache in self._caches for one in cache.objects.values() if one.managed]
-
-    def _changed(self) -> None:
-        self._bases.clear()
-        self._owners = None
-        self._wake()
-
     def _wake(self) -> None:
         self._news.set()
 
@@ -186,26 +135,15 @@ class WorkloadScaler:
         found.place = workload.model, workload.role, workload.pool
         return found
 
-    def _pods(self, workload: WorkloadView) -> list[PodView]:
-        pods = self._fleet.pods.objects.values()
-        return [pod for pod in pods if (owner := self._owner(pod)) and owner.ref == workload.ref]
-
-    def _owner(self, pod: PodView) -> WorkloadView | None:
-        if self._owners is None:
-            every = (one for cache in self._caches for one in cache.objects.values())
-            self._owners = PodOwners(map(self._further.complete, every))
-        return self._owners.owner(pod)
-
     async def _run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), _EVERY_S)
             self._news.clear()
-            if await self._further.refresh(self._opted_in()):
-                self._changed()
+            await self.workloads.refresh()
             if not self._fleet.pods.synced:
                 continue
-            for workload in self.workloads():
+            for workload in self.workloads.managed():
                 target = self.targets.get(workload.title)
                 if target is not None:
                     await self._step_once(workload, target)
@@ -233,7 +171,7 @@ class WorkloadScaler:
         if refusal:
             await self._refuse(workload, target, refusal)
             return
-        pods = self._pods(workload)
+        pods = self.workloads.pods(workload)
         await self._surplus.step(workload, target, pods, time.monotonic())
         for engine, pod in assign_pods(target, pods):
             await self._bind(engine, pod)
@@ -315,8 +253,10 @@ class WorkloadScaler:
         """Wait until the local copy shows the write, so that it is not mistaken for another
         program's."""
         for _ in range(100):
-            await self._further.refresh(self._opted_in())
-            current = next((one for one in self.workloads() if one.title == workload.title), None)
+            await self.workloads.refresh()
+            current = next(
+                (one for one in self.workloads.managed() if one.title == workload.title), None
+            )
             if current is None or current.replicas != workload.replicas:
                 return
             await asyncio.sleep(_COPY_EVERY_S)
@@ -375,19 +315,23 @@ class WorkloadScaler:
 
     def _orphaned(self) -> dict[str, ScaleTarget]:
         """The targets of workloads that no longer exist or are no longer opted in."""
-        known = {workload.title for workload in self.workloads()}
+        known = {workload.title for workload in self.workloads.managed()}
         return {title: one for title, one in self.targets.items() if title not in known}
 
     async def _move_orphans(self) -> None:
         """Move the claims of such workloads to the workload that is opted in for the same model,
         role and pool. A claim moves as soon as a pod there is ready, so no capacity is lost."""
         for title, target in self._orphaned().items():
-            workload = self.find(*target.place)
+            workload = self.workloads.find(*target.place)
             if workload is None or self.refusal(workload):
                 continue
             theirs = self._target(workload)
             claimed = {engine.pod for engine in theirs.claims}
-            free = (pod for pod in self._pods(workload) if pod.serves and pod.name not in claimed)
+            free = (
+                pod
+                for pod in self.workloads.pods(workload)
+                if pod.serves and pod.name not in claimed
+            )
             for engine in [one for one in target.claims if not one.stopping]:
                 former, pod = engine.pod, next(free, None) if engine.pod else None
                 if pod is not None:
@@ -398,7 +342,7 @@ class WorkloadScaler:
                     target.claims.remove(engine)
                     theirs.claims.append(engine)
                     if former:
-                        await self._fleet.patch_pod(former, {"metadata": _UNCLAIMED})
+                        await self._fleet.patch_pod(former, {"metadata": without_claim({})})
 
     def _fail_orphans(self) -> None:
         """End the claims of such workloads that have no pod, or that stop."""
@@ -414,7 +358,3 @@ class WorkloadScaler:
         """Write a Warning on the workload, so that its owner sees it."""
         about = (workload.kind, workload.name, "")
         self._fleet.spawn(write_event(self._api, about, reason, text))
-
-
-def _parser(kind: Kind) -> Callable[[Manifest], WorkloadView]:
-    return lambda raw: parse_workload(kind, raw)

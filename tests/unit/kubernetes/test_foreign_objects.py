@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from executors.kubernetes import kube_names as names
-from executors.kubernetes import surplus_pods
+from executors.kubernetes import object_cache, surplus_pods
 from executors.kubernetes.kube_client import Manifest, Scale
 from executors.kubernetes.kube_errors import kube_error
 from executors.kubernetes.kube_kinds import DEPLOYMENT, POD, Kind
@@ -142,7 +142,7 @@ async def test_a_workload_of_another_owner_never_ends_the_view_of_the_others(
     async with aiohttp.ClientSession() as client:
         bench = SlotBench(tmp_path, cluster, client, "scale")
         await bench.open()
-        assert bench.slots.scaler is not None and bench.slots.scaler.synced
+        assert bench.slots.scaler is not None and bench.slots.scaler.workloads.synced
         if not early:
             cluster.put(DEPLOYMENT, poison)
         bench.assign(SLOT, wish("a", 0), wish("b", 1))
@@ -206,6 +206,38 @@ async def test_a_claimed_pod_of_another_owner_is_no_pod_of_mode_pods(tmp_path: P
         await bench.steps(3)
         assert set(cluster.names(POD)) == {"theirs", names.pod_name("a", 0)}
         assert ("delete", "pods", "theirs") not in cluster.writes
+        await bench.close()
+
+
+async def test_a_kind_that_may_not_be_listed_is_a_fault_and_stops_no_other_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster: Any = Workload(1)
+    cluster.put(POD, claimed("theirs", SLOT, "true"))
+    original = cluster.list_objects
+
+    async def list_objects(kind: Kind, labels: str = "", everywhere: bool = False) -> Any:
+        if kind == SET:
+            raise kube_error(403, "Forbidden", "no right")
+        return await original(kind, labels, everywhere)
+
+    cluster.list_objects = list_objects
+    cluster.follow = lambda: follow(cluster)
+    async with aiohttp.ClientSession() as client:
+        kinds = ["example.com/v1/EngineSet/enginesets"]
+        bench = SlotBench(tmp_path, cluster, client, "scale", scale_kinds=kinds)
+        bench.slots.start()
+        await settle()
+        assert bench.slots.scaler is not None and not bench.slots.scaler.workloads.synced
+        monkeypatch.setattr(object_cache, "_DENIED_S", 0.0)
+        assert bench.slots.scaler.workloads.synced
+        assert sum(worker.restore() for worker in bench.slots.workers.values()) == 0
+        bench.assign(SLOT, wish("a", 0), wish("b", 1))
+        await rounds(bench, 8)
+        assert bench.state(SLOT, "b") is InstanceState.READY
+        assert bench.statuses[SLOT].faults == ("cannot read enginesets: no right",)
+        # the pod may belong to a workload of this kind
+        assert cluster.objects["pods", "theirs"]["metadata"]["labels"][names.SLOT] == SLOT
         await bench.close()
 
 

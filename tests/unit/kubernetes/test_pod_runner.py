@@ -147,6 +147,29 @@ async def test_a_drain_unroutes_waits_for_requests_and_then_deletes(bench: SlotB
     assert bench.state(SLOT, "a") is InstanceState.STOPPED
 
 
+@pytest.mark.parametrize("rule", ["", "false"])
+async def test_disruptions_are_forbidden_until_the_drain_unless_the_template_allows_them(
+    bench: SlotBench, tmp_path: Path, rule: str
+) -> None:
+    notes = f"metadata: {{annotations: {{{names.DO_NOT_DISRUPT}: '{rule}'}}}}" if rule else ""
+    (tmp_path / "pod.yaml").write_text(f"{notes}\nspec: {{containers: [{{name: engine}}]}}")
+
+    def present() -> str:
+        return str(bench.cluster.objects["pods", NAME]["metadata"]["annotations"][
+            names.DO_NOT_DISRUPT
+        ])  # fmt: skip
+
+    await serve(bench)
+    assert present() == (rule or "true")
+    bench.kind.running[0] = 1
+    bench.assign(SLOT, wish("a", drain=True))
+    await bench.steps(3)
+    assert present() == "false"
+    bench.assign(SLOT, wish("a"))
+    await bench.steps(3)
+    assert present() == (rule or "true")
+
+
 async def test_a_deletion_by_another_client_unroutes_at_once_and_starts_again(
     bench: SlotBench,
 ) -> None:

@@ -107,7 +107,10 @@ async def test_other_refusals_concern_the_pool_also_if_its_slot_has_a_node(
     assert "spec.x is wrong" in seen.reason
 
 
-async def test_a_webhook_that_is_down_is_the_reason_until_it_is_back(bench: SlotBench) -> None:
+async def test_a_webhook_that_is_down_is_the_reason_until_it_is_back(
+    bench: SlotBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_pod, "QUIET_S", 0.0)
     cluster: Any = bench.cluster
     why = 'Internal error occurred: failed calling webhook "w": connection refused'
     cluster.error = kube_error(500, "InternalError", why)
@@ -249,6 +252,7 @@ async def test_a_controller_that_cannot_make_pods_gives_the_replicas_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim_waits, "_BLOCKED_S", 0.0)
+    monkeypatch.setattr(engine_pod, "QUIET_S", 0.0)
     async with aiohttp.ClientSession() as client:
         bench = await scaled(tmp_path, client, 1)
         cluster: Any = bench.cluster
