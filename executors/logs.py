@@ -42,6 +42,7 @@ def log_to_stderr(level: str) -> None:
     ours = logging.getLevelNamesMapping()[level.upper()]
     libraries = ours if level == LEVELS[0] else max(ours, logging.WARNING)
     logging.basicConfig(level=libraries, handlers=[handler])
+    logging.captureWarnings(True)
     for package in ("executors", "autoscaler", "__main__"):
         logging.getLogger(package).setLevel(ours)
     if level != LEVELS[0]:

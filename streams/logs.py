@@ -98,5 +98,6 @@ def log_to_stderr(level: str = DEFAULT_LEVEL, form: str = "text") -> None:
     ours = logging.getLevelNamesMapping()[level.upper()]
     libraries = ours if level == LEVELS[0] else max(ours, logging.WARNING)
     logging.basicConfig(level=libraries, handlers=[handler])
+    logging.captureWarnings(True)
     for package in ("streams", "autoscaler", "__main__"):
         logging.getLogger(package).setLevel(ours)

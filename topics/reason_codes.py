@@ -38,6 +38,7 @@ class ReasonCode(StrEnum):
     SERVICE_FLOOR = "service_floor", "The declared or scheduled floor of a model changed."
     SERVICE_CHANGED = "service_changed", "The declaration of a model changed."
     ALERT = "alert", "An alert fired."
+    EXTENSION = "extension", "An installed package asked for it; its text says why."
     ENGINES_SEEN = "engines_seen", "The state that engines reported when the alert fired."
     SLO_MISSED = "slo_missed", "Requests missed their SLO although the load was within the plan."
     TYPE_MIX = "type_mix", "The shares of a model's request types changed."

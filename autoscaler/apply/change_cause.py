@@ -28,6 +28,7 @@ _EVIDENCE = frozenset(
         ReasonCode.RISING,
         ReasonCode.OVERESTIMATED,
         ReasonCode.SLOW_ENGINES,
+        ReasonCode.EXTENSION,
     }
 )
 """Evidence for a demand above the capacity that is stated as it is."""

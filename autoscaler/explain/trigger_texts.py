@@ -58,4 +58,5 @@ TRIGGER_TEXTS: Mapping[Code, Sentence] = {
     Code.LEFT_OUT: "{subject}: {because}",
     Code.SCATTERED: "{subject}: spread over {0:.0f} nodes; {1:.0f} would be enough",
     Code.MORE: "further reasons",
+    Code.EXTENSION: "{names[0]}: {quoted}",
 }

@@ -1,7 +1,8 @@
 """All triggers of a full plan, in one list.
 
-A new trigger is one file with a `fire` and one line in this file. If a plan is in progress or the
-rate limit (`rate_limit`) is reached, triggers wait, and one later plan responds to all of them.
+A new trigger is one file with a `fire` and one line in this file, or an extension. If a plan is in
+progress or the rate limit (`rate_limit`) is reached, triggers wait, and one later plan responds to
+all of them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from autoscaler.replan import (
 )
 from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger
+from topics.extensions import Group, call, extensions
 from topics.reason_codes import ReasonCode
 
 Rule = Callable[[TriggerInputs], Iterator[Trigger]]
@@ -60,14 +62,20 @@ def collect(news: TriggerInputs, due: tuple[Trigger, ...]) -> tuple[Trigger, ...
     """The waiting triggers and the triggers of this tick: one per (code, scope), with the latest
     figures."""
     found = {(trigger.why.code, trigger.scope): trigger for trigger in due}
-    for rule in TRIGGERS:
-        for trigger in rule(news):
-            found[(trigger.why.code, trigger.scope)] = trigger
+    for trigger in (*(one for rule in TRIGGERS for one in rule(news)), *_of_extensions(news)):
+        found[(trigger.why.code, trigger.scope)] = trigger
     more = found.pop((_MORE.why.code, _MORE.scope), None)
     kept = tuple(found.values())
     if more is None and len(kept) <= _MOST_DUE:
         return kept
     return (*kept[:_MOST_DUE], _MORE)
+
+
+def _of_extensions(news: TriggerInputs) -> Iterator[Trigger]:
+    """The triggers of installed packages."""
+    for extension in extensions(Group.TRIGGERS):
+        found = call(extension, lambda fire: tuple(fire(news)), ())
+        yield from (one for one in found if isinstance(one, Trigger))
 
 
 def declared_only(triggers: tuple[Trigger, ...], models: Collection[str]) -> tuple[Trigger, ...]:

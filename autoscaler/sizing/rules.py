@@ -7,7 +7,7 @@ bought for the need only: a target that is still high because an excess must las
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from autoscaler.domain.reason import Reason
@@ -31,6 +31,8 @@ from autoscaler.sizing.scale_in_conditions import LOWER_TARGET, failed_condition
 from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView, TargetProposal
+from topics.checks import MOST_REQ_PER_S
+from topics.extensions import Group, call, extensions
 from topics.reason_codes import ReasonCode
 
 Rule = Callable[[ModelView], TargetProposal | None]
@@ -60,6 +62,7 @@ def update_target(view: ModelView) -> ModelState:
         view = replace(view, state=state)
     planned = view.planned_req_per_s
     proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
+    proposals += _of_extensions(view)
     need = _need_req_per_s(view, proposals)
     state = replace(state, target=replace(state.target, need_req_per_s=need))
     view = replace(view, state=state)
@@ -98,6 +101,14 @@ def update_target(view: ModelView) -> ModelState:
             unmet = replace(unmet, shortage_noticed_ms=0)
         state = replace(state, target=replace(known, overload_since_ms=0), infeasibility=unmet)
     return state
+
+
+def _of_extensions(view: ModelView) -> Iterator[TargetProposal]:
+    """The proposals of installed packages, except impossible rates."""
+    for extension in extensions(Group.SIZING_RULES):
+        found = call(extension, lambda propose: propose(view), None)
+        if isinstance(found, TargetProposal) and 0.0 <= found.req_per_s <= MOST_REQ_PER_S:
+            yield found
 
 
 def _need_req_per_s(view: ModelView, proposals: list[TargetProposal]) -> float | None:

@@ -1,6 +1,6 @@
 """Engine kinds, parsed from an executor's configuration.
 
-To add a kind, add one line to `_KINDS`.
+To add a kind, add one line to `_KINDS`, or install an extension.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from executors.engines.vllm.vllm_config import parse_vllm
 from topics.checks import InvalidRecord, flag, name, number, object_fields, one_of, text, texts
 from topics.codec import read_value
 from topics.engine_profiles import profile_wire_name
+from topics.extensions import Group, extensions
 
 
 def parse_engines(where: str, raw: Any) -> dict[str, EngineKind]:
@@ -36,8 +37,9 @@ def parse_engine(where: str, raw: Any) -> EngineKind:
     if not isinstance(raw, dict):
         raise InvalidRecord(where, raw, "a JSON object")
     kind = raw.get("kind")
-    one_of(f"{where}.kind", kind, tuple(_KINDS))
-    return _KINDS[str(kind)](where, raw)
+    kinds = _KINDS | {one.name: one.value for one in extensions(Group.ENGINES)}
+    one_of(f"{where}.kind", kind, tuple(kinds))
+    return kinds[str(kind)](where, raw)
 
 
 def _simulated(where: str, raw: Any) -> EngineKind:

@@ -110,7 +110,11 @@ def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
     completing = "_ARGCOMPLETE" in os.environ
     wanted = _first_word() if completing else arguments[0] if arguments else ""
     if wanted in COMMANDS:
-        importlib.import_module(COMMANDS[wanted][0]).add_parser(subparsers)
+        try:
+            importlib.import_module(COMMANDS[wanted][0]).add_parser(subparsers)
+        except InvalidRecord as error:  # an extension cannot be loaded
+            sys.stderr.write(f"shoal: {error}\n")
+            return 2
     else:
         if wanted and not wanted.startswith("-") and not completing:
             near = get_close_matches(wanted, COMMANDS, n=1)

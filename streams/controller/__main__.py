@@ -32,6 +32,7 @@ from streams.garbage_collection import collect_rarely
 from streams.logs import add_log_level, log_to_stderr
 from streams.supervision import end_event, insist
 from topics.checks import InvalidRecord
+from topics.extensions import Group, extensions
 from topics.time_base import TimeBase
 from topics.topic_table import PREFIX
 
@@ -46,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
     collect_rarely()
     loop = asyncio.new_event_loop()
     try:
+        for group in (Group.TRIGGERS, Group.SIZING_RULES):
+            extensions(group)  # An error now is better than one in the first tick.
         return loop.run_until_complete(_run(_options(given)))
     except (UserError, InvalidValue, InvalidRecord, BrokerUnreachable, TopicsUnusable) as error:
         print(json.dumps({"error": f"controller: {error}"}), flush=True)

@@ -1,6 +1,6 @@
 """A policy of a backtest: a name, one main knob, and a function that sets up a run.
 
-Each policy is one file in this folder and one line in `registry`.
+Each policy is one file in this folder and one line in `built_in`, or an extension.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All policies by name. A policy is one file in this folder and one line here."""
+"""All policies by name: those of Shoal itself, and those of installed packages."""
 
 from __future__ import annotations
 
@@ -6,37 +6,12 @@ from collections.abc import Sequence
 
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.simulation.hindsight.hindsight_cost import BOUND_NAME, NAME
-from autoscaler.simulation.policies import (
-    cauchy,
-    fixed_fleets,
-    hpa,
-    knative,
-    shoal_policy,
-    skyserve,
-)
+from autoscaler.simulation.policies.built_in import BUILT_IN
 from autoscaler.simulation.policies.policy import Policy
+from topics.extensions import Group, extensions
 
-POLICIES: dict[str, Policy] = {
-    policy.name: policy
-    for policy in (
-        shoal_policy.SHOAL,
-        knative.POLICY,
-        hpa.UTILIZATION,
-        hpa.QUEUE,
-        hpa.RATE,
-        skyserve.POLICY,
-        cauchy.POLICY,
-        shoal_policy.HOMO,
-        fixed_fleets.BEST,
-        fixed_fleets.PEAK,
-        shoal_policy.NO_TRANSITIONS,
-        shoal_policy.NO_SURGE,
-        shoal_policy.NO_FORECAST,
-        shoal_policy.NO_MIXED,
-        shoal_policy.NO_PAIRS,
-        shoal_policy.NO_SWITCH,
-    )
-}
+_ADDED = tuple(one.value for one in extensions(Group.POLICIES) if isinstance(one.value, Policy))
+POLICIES: dict[str, Policy] = BUILT_IN | {policy.name: policy for policy in _ADDED}
 VARIANTS = tuple(name for name in POLICIES if name.startswith("shoal-"))
 DEFAULT = tuple(name for name in POLICIES if name not in VARIANTS)
 
