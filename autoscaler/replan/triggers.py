@@ -74,7 +74,7 @@ def collect(news: TriggerInputs, due: tuple[Trigger, ...]) -> tuple[Trigger, ...
 def _of_extensions(news: TriggerInputs) -> Iterator[Trigger]:
     """The triggers of installed packages."""
     for extension in extensions(Group.TRIGGERS):
-        found = call(extension, lambda fire: tuple(fire(news)), ())
+        found: tuple[object, ...] = call(extension, lambda fire: tuple(fire(news)), ())
         yield from (one for one in found if isinstance(one, Trigger))
 
 

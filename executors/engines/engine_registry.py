@@ -20,6 +20,9 @@ from topics.engine_profiles import profile_wire_name
 from topics.extensions import Group, extensions
 
 
+Parser = Callable[[str, Any], EngineKind]
+
+
 def parse_engines(where: str, raw: Any) -> dict[str, EngineKind]:
     """The declared engines by wire name, which includes the hash of the engine's profile."""
     if not isinstance(raw, dict):
@@ -37,7 +40,8 @@ def parse_engine(where: str, raw: Any) -> EngineKind:
     if not isinstance(raw, dict):
         raise InvalidRecord(where, raw, "a JSON object")
     kind = raw.get("kind")
-    kinds = _KINDS | {one.name: one.value for one in extensions(Group.ENGINES)}
+    added: dict[str, Parser] = {one.name: one.value for one in extensions(Group.ENGINES)}
+    kinds = {**_KINDS, **added}
     one_of(f"{where}.kind", kind, tuple(kinds))
     return kinds[str(kind)](where, raw)
 
@@ -64,6 +68,6 @@ def _simulated(where: str, raw: Any) -> EngineKind:
     )  # fmt: skip
 
 
-_KINDS: Mapping[str, Callable[[str, Any], EngineKind]] = MappingProxyType(
+_KINDS: Mapping[str, Parser] = MappingProxyType(
     {"simulated": _simulated, "simulated-stage": parse_stage, "vllm": parse_vllm}
 )
