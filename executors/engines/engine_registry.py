@@ -19,7 +19,6 @@ from topics.codec import read_value
 from topics.engine_profiles import profile_wire_name
 from topics.extensions import Group, extensions
 
-
 Parser = Callable[[str, Any], EngineKind]
 
 
