@@ -22,9 +22,17 @@ from executors.kubernetes.cluster_supply import (
     node_prices,
     pools_yaml,
 )
+from executors.kubernetes.device_claims import parse_device_claim
 from executors.kubernetes.kube_client import KubeApi, KubeClient, Manifest
 from executors.kubernetes.kube_errors import Forbidden, KubeError, NotFound
-from executors.kubernetes.kube_kinds import NODE, NODE_OVERLAY, POD, SCALABLE, Kind
+from executors.kubernetes.kube_kinds import (
+    NODE,
+    NODE_OVERLAY,
+    POD,
+    RESOURCE_CLAIM,
+    SCALABLE,
+    Kind,
+)
 from executors.kubernetes.kubernetes_config import KubePool, parse_kube_pool
 from executors.kubernetes.node_claims import parse_overlay
 from executors.kubernetes.node_view import NodeView, parse_node
@@ -57,7 +65,8 @@ async def report(
     workloads: list[WorkloadView] = []
     for kind in SCALABLE:
         workloads += await _optional(api, kind, _workload_parser(kind))
-    counts = count_serving(await _all(api, POD, parse_pod), by_name, pools, workloads)
+    claims = await _optional(api, RESOURCE_CLAIM, parse_device_claim)
+    counts = count_serving(await _all(api, POD, parse_pod), by_name, pools, workloads, claims)
     lines = [
         {"model": one.model, "role": one.role, "pool": one.pool, "gpus": one.gpus,
          "managed": one.managed, "pods": number}

@@ -33,6 +33,7 @@ DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
 STATEFUL_SET = Kind("apps", "v1", "StatefulSet", "statefulsets")
 LEADER_WORKER_SET = Kind("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets")
 AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+RESOURCE_CLAIM = Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
 NODE_CLAIM = Kind("karpenter.sh", "v1", "NodeClaim", "nodeclaims", namespaced=False)
 NODE_OVERLAY = Kind("karpenter.sh", "v1alpha1", "NodeOverlay", "nodeoverlays", namespaced=False)
 

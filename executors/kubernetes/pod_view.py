@@ -28,7 +28,7 @@ class PodView:
     else "". started: whether a container runs or ran. ended: description of how the engine's
     container ended, else "". disruption: the reason of a planned eviction, else "". devices:
     extended resources that the pod holds. controller: the object that made the pod, None = no
-    object.
+    object. claims: names of the ResourceClaims that hold its devices.
     """
 
     name: str
@@ -53,6 +53,7 @@ class PodView:
     disruption: str = ""
     devices: Mapping[str, int] = field(default_factory=dict)
     controller: Ref | None = None
+    claims: tuple[str, ...] = ()
 
     @property
     def over(self) -> bool:
@@ -117,7 +118,14 @@ def parse_pod(raw: Manifest) -> PodView:
         ),
         devices=_devices(spec),
         controller=controller_of(meta),
+        claims=_claims(spec, status),
     )
+
+
+def _claims(spec: Manifest, status: Manifest) -> tuple[str, ...]:
+    named = [one.get("resourceClaimName") for one in spec.get("resourceClaims") or ()]
+    made = [one.get("resourceClaimName") for one in status.get("resourceClaimStatuses") or ()]
+    return tuple(str(name) for name in [*named, *made] if name)
 
 
 def timestamp_s(text: object) -> float:

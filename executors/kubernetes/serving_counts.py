@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.accelerators import count_accelerators
+from executors.kubernetes.device_claims import ClaimView
 from executors.kubernetes.kubernetes_config import KubePool
 from executors.kubernetes.node_view import NodeView
 from executors.kubernetes.pod_owner import PodOwners
@@ -38,13 +39,16 @@ def count_serving(
     nodes: Mapping[str, NodeView],
     pools: Mapping[str, KubePool],
     workloads: Iterable[WorkloadView] = (),
+    claims: Iterable[ClaimView] = (),
 ) -> dict[Serving, int]:
     """Ready pods with GPUs that name a model, by a workload's annotation or a label."""
+    claimed = {one.name: one.accelerators for one in claims}
     owners = PodOwners(workloads)
     declared = {pool.gpu_resource for pool in pools.values()}
     found: Counter[Serving] = Counter()
     for pod in pods:
         gpus = count_accelerators(pod.devices, declared)
+        gpus += sum(claimed.get(name, 0) for name in pod.claims)
         if not pod.serves or not gpus:
             continue
         owner = owners.owner(pod)

@@ -43,7 +43,7 @@ RESOURCES = {
     ("leaderworkerset.x-k8s.io", "leaderworkersets/scale"),
     ("autoscaling", "horizontalpodautoscalers"), ("policy", "poddisruptionbudgets"),
     ("rbac.authorization.k8s.io", "roles"), ("rbac.authorization.k8s.io", "rolebindings"),
-    ("coordination.k8s.io", "leases"), ("batch", "jobs"),
+    ("coordination.k8s.io", "leases"), ("batch", "jobs"), ("resource.k8s.io", "resourceclaims"),
 }  # fmt: skip
 CLUSTER = {
     ("", "nodes"), ("", "namespaces"), ("", "persistentvolumes"), ("karpenter.sh", "nodeclaims"),

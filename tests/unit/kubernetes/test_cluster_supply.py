@@ -22,7 +22,7 @@ from executors.kubernetes.cluster_supply import (
     node_prices,
     pools_yaml,
 )
-from executors.kubernetes.kube_kinds import DEPLOYMENT, NODE, POD
+from executors.kubernetes.kube_kinds import DEPLOYMENT, NODE, POD, RESOURCE_CLAIM
 from executors.kubernetes.kubernetes_config import KubePool, PoolMode
 from executors.kubernetes.node_claims import parse_claim, parse_overlay, supply_fault
 from executors.kubernetes.node_view import NodeView, parse_node
@@ -287,6 +287,28 @@ async def test_observe_counts_serving_pods_in_several_pools_and_writes_nothing()
     assert parse_report(orjson.dumps(found))[2] == PodCount(
         "llama", "aggregated", "r/l4/owned", 1, True, 1
     )
+
+
+async def test_pods_with_devices_by_claims_count_with_the_accelerators_of_their_claims() -> None:
+    cluster = FakeCluster()
+    cluster.put(NODE, {"metadata": {"name": "n1", "labels": {TYPE: "g6"}}})
+    for name, drivers in (("c1", ["gpu.nvidia.com"] * 2 + ["dra.net"]), ("c2", ["dra.net"])):
+        results = [{"driver": driver, "device": str(n)} for n, driver in enumerate(drivers)]
+        results.append({"driver": "gpu.nvidia.com", "device": "m", "adminAccess": True})
+        status = {"allocation": {"devices": {"results": results}}}
+        cluster.put(RESOURCE_CLAIM, {"metadata": {"name": name}, "status": status})
+    made = pod("a", "n1", {"model": "m"})
+    made["spec"] |= {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}],
+                     "containers": [{"resources": {"claims": [{"name": "gpu"}]}}]}  # fmt: skip
+    made["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": "c1"}]
+    cluster.put(POD, made)
+    other = pod("b", "n1", {"model": "m"})
+    other["spec"] |= {"resourceClaims": [{"name": "x", "resourceClaimName": "c2"}],
+                      "containers": [{}]}  # fmt: skip
+    cluster.put(POD, other)
+    pools = {"r/l4/owned": POOL}
+    found = orjson.loads(await report("serving", cluster, pools, {}))
+    assert [(row["model"], row["gpus"], row["pods"]) for row in found] == [("m", 2, 1)]
 
 
 def test_pools_that_cannot_be_read_are_refused_with_the_field() -> None:
