@@ -1,4 +1,4 @@
-"""The names that triggers and sizing rules of other packages may import (docs/how-to/extend.md).
+"""The names that triggers and sizing rules of other packages may import (docs/reference/extensions.md).
 
 From 0.1.0 on, these names, their fields and their meaning change only with a note in the CHANGELOG.
 """

@@ -1,6 +1,6 @@
 """Extensions: objects that installed packages add to Shoal by entry points.
 
-docs/how-to/extend.md shows one of each kind. An object that cannot be loaded is an error that names
+docs/reference/extensions.md shows one of each kind. An object that cannot be loaded is an error that names
 its package, so that no process runs without a part that its operator installed. Installed packages
 are looked up once per process.
 """

@@ -1,5 +1,5 @@
 """A package outside the repository adds one object of each kind by installation alone. It is the
-example of docs/how-to/extend.md."""
+example of docs/reference/extensions.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "how-to" / "extend.md"
+PAGE = ROOT / "docs" / "reference" / "extensions.md"
 DECIDES = """
 from autoscaler.domain.cluster import Cluster
 from autoscaler.simulation.controller_under_test import ControllerUnderTest
