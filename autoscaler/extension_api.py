@@ -1,4 +1,5 @@
-"""The names that triggers and sizing rules of other packages may import (docs/reference/extensions.md).
+"""The names that triggers and sizing rules of other packages may import: see
+docs/reference/extensions.md.
 
 From 0.1.0 on, these names, their fields and their meaning change only with a note in the CHANGELOG.
 """

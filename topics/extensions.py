@@ -1,8 +1,8 @@
 """Extensions: objects that installed packages add to Shoal by entry points.
 
-docs/reference/extensions.md shows one of each kind. An object that cannot be loaded is an error that
-names its package, so that no process runs without a part that its operator installed. Installed
-packages are looked up once per process.
+docs/reference/extensions.md shows one of each kind. An object that cannot be loaded is an error
+that names its package, so that no process runs without a part that its operator installed.
+Installed packages are looked up once per process.
 """
 
 from __future__ import annotations
