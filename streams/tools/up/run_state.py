@@ -36,8 +36,7 @@ from topics.supply import Price
 
 T = TypeVar("T")
 
-SHOWN_WINDOW_S = 10
-LATENCY_WINDOW_S = 60
+_RATE_WINDOW_S = 10
 UNMET_STANDS_MS = 660_000
 """Time after which unserved demand counts as over, in ms.
 
@@ -69,8 +68,8 @@ class ModelRow:
 
     @property
     def missed(self) -> bool:
-        """Whether the recent SLO attainment, for TTFT and TPOT together, is below the declared
-        attainment."""
+        """Whether the SLO attainment of the local window, for TTFT and TPOT together, is below the
+        declared attainment."""
         return self.attainment is not None and self.attainment < self.percentile
 
 
@@ -377,10 +376,10 @@ class Picture:
         return (status for status in self.statuses.values() if _live(status))
 
     def _lately(self, name: str, now_ms: int) -> tuple[list[Telemetry], list[Telemetry]]:
-        """The recent telemetry for rates, and the recent telemetry for latencies."""
-        spans = self._telemetry[name].spans
-        recent = [t for t in spans if t.end_ms > now_ms - LATENCY_WINDOW_S * 1000]
-        return [t for t in recent if t.end_ms > now_ms - SHOWN_WINDOW_S * 1000], recent
+        """The recent telemetry for rates, and that of the local window for latencies and SLO."""
+        spans, local_ms = self._telemetry[name].spans, self._cluster.policy.local_window_s * 1000
+        recent = [t for t in spans if t.end_ms > now_ms - local_ms]
+        return [t for t in recent if t.end_ms > now_ms - _RATE_WINDOW_S * 1000], recent
 
     def _row(self, model: str, now_ms: int) -> ModelRow:
         shown, recent = self._lately(model, now_ms)

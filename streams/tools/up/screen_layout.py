@@ -71,7 +71,7 @@ _COLUMNS = (
     _Column("where", left=True),
     _Column("TTFT p95", optional=2),
     _Column("TPOT p95", optional=3),
-    _Column("SLO met"),
+    _Column("SLO now"),
     _Column("USD/h"),
 )
 _MODEL, _WHERE = 0, 4

@@ -24,7 +24,7 @@ from topics.sketch import bucket_of
 
 BEGAN_MS = NOW_MS - 740_000
 FACTS = Facts(("shoal: title",), "API | Ctrl-C stops everything", (), BEGAN_MS, 100, 98, 0, 10.5, 2)
-ALWAYS = ("model", "load", "where", "SLO met", "USD/h")
+ALWAYS = ("model", "load", "where", "SLO now", "USD/h")
 
 
 def shown(
