@@ -112,6 +112,6 @@ def _rank(key: int, instance: str) -> int:
     return mixed ^ mixed >> 31
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4096)
 def _number_of(instance: str) -> int:
     return int.from_bytes(blake2b(instance.encode(), digest_size=8).digest())

@@ -181,7 +181,8 @@ def test_costs_of_a_month_a_request_and_a_token_follow_the_shown_span(browser: B
         expect(sums).to_contain_text(f"{bill:.2f}")
         expect(sums).to_contain_text(f"{round(bill * 730):,}")
         cost = figures(sums)
-        assert abs(cost["1,000 requests"] / TOKENS / cost["A million tokens"] - 1e-3) < 1e-5
+        assert abs(1000.0 * cost["1,000 requests"] / TOKENS / cost["A million tokens"] - 1.0) < 0.02
+        assert cost["SLO met"] == 98.5
         all_of_it = next(value for name, value in cost.items() if name.startswith("This fleet"))
         zoom(page, page.locator(".plot").first)
         part = next(v for name, v in figures(sums).items() if name.startswith("This fleet"))
@@ -190,5 +191,5 @@ def test_costs_of_a_month_a_request_and_a_token_follow_the_shown_span(browser: B
 
 def figures(sums: Locator) -> dict[str, float]:
     names = sums.locator("dt").all_inner_texts()
-    values = [one.split()[0].replace(",", "") for one in sums.locator("dd").all_inner_texts()]
+    values = [re.sub("[,%]", "", one.split()[0]) for one in sums.locator("dd").all_inner_texts()]
     return dict(zip(names, map(float, values), strict=True))
