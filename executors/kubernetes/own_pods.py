@@ -76,6 +76,11 @@ class Placer(Protocol):
         """Begin to stop an engine at once."""
         ...
 
+    def hand_over(self, engine: EnginePod) -> bool:
+        """Give `engine`, whose pod leaves, another pod that serves; returns whether there is
+        one."""
+        ...
+
     def release(self, engine: EnginePod, remove: bool) -> None:
         """Note that an engine ended. remove: whether its pod still exists and must be deleted."""
         ...
@@ -166,6 +171,10 @@ class OwnPods:
     def kill(self, engine: EnginePod) -> None:
         """See `Placer`."""
         self.stop(engine, KILL_GRACE_S)
+
+    def hand_over(self, engine: EnginePod) -> bool:
+        """See `Placer`. False: each launch has a pod of its own."""
+        return False
 
     def release(self, engine: EnginePod, remove: bool) -> None:
         """See `Placer`."""

@@ -262,6 +262,9 @@ class PodRunner:
             self._metrics.failed_launches.labels(item.desired.engine).inc()
             return ProcessObservation(alive=False, end_reason=why)
         pod = self._fleet.pods.objects.get(engine.pod)
+        ready = item.state is InstanceState.READY
+        if ready and _leaves(engine, pod) and self._placer.hand_over(engine):
+            pod = self._fleet.pods.objects.get(engine.pod)
         fault = self._settings.supply_fault(pod) if pod is not None and pod.unschedulable else ""
         end = end_of(engine, pod, now_s, self._settings.node_wait_s, fault)
         if end is not None:
@@ -384,6 +387,11 @@ def reach_pod(engine_key: str) -> Reach:
         return (item.endpoint, engine_key) if item.endpoint else None
 
     return reach
+
+
+def _leaves(engine: EnginePod, pod: PodView | None) -> bool:
+    """Whether another client deletes the pod of an engine, or deleted it."""
+    return engine.created and not engine.stopping and (pod is None or pod.terminating)
 
 
 def _endpoint(ip: str, ports: tuple[int, ...]) -> str:

@@ -89,6 +89,10 @@ class ScaledPods:
         """See `Placer`. Shoal may not delete pods, so the workload shrinks instead."""
         self._scaler.stop(engine)
 
+    def hand_over(self, engine: EnginePod) -> bool:
+        """See `Placer`. The workload rolls out a new template, or moves its pods."""
+        return self._scaler.hand_over(engine)
+
     def release(self, engine: EnginePod, remove: bool) -> None:
         """See `Placer`. A pod that stays loses its claim and serves again."""
         self._scaler.release(engine)

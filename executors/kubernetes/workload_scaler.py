@@ -108,6 +108,22 @@ class WorkloadScaler:
         self._stopping_s.pop(engine, None)
         self._wake()
 
+    def hand_over(self, engine: EnginePod) -> bool:
+        """Move the claim of `engine` to a ready pod of its workload that has no claim; returns
+        whether there is one."""
+        for workload in self.workloads.managed():
+            target = self.targets.get(workload.title)
+            if target is None or engine not in target.claims:
+                continue
+            claimed = {one.pod for one in target.claims}
+            free = (pod for pod in self.workloads.pods(workload) if pod.serves)
+            pod = next((one for one in free if one.name not in claimed), None)
+            if pod is not None:
+                engine.pod = pod.name
+                self._fleet.spawn(self._bind(engine, pod))
+            return pod is not None
+        return False
+
     def swap_ordinals(self, engine: EnginePod) -> bool:
         """Exchange claims so that `engine`, which begins to drain, has the pod that its workload
         removes first. Returns whether claims were exchanged."""

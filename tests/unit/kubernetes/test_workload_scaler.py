@@ -169,6 +169,33 @@ async def test_a_pod_that_never_gets_ready_does_not_hold_up_removals(
     assert cluster.replicas == 2
 
 
+@pytest.mark.parametrize("gone", [False, True], ids=["terminating", "deleted"])
+async def test_a_rollout_of_the_workload_keeps_its_instances_ready(
+    bench: SlotBench, gone: bool
+) -> None:
+    cluster: Any = bench.cluster
+    bench.assign(SLOT, wish("a", 0), wish("b", 1))
+    await rounds(bench)
+    old = cluster.names(POD)
+    for number, name in enumerate(old):
+        cluster.put(POD, {"metadata": {"name": f"new-{number}", "labels": {"app": "e"}}})
+        cluster.run_pod(f"new-{number}", f"10.7.0.{number}")
+        if gone:
+            cluster.remove(POD, name)
+        else:
+            deleted = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+            cluster.change(POD, name, deleted)
+        for _ in range(3):
+            await bench.steps(1)
+            states = {bench.state(SLOT, one) for one in "ab"}
+            assert states == {InstanceState.READY}
+    assert {bench.instance(SLOT, one).endpoint[:4] for one in "ab"} == {"10.7"}
+    assert {bench.instance(SLOT, one).restarts for one in "ab"} == {0}
+    labels = [cluster.objects["pods", f"new-{n}"]["metadata"]["labels"] for n in (0, 1)]
+    assert {one[names.INSTANCE] for one in labels} == {"a", "b"}
+    assert writes(cluster) == []
+
+
 async def test_growth_beyond_the_running_pods_writes_the_replicas(bench: SlotBench) -> None:
     cluster: Any = bench.cluster
     bench.assign(SLOT, wish("a", 0), wish("b", 1), wish("c", 2))
