@@ -87,6 +87,13 @@ def lines(found: Mapping[str, Any]) -> Iterator[Line]:
         for one in found.get("failed_starts", ())  # older controllers do not report them
     ]
     yield from section("Failed starts", (line for one in failed for line in wrapped(one)))
+    waits = [
+        f"{one['model']} on {one['node']}: {one['reason']} ({one['code']})"
+        for one in found.get("waits", ())
+    ]
+    yield from section("Waiting starts", (line for one in waits for line in wrapped(one)))
+    faults = [fault_line(one) for one in found.get("node_faults", ())]
+    yield from section("Faults", (line for one in faults for line in wrapped(one)))
     rollouts = [
         f"{one['model']}: {rollout_text(one['rollout'])}"
         for one in found["models"]
@@ -153,6 +160,13 @@ def adapters_line(model: Mapping[str, Any]) -> str:
     shown = ", ".join(f"{name} {rate:.1f}" for name, rate in rates[:_MOST_ADAPTERS])
     rest = f", and {len(rates) - _MOST_ADAPTERS} more" if len(rates) > _MOST_ADAPTERS else ""
     return f"{model['model']} by adapter, req/s: {shown}{rest}"
+
+
+def fault_line(fault: Mapping[str, Any]) -> str:
+    """Text about a fault, and the nodes that have it."""
+    first, *others = fault["nodes"]
+    more = f" and {several(len(others), 'other node')}" if others else ""
+    return f"{first}{more}: {fault['fault']}"
 
 
 def rollout_text(rollout: Mapping[str, Any]) -> str:

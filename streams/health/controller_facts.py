@@ -34,6 +34,7 @@ from autoscaler.tick.account import Account
 from autoscaler.tick.status import FleetStatus, ModelStatus, fleet_status
 from streams.controller.tick_loop import Loop, TickResult
 from streams.health.exposure import OpenPoint
+from streams.health.launch_waits import node_faults, waiting_launches
 from streams.health.multi_node_status import gang_facts
 from streams.health.quality_status import service_facts
 from topics.decisions import Decision
@@ -195,6 +196,8 @@ class Facts:
             ],
             "models": [dataclasses.asdict(model) for model in now.models] if now else [],
             "failed_starts": self.failed_starts(now) if now else [],
+            "waits": waiting_launches(done.observation.statuses) if done else [],
+            "node_faults": node_faults(done.observation.statuses) if done else [],
             "gangs": gang_facts(done.after.groups, done.observation.statuses) if done else [],
             "services": [service_facts(route, done) for route in done.cluster.routes]
             if done
