@@ -1,4 +1,4 @@
-"""Mode `scale` beside pods and workloads of other owners, on a real control plane."""
+"""Mode `scale` and objects of other owners, on a real control plane."""
 
 from __future__ import annotations
 

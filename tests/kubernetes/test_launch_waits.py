@@ -1,4 +1,4 @@
-"""Every wait of a launch is told within five seconds, on a real control plane."""
+"""The status has the reason of a waiting launch within five seconds, on a real control plane."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def scaling(plane: ControlPlane) -> AsyncIterator[KubeClient]:
     await made.close()
 
 
-async def told(bench: Bench, slot: str, name: str, code: LaunchCode) -> float:
+async def until_code(bench: Bench, slot: str, name: str, code: LaunchCode) -> float:
     """Seconds until the status has `code`."""
 
     def has_code() -> bool:
@@ -104,7 +104,7 @@ async def test_an_admission_that_refuses_fails_the_pool_at_the_first_answer(
             async with Bench(config_file(tmp_path, OWN), client) as bench:
                 before = creates()
                 bench.assign(SLOT, wish("a", 0, 1))
-                took_s = await told(bench, SLOT, "a", LaunchCode.REFUSED)
+                took_s = await until_code(bench, SLOT, "a", LaunchCode.REFUSED)
                 await asyncio.sleep(1)
                 seen = bench.instance(SLOT, "a")
                 assert seen is not None and seen.state is InstanceState.FAILED
@@ -130,7 +130,7 @@ async def test_a_webhook_that_is_down_is_the_reason_until_it_is_gone(
         await asyncio.sleep(3)  # the server reads its webhooks
         async with Bench(config_file(tmp_path, OWN), client) as bench:
             bench.assign(SLOT, wish("a"))
-            took_s = await told(bench, SLOT, "a", LaunchCode.ADMISSION_AWAY)
+            took_s = await until_code(bench, SLOT, "a", LaunchCode.ADMISSION_AWAY)
             seen = bench.instance(SLOT, "a")
             assert seen is not None and "down.example.com" in seen.reason
             assert seen.state is InstanceState.STARTING
@@ -150,7 +150,7 @@ async def test_a_scheduling_gate_is_the_reason_until_it_is_removed(
     (tmp_path / "templates" / "pod.yaml").write_text(gated)
     async with Bench(file, client) as bench:
         bench.assign(SLOT, wish("a"))
-        took_s = await told(bench, SLOT, "a", LaunchCode.GATED)
+        took_s = await until_code(bench, SLOT, "a", LaunchCode.GATED)
         seen = bench.instance(SLOT, "a")
         assert seen is not None and "example.com/queue" in seen.reason
         await asyncio.sleep(4)
@@ -185,7 +185,7 @@ async def test_a_preemption_is_waited_for_and_its_pod_is_not_deleted(
         await asyncio.sleep(0.5)
         async with Bench(file, client) as bench:
             bench.assign(SLOT, wish("a"))
-            took_s = await told(bench, SLOT, "a", LaunchCode.PREEMPTING)
+            took_s = await until_code(bench, SLOT, "a", LaunchCode.PREEMPTING)
             began_s = time.monotonic()
             await bench.until(lambda: bench.ready(SLOT, "a"))
             seen = bench.instance(SLOT, "a")
@@ -211,7 +211,7 @@ async def test_a_plan_above_the_owners_maximum_is_told_and_the_others_serve(
     await admin.post(f"{APPS}/deployments", workload(1, max="2"))
     async with Bench(config_file(tmp_path, SCALED), scaling) as bench:
         bench.assign(SCALE_SLOT, wish("a", 0), wish("b", 1), wish("c", 2))
-        await told(bench, SCALE_SLOT, "c", LaunchCode.AT_MAXIMUM)
+        await until_code(bench, SCALE_SLOT, "c", LaunchCode.AT_MAXIMUM)
         await bench.until(lambda: bench.ready(SCALE_SLOT, "ab"))
         assert await replicas(admin) == 2
         assert await warnings(admin, LaunchCode.AT_MAXIMUM) == ["Deployment"]
