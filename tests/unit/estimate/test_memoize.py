@@ -42,3 +42,21 @@ def test_numbers_in_the_key_are_compared_by_value() -> None:
     assert [above(some, int(text)) for text in ("1000", "1000", "100", "1000")] == [1, 1, 2, 1]
     assert asked == [1000, 100]
     assert above(some, id(some)) == 0
+
+
+def test_results_in_use_are_kept_and_others_are_dropped() -> None:
+    """One value is asked for again and again between a thousand others. It is computed once. The
+    first of the others is computed again, because it was dropped."""
+    computed: list[tuple[int, ...]] = []
+
+    @memoize(100)
+    def total(values: tuple[int, ...]) -> int:
+        computed.append(values)
+        return sum(values)
+
+    lasting, others = (1, 2), [(k, k) for k in range(1000)]
+    for other in others:
+        assert (total(lasting), total(other)) == (3, 2 * other[0])
+    assert computed.count(lasting) == 1
+    assert total(others[0]) == 0
+    assert computed.count((0, 0)) == 2
