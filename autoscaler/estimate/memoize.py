@@ -29,8 +29,9 @@ def memoize(calls: int) -> Callable[[Function], Function]:
             key = tuple([(arg,) if type(arg) is int else id(arg) for arg in args])
             entry = recent.get(key)
             if entry is None:
+                known = older.get(key)
                 # The entry keeps the arguments alive, so that their ids remain unique.
-                entry = recent[key] = older.pop(key, None) or (args, function(*args))
+                entry = recent[key] = known if known is not None else (args, function(*args))
             made += 1
             if made >= calls:
                 recent, older, made = {}, recent, 0
