@@ -93,7 +93,7 @@ class Run:
             while waiting and waiting[0][0] <= now_s:
                 threading.Thread(target=waiting.pop(0)[1], args=(self,), daemon=True).start()
             time.sleep(1.0)
-        if self.up.poll() is not None:
+        if self.up.poll():  # 0: the whole trace was played
             text = (self.folder / "up.log").read_text(errors="replace")
             raise RuntimeError(f"shoal up ended: {text[-1500:]}")
 
