@@ -91,7 +91,6 @@ class ReasonCode(StrEnum):
     REPLANNED = "replanned", "The triggers of the full plan that contains the change."
     CAPACITY_LOST = "capacity_lost", "Lost capacity is replaced."
     FLOOR = "floor", "The model has fewer instances than its floor."
-    LENGTHS_WORTH = "lengths_worth", "The present request lengths reduce the fleet's capacity."
     COST = "cost", "The change of the bill."
     MOVED_TOGETHER = "moved_together", "An instance moves so that a node can be released."
     SERVING_IN = "serving_in", "The time until new instances serve."

@@ -85,8 +85,6 @@ def _demand_cause(planned: Reason | None, view: ModelView) -> Reason:
         demand, raw = demand * derate, raw * derate
     if why is not None and why.code in (_EVIDENCE if count else {*_EVIDENCE, ReasonCode.WAKE}):
         return why
-    if count and not state.target.overload_since_ms and derate >= 1.0:
-        return Reason(ReasonCode.LENGTHS_WORTH, model, quantities=(raw * utilization, demand))
     because = why.because if why is not None else ()
     figures = demand, utilization, raw, count
     return Reason(ReasonCode.SURGE, model, quantities=figures, because=because)

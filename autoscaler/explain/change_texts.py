@@ -85,9 +85,6 @@ CHANGE_TEXTS: Mapping[Code, Sentence] = {
     Code.REPLANNED: _replanned,
     Code.CAPACITY_LOST: _capacity_lost,
     Code.FLOOR: "floor of {0:.0f}",
-    Code.LENGTHS_WORTH: (
-        "at the present request lengths its instances can serve {0:rate} of {1:rate} req/s"
-    ),
     Code.REQUIRED: "required by {because}",
     Code.MAKES_ROOM: _makes_room,
     Code.SLO_PREDICTED: "its present GPUs are predicted to miss the SLO",

@@ -151,6 +151,7 @@ class ConsoleFeed:
         pools = {node: one.pool for node, one in done.observation.statuses.items()}
         self._noted += self.events.verdicts(now.models, done.now_ms)
         self._noted += self.events.losses(observed.lost_nodes, pools, done.now_ms)
+        self._noted += self.events.reclaims(done.observation.statuses, done.now_ms)
         nodes = sum(bool(a.instances) for a in done.after.published.assignments.values())
         totals = self._facts.account.totals()
         self.history.sample(done.now_ms, now, totals, nodes)

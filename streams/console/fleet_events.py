@@ -16,6 +16,7 @@ from autoscaler.tick.status import ModelStatus
 from streams.operator_commands import done_words
 from topics.alerts import Alert
 from topics.controls import ALL_MODELS, Control
+from topics.fleet import Status
 
 Row = dict[str, Any]
 
@@ -31,6 +32,7 @@ class FleetEvents:
         self._commands: dict[str, Control] = {}
         self._levels: dict[str, Level] = {}
         self._lost: frozenset[str] | None = None
+        self._reclaimed: frozenset[str] | None = None
 
     def commands(self, controls: dict[str, Control]) -> Iterator[Row]:
         """One row for each command that came since the last call. controls: the commands in force
@@ -57,14 +59,28 @@ class FleetEvents:
     def losses(self, lost: frozenset[str], pools: Mapping[str, str], now_ms: int) -> Iterator[Row]:
         """One row for each pool whose nodes were lost. pools: pool of each known node."""
         before, self._lost = self._lost, lost
-        if before is None:
-            return
-        counts = Counter(pools.get(node, "") for node in lost - before)
-        for pool, count in sorted(counts.items()):
-            where = f" of {pool_words(pool)}" if pool else ""
-            names = sorted(node for node in lost - before if pools.get(node, "") == pool)
-            said = f"{count} nodes{where} are lost" if count > 1 else f"{names[0]}{where} is lost"
-            yield _row("lost", now_ms, ALL_MODELS, said, subject=pool)
+        if before is not None:
+            yield from _by_pool(lost - before, pools, "lost", now_ms)
+
+    def reclaims(self, statuses: Mapping[str, Status], now_ms: int) -> Iterator[Row]:
+        """One row for each pool whose nodes got a notice that the cloud takes them back."""
+        noticed = frozenset(node for node, one in statuses.items() if one.reclaim_ms)
+        before, self._reclaimed = self._reclaimed, noticed
+        if before is not None:
+            pools = {node: statuses[node].pool for node in noticed}
+            yield from _by_pool(noticed - before, pools, "reclaimed by the cloud", now_ms)
+
+
+def _by_pool(
+    nodes: Collection[str], pools: Mapping[str, str], what: str, now_ms: int
+) -> Iterator[Row]:
+    """A row for each pool of `nodes`. what: what happens to them."""
+    counts = Counter(pools.get(node, "") for node in nodes)
+    for pool, count in sorted(counts.items()):
+        where = f" of {pool_words(pool)}" if pool else ""
+        names = sorted(node for node in nodes if pools.get(node, "") == pool)
+        said = f"{count} nodes{where} are {what}" if count > 1 else f"{names[0]}{where} is {what}"
+        yield _row("lost", now_ms, ALL_MODELS, said, subject=f"{pool}-{what[:4]}")
 
 
 def alert_row(alert: Alert, now_ms: int) -> Row:

@@ -107,8 +107,8 @@ function Detail({ one, word, how, source }) {
   const before = new Map(one.before ?? []);
   return html`<dl class="facts item-facts">
     <div><dt>${isEvent(one) ? "Event" : "Decision"}</dt><dd>${isEvent(one) ? "" : `#${one.n}, `}${word.toLowerCase()}${how ? `, ${how}` : ""}, ${moment(one.at)} UTC${one.expires ? `, open until ${clock(one.expires)}` : ""}</dd></div>
-    ${known(one.measured) && html`<div><dt>Demand</dt><dd>${rate(one.measured)} req/s measured${one.over ? `; over the limit for ${lasting(one.at - one.over)} before` : ""}</dd></div>`}
-    ${one.demand > 0 || one.capacity > 0 ? html`<div><dt>Target</dt><dd>${rate(one.demand)} req/s planned for, against ${rate(one.capacity)} req/s of capacity${one.capacity > 0 ? ` (${percent(one.demand / one.capacity, 0)})` : ""}</dd></div>` : null}
+    ${known(one.measured) && html`<div><dt>Demand</dt><dd>${rate(one.measured)} req/s in the last minutes${one.over ? `; above what the instances can serve for ${lasting(one.at - one.over)}` : ""}</dd></div>`}
+    ${one.demand > 0 || one.capacity > 0 ? html`<div><dt>Target</dt><dd>planned for ${rate(one.demand)} req/s; capacity before ${rate(one.capacity)} req/s${one.capacity > 0 ? ` (${percent(one.demand / one.capacity, 0)})` : ""}</dd></div>` : null}
     ${labels.length > 0 && html`<div><dt>Before, after</dt><dd><table class="plain"><tbody>${labels.map((label) => html`<tr key=${label}>
       <td>${label}</td><td class="num">${before.get(label) ?? 0}</td><td class="num" aria-label="becomes">→</td><td class="num">${after.get(label)}</td></tr>`)}</tbody></table></dd></div>`}
     ${!labels.length && one.change.length > 0 ? html`<div><dt>Change</dt><dd>${one.change.map(([label, count]) => html`<span class="chip">${signed(count)} ${label}</span>`)}</dd></div>` : null}
@@ -124,7 +124,7 @@ function Detail({ one, word, how, source }) {
 function fleetCost({ plan_usd: billed, kept_usd: kept }) {
   if (!known(billed)) return "";
   if (!known(kept) || billed - kept < 0.005) return `; the whole fleet then ${usd(billed)} USD/h`;
-  return `; the whole fleet then ${usd(kept)} USD/h, and until the nodes that it leaves are gone ${usd(billed)} USD/h`;
+  return `; the whole fleet then ${usd(kept)} USD/h, and ${usd(billed)} USD/h until emptied nodes are returned`;
 }
 
 /** The last decisions as text for a screen reader, without a stream of words. */

@@ -15,6 +15,7 @@ from autoscaler.state.effects import Effect
 from autoscaler.tick.account import Account
 from autoscaler.tick.status import fleet_status
 from streams.console.decision_book import DecisionBook
+from streams.console.fleet_events import FleetEvents
 from streams.console.fleet_rows import NodeRows, Row
 from streams.console.history import (
     FLEET,
@@ -85,6 +86,7 @@ class RunRecorder:
         self._note = note
         self._latencies = latencies
         self._book = DecisionBook()
+        self._events = FleetEvents()
         self._columns: dict[str, Columns] = {}
         self._nodes = NodeRows()
         self._open: dict[str, tuple[int, Row]] = {}
@@ -113,7 +115,10 @@ class RunRecorder:
 
     def _sample(self, done: Tick) -> None:
         status = fleet_status(done.after, done.observation, done.cluster, done.now_ms)
-        totals = self._account.totals()
+        totals, statuses = self._account.totals(), done.observation.statuses
+        pools = {node: one.pool for node, one in statuses.items()}
+        lost = self._events.losses(done.after.observed.lost_nodes, pools, done.now_ms)
+        self._book.put([*lost, *self._events.reclaims(statuses, done.now_ms)])
         for model in status.models:
             self._add(model.model, MODEL_SERIES, done.now_ms, model_sample(model, totals))
         nodes = sum(bool(a.instances) for a in done.after.published.assignments.values())

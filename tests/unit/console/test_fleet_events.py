@@ -10,6 +10,7 @@ from streams.console.decision_book import DecisionBook
 from streams.console.fleet_events import FleetEvents, alert_row, note_row
 from topics.alerts import Alert
 from topics.controls import Control
+from topics.fleet import Status
 
 PAUSE = Control("chat", "pause", True, "ann", "drill", 1000, version=1, command_id="a")
 CHAT = ModelStatus(
@@ -77,3 +78,14 @@ def test_the_book_keeps_events_once_in_the_order_of_time() -> None:
     version = book.version
     assert book.put(rows[1:]) == rows[1:] and book.version > version
     assert [row["at"] for row in book.rows()] == [20, 30, 40]
+
+
+def test_a_notice_of_the_cloud_is_an_event_once() -> None:
+    def status(node: str, reclaim_ms: int) -> Status:
+        return Status(node, "us/l4/spot", "ex", 1, 5, reclaim_ms=reclaim_ms)
+
+    events, quiet = FleetEvents(), {"a": status("a", 0), "b": status("b", 0)}
+    assert not [*events.reclaims(quiet, 1)]
+    noticed = {"a": status("a", 900), "b": status("b", 900)}
+    rows = [row for now_ms in (2, 3) for row in events.reclaims(noticed, now_ms)]
+    assert texts_of(rows) == ["2 nodes of us/l4 (spot) are reclaimed by the cloud"]
