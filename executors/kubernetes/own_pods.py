@@ -231,9 +231,8 @@ class OwnPods:
     async def _create(self, engine: EnginePod, manifest: Manifest) -> None:
         what = f"creation of pod {engine.pod}"
 
-        def hold_up(error: Temporary) -> None:
-            away = LaunchCode.ADMISSION_AWAY if error.of_webhook else LaunchCode.NO_ANSWER
-            engine.held_up = Wait(away, str(error))
+        def hold_up(error: KubeError) -> None:
+            engine.held_up = Wait(*_refusal(error))
 
         try:
             while True:
@@ -314,6 +313,9 @@ def serving_label(state: InstanceState) -> str:
 
 
 def _refusal(error: KubeError) -> tuple[LaunchCode, str]:
+    if isinstance(error, Temporary):
+        away = LaunchCode.ADMISSION_AWAY if error.of_webhook else LaunchCode.NO_ANSWER
+        return away, str(error)
     if isinstance(error, Forbidden) and error.over_quota:
         return LaunchCode.QUOTA, f"quota: {error}"
     if isinstance(error, Forbidden) and error.no_right:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _LONGEST_FAULT = 1000
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.1, 5.0
-_NO_RIGHT_S, _NO_RIGHT_PAUSE_S = 4.0, 1.0
+_NO_RIGHT_S, _NO_RIGHT_PAUSE_S = 20.0, 1.0
 
 
 class PodFleet:
@@ -150,7 +150,7 @@ class PodFleet:
 async def persist(
     send: Callable[[], Coroutine[Any, Any, T]],
     what: str,
-    on_failure: Callable[[Temporary], None] = lambda error: None,
+    on_failure: Callable[[KubeError], None] = lambda error: None,
 ) -> T:
     """The result of `send()`, repeated while the server is away or throttles. on_failure: called
     with each such failure.
@@ -166,6 +166,7 @@ async def persist(
         except Forbidden as refused:
             if not refused.no_right or time.monotonic() - began_s >= _NO_RIGHT_S:
                 raise
+            on_failure(refused)
             await asyncio.sleep(_NO_RIGHT_PAUSE_S)
         except Temporary as error:
             if pause_s == _LEAST_PAUSE_S:

@@ -90,6 +90,24 @@ async def test_a_refused_pod_gives_up_the_pool_after_one_request(
     assert events(bench) == [(code, NAME)]
 
 
+async def test_a_missing_right_is_the_reason_while_a_starting_server_may_not_know_it(
+    bench: SlotBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, value in ((engine_pod, "QUIET_S", 0.0), (pod_fleet, "_NO_RIGHT_S", 1e9),
+                                (pod_fleet, "_NO_RIGHT_PAUSE_S", 0.0)):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    cluster: Any = bench.cluster
+    cluster.error = kube_error(403, "Forbidden", NO_RIGHT)
+    bench.assign(SLOT, wish("a"))
+    await bench.steps(4)
+    seen = bench.instance(SLOT, "a")
+    assert (seen.state, seen.code) == (InstanceState.STARTING, LaunchCode.NO_RIGHT)
+    assert events(bench) == [(LaunchCode.NO_RIGHT, NAME)]
+    cluster.error = None
+    await bench.steps(2)
+    assert NAME in cluster.names(POD)
+
+
 @pytest.mark.parametrize("code", [400, 422])
 async def test_other_refusals_concern_the_pool_also_if_its_slot_has_a_node(
     bench: SlotBench, code: int
