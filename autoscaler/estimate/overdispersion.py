@@ -1,9 +1,10 @@
 """Burstiness of arrivals over 10 s and more: the index of dispersion, and the rate that bursts
 reach.
 
-Neighbouring blocks are compared with each other and not with the mean of all blocks, so a daily
-cycle or one step does not count as burstiness. A Poisson process of any rate splits the sum s of
-two blocks binomially. So (difference)^2 / s has mean 1 exactly, even for rates near 0.
+A block is compared with the line through an earlier and a later block, so a daily cycle, a steady
+rise or one step does not count as burstiness. A Poisson process whose rate rises or falls along a
+line splits the sum n of three blocks multinomially. So (first - 2 x second + third)^2 / (2n) has
+mean 1 exactly, even for rates near 0.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ class Dispersion:
 
     index: the point estimate. confirmed: the index to plan for: 1 if its lower confidence bound is
     at most 1, rising to `index` at a lower bound of 2.
-    pairs: number of block pairs compared.
+    triples: number of comparisons.
     """
 
     index: float = 1.0
     confirmed: float = 1.0
-    pairs: int = 0
+    triples: int = 0
 
 
 POISSON = Dispersion()
@@ -49,16 +50,16 @@ POISSON = Dispersion()
 
 @memoize(4096)  # cached, because blocks change only every 10 s
 def dispersion(blocks: Blocks) -> Dispersion:
-    """The dispersion of `blocks` at the lag with the highest confirmed index; POISSON if no two
-    neighbours have arrivals.
+    """The dispersion of `blocks` at the lag with the highest confirmed index; POISSON without
+    arrivals.
 
-    With up to 27 pairs no burstiness is confirmed, because the standard error sqrt(3 / pairs) is
-    then at least a third of the index.
+    With up to 35 triples no burstiness is confirmed, because the standard error sqrt(3.9 / triples)
+    is then at least a third of the index.
     """
     numbers = _as_array(blocks)
     return max(
         (_dispersion_at_lag(numbers, lag) for lag in _LAGS),
-        key=lambda estimate: (estimate.confirmed, estimate.pairs),
+        key=lambda estimate: (estimate.confirmed, estimate.triples),
     )
 
 
@@ -101,34 +102,35 @@ def _as_array(blocks: Blocks) -> NDArray[np.int64]:
 
 
 def _dispersion_at_lag(blocks: NDArray[np.int64], lag: int) -> Dispersion:
-    pairs, index, spread = _pair_moments(blocks, lag)
-    if pairs < 2:
+    triples, index, spread = _triple_moments(blocks, lag)
+    if triples < 2:
         return POISSON
-    # Squares of neighbouring differences are correlated by 1/4. At a longer lag, overlapping pairs
-    # are nearly equal if bursts are long.
-    overlap = (1.0 + 0.5 * lag) / pairs
+    # Squares of triples that share blocks are correlated: by (2/3)^2 at one lag, and (1/6)^2 at
+    # two. At a longer lag, neighbouring triples are nearly equal if bursts are long.
+    overlap = (1.0 + 2.0 * (4.0 / 9.0 + 1.0 / 36.0) * lag) / triples
     error = math.sqrt(max(2.0 * index * index, spread) * overlap)
     low = max(0.0, index - _SIGMAS * error)
     weight = min(1.0, max(0.0, low - 1.0))
-    return Dispersion(index, 1.0 + weight * max(0.0, index - 1.0), pairs)
+    return Dispersion(index, 1.0 + weight * max(0.0, index - 1.0), triples)
 
 
 @compiled
-def _pair_moments(blocks: NDArray[np.int64], lag: int) -> tuple[int, float, float]:
-    """Number of pairs with arrivals of `blocks` (n, 2) at distance `lag`; mean and variance of
-    their ratios (difference)^2 / expected. Compiled, because it runs every tick."""
-    ratios = np.empty(max(0, len(blocks) - lag))
-    pairs = 0
+def _triple_moments(blocks: NDArray[np.int64], lag: int) -> tuple[int, float, float]:
+    """Number of triples with arrivals of `blocks` (n, 2) at distance `lag`; mean and variance of
+    their ratios (deviation from a line)^2 / expected. Compiled, because it runs every tick."""
+    ratios = np.empty(max(0, len(blocks) - 2 * lag))
+    triples = 0
     for at in range(len(ratios)):
         first_s, first = blocks[at]
         second_s, second = blocks[at + lag]
-        total = first + second
-        if total and first_s and second_s:
-            share = first_s / (first_s + second_s)
-            mean = total * share
-            ratios[pairs] = (first - mean) ** 2 / (mean * (1.0 - share))
-            pairs += 1
-    if pairs < 2:
-        return pairs, 0.0, 0.0
-    index = ratios[:pairs].sum() / pairs
-    return pairs, index, ((ratios[:pairs] - index) ** 2).sum() / (pairs - 1)
+        third_s, third = blocks[at + 2 * lag]
+        total = first + second + third
+        if total and first_s and second_s and third_s:
+            bend = first / first_s - 2.0 * second / second_s + third / third_s
+            spread = 1.0 / first_s + 4.0 / second_s + 1.0 / third_s
+            ratios[triples] = bend * bend * (first_s + second_s + third_s) / (total * spread)
+            triples += 1
+    if triples < 2:
+        return triples, 0.0, 0.0
+    index = ratios[:triples].sum() / triples
+    return triples, index, ((ratios[:triples] - index) ** 2).sum() / (triples - 1)

@@ -62,6 +62,17 @@ def test_a_step_and_a_slow_swing_are_no_bursts(seed: int) -> None:
     assert dispersion(blocks_of(swing)).confirmed < 1.1
 
 
+@pytest.mark.parametrize("rate", [20.0, 100.0, 500.0])
+def test_a_steep_rise_is_no_burst_at_any_rate(rate: float) -> None:
+    """The rate rises fourfold within a quarter of an hour, and falls again."""
+    swing = rate * (1.0 - 0.6 * np.cos(np.linspace(0.0, 6.28, 180)))
+    found = [
+        dispersion(blocks_of(np.random.default_rng(seed).poisson(10.0 * swing))).confirmed
+        for seed in range(30)
+    ]
+    assert max(found) < 1.1
+
+
 def test_partial_blocks_are_weighted_by_their_observed_time() -> None:
     """Gaps in telemetry count neither as silence nor as bursts."""
     rng = np.random.default_rng(3)
