@@ -7,15 +7,18 @@ A queue grows within seconds, while a change of the arrival rate needs minutes t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Lengths
+from autoscaler.estimate.engine_rate import Moment
 from autoscaler.performance.numba_decorators import compiled
 
 SIGMAS = 3.0
 """Standard deviations that chance may add to the requests in flight."""
+_DRAIN_SIGMAS = 2.0
+"""Standard deviations by which the requests in flight must fall within the remembered moments."""
 _EXCEEDANCE = 3e-4
 """Probability that chance makes a queue longer than the limit: about one second in an hour."""
 _MAX_LOAD = 0.85
@@ -105,6 +108,15 @@ def detect_overload(
     highest = max(req_per_s, highest_req_per_s)
     rate = min(req_per_s * max(1.0, in_flight / expected), highest)
     return Overload(in_flight, expected, rate)
+
+
+def queue_drains(moments: Sequence[Moment], in_flight: int) -> bool:
+    """Whether significantly fewer requests are in flight than at the oldest of `moments`: the queue
+    of a past shortage is being served, or demand falls."""
+    if not moments:
+        return False
+    then = moments[0].in_flight
+    return then - in_flight > _DRAIN_SIGMAS * math.sqrt(then + in_flight)
 
 
 @compiled  # loops over up to thousands of servers in every tick

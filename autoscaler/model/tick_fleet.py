@@ -15,6 +15,7 @@ from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand
 from autoscaler.estimate.engine_rate import engine_rates
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
+from autoscaler.estimate.queue_model import queue_drains
 from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.model.unmanaged_servers import unmanaged_counts
 from autoscaler.modes.quality.quality_state import RoutedTraffic
@@ -159,13 +160,13 @@ def _view(
     ready = [g for g in counting if sight.views[g.name].all_ready]
     theirs = {} if service.managed else unmanaged_counts(service, state)
     settled = len(ready) == len(counting)
-    since_ms = (state.capacity.settled_ms or inputs.now_ms) if settled else 0
     instances = sight.fleet.instances
     held = sum(
         instances[p.instance].in_flight for g in groups for p in g.placed if p.instance in instances
     )
     routes = inputs.state.published.routes.get(service.model)
     demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
+    since_ms = _settled_ms(state, settled, demand.in_flight, inputs.now_ms)
     counts = sight.accepted(groups) if is_stale(demand) else {}
     rated = {
         group.name: combos[group.combo_id].req_per_s
@@ -203,3 +204,14 @@ def _view(
         return view
     capacity = replace(view.state.capacity, lost_ms=0, lost_nodes=())
     return replace(view, state=replace(view.state, capacity=capacity))
+
+
+def _settled_ms(state: ModelState, all_ready: bool, in_flight: int, now_ms: int) -> int:
+    """Time since which all planned instances are ready and the queue of no shortage drains. While
+    such a queue is served, requests miss their SLO although the capacity is as planned."""
+    if not all_ready:
+        return 0
+    moments, since_ms = state.estimate.moments, state.capacity.settled_ms or now_ms
+    if queue_drains(moments, in_flight):
+        return max(since_ms, moments[-1].at_ms)  # changes only every few seconds
+    return since_ms

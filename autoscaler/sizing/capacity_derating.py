@@ -4,8 +4,8 @@ The factor falls if requests miss their SLO at a planned load, or if engines are
 below the load at which requests missed. It rises while requests attain their SLO: to 1 if the load
 is at least half of the planned one, every ten minutes by one step or as far as the served load
 proves. Above 1 it rises as far as measurements prove more than planned (`sizing.capacity_gain`).
-Misses during a start or above the planned load prove nothing about a factor up to 1, and neither do
-idle hours.
+Misses during a start, while the queue of a shortage drains, or above the planned load prove nothing
+about a factor up to 1, and neither do idle hours.
 """
 
 from __future__ import annotations

@@ -10,10 +10,12 @@ import pytest
 
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.workload import Lengths, Phase
+from autoscaler.estimate.engine_rate import Moment
 from autoscaler.estimate.queue_model import (
     detect_overload,
     expected_in_flight,
     max_explained_in_flight,
+    queue_drains,
 )
 
 LENGTHS = Lengths.expected(1000.0, 200.0)
@@ -105,3 +107,12 @@ def test_no_overload_within_chance_or_without_combos() -> None:
     assert detect_overload(107, 8.0, 20.0, ready, LENGTHS) is not None
     assert detect_overload(100, 5.0, 20.0, [], LENGTHS) is None
     assert detect_overload(100, 0.0, 0.1, ready, LENGTHS) is None
+
+
+@pytest.mark.parametrize(("now", "drains"), [(300, True), (340, True), (350, False), (450, False)])
+def test_a_queue_drains_if_its_requests_become_significantly_fewer(now: int, drains: bool) -> None:
+    """400 requests were in flight at the oldest moment. Chance changes their number by 2 sqrt(750),
+    which is 55."""
+    moments = Moment(0, 400), Moment(20_000, 420)
+    assert queue_drains(moments, now) is drains
+    assert not queue_drains((), now)
