@@ -93,7 +93,6 @@ def _rule(name: str, group: str, without: Function, *targets: str) -> Rule:
 
 _SCALE_IN = "autoscaler.sizing.scale_in"
 _CHECKS = "autoscaler.sizing.scale_in_conditions"
-_EXCESS = "autoscaler.sizing.excess_duration"
 _REQUEST = "autoscaler.replan.plan_request"
 
 RULES: tuple[Rule, ...] = (
@@ -151,7 +150,9 @@ RULES: tuple[Rule, ...] = (
         _constant(0.0),
         f"{_SCALE_IN}:_highest_rate",
     ),
-    _rule("longer after a reversal", "scale-in", _constant(False), f"{_EXCESS}:reversed_lately"),
+    _rule(
+        "idle capacity worth its rent", "scale-in", _constant(0.0), f"{_SCALE_IN}:_worth_keeping"
+    ),
     _rule("not below the forecast", "scale-in", _constant(0.0), f"{_SCALE_IN}:expected_req_per_s"),
     _rule("not while SLOs are missed", "scale-in", _constant(None), f"{_CHECKS}:slo_pressure"),
     _rule("limit of reversals", "scale-in", _constant(True), f"{_CHECKS}:scale_in_within_limit"),

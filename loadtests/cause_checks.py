@@ -25,7 +25,7 @@ CENT = 0.006
 _TOLERANCE_USD = 0.05
 _SLACK = 1.1  # the demand may fall by this factor between the request for a plan and its answer
 CHANGES = ("scale_out", "scale_in", "replan", "replace")
-SURPLUS = {Code.EXCESS, Code.LOWER_DEMAND, Code.IDLE}
+SURPLUS = {Code.EXCESS, Code.LOWER_DEMAND, Code.WORTH_ITS_RENT, Code.IDLE}
 SAVINGS = {Code.CHEAPER, Code.PRICE, Code.MOVED_TOGETHER}
 DEMAND = {
     Code.SURGE, Code.DECLARED, Code.WAKE, Code.BURST, Code.BACKLOG, Code.ROUTED, Code.FORECAST,

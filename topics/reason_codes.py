@@ -65,6 +65,10 @@ class ReasonCode(StrEnum):
     FORECAST = "forecast", "A forecast expects more by the time a new instance is ready."
     RISING = "rising", "The rate is rising and expected to rise further."
     LOWER_DEMAND = "lower_demand", "Demand was below the plan for long enough."
+    WORTH_ITS_RENT = (
+        "worth_its_rent",
+        "Demand is lower, but returned so soon before that idle capacity is worth its rent.",
+    )
     IDLE = "idle", "No request arrived for long enough."
     OVERESTIMATED = "overestimated", "Missed SLOs show that capacity is lower than predicted."
     SLOW_ENGINES = "slow_engines", "Output tokens take longer than predicted."

@@ -32,6 +32,8 @@ _EVIDENCE = frozenset(
     }
 )
 """Evidence for a demand above the capacity that is stated as it is."""
+_LOWER = (ReasonCode.LOWER_DEMAND, ReasonCode.WORTH_ITS_RENT, ReasonCode.IDLE)
+"""Evidence for a demand below the capacity."""
 Counts = Iterable[tuple[str, int]]
 
 
@@ -62,7 +64,7 @@ def _evident(planned: Reason | None, view: ModelView, adds: bool) -> Reason:
     state, model, why = view.state, view.service.model, view.state.target.why
     code = planned.code if planned is not None else None
     if not adds and code in (None, ReasonCode.EXCESS, ReasonCode.CHEAPER):
-        is_lower = why is not None and why.code in (ReasonCode.LOWER_DEMAND, ReasonCode.IDLE)
+        is_lower = why is not None and why.code in _LOWER
         return why if why is not None and is_lower else Reason(ReasonCode.EXCESS, model)
     if planned is not None and code not in (ReasonCode.SURGE, ReasonCode.FLOOR):
         return planned

@@ -49,6 +49,10 @@ _SENTENCES: Mapping[Code, Sentence] = {
     Code.LOWER_DEMAND: (
         "demand at most {0:rate} req/s for {3:lasting}; target is {1:.0%} of capacity {2:rate}"
     ),
+    Code.WORTH_ITS_RENT: (
+        "demand returned to {0:rate} req/s so soon before that capacity for it is worth its rent; "
+        "target is {1:.0%} of capacity {2:rate}"
+    ),
     Code.IDLE: "no requests for {0:duration}",
     Code.OVERESTIMATED: (
         "only {0:.0%} of {1:.0f} requests met the SLO (load {2:rate} of {3:rate} req/s)"

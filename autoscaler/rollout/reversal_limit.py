@@ -31,15 +31,6 @@ def after_move(turns: Reversals, move: str, now_ms: int) -> Reversals:
     return Reversals(move, (*kept, now_ms) if turned else kept)
 
 
-def reversed_lately(turns: Reversals, now_ms: int) -> bool:
-    """Whether a scale-in would be another reversal.
-
-    If it would, an excess must last longer before the scale-in, because demand has returned before.
-    A decrease that lasts is followed in any case.
-    """
-    return turns.last == "out" and _recent(turns, now_ms) > 0
-
-
 def scale_in_within_limit(turns: Reversals, now_ms: int, most_per_h: int) -> bool:
     """Whether a scale-in keeps within the limit even if demand returns right after it.
 

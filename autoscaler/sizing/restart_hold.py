@@ -17,8 +17,7 @@ def is_unmeasured(view: ModelView) -> bool:
 
 def keeps_all(view: ModelView) -> bool:
     """Whether no instance of a held model may be removed, because no excess could be proven yet."""
-    turns = view.state.hysteresis.reversals
-    return _is_held(view, excess_duration_s(view.service, view.policy, turns, view.now_ms))
+    return _is_held(view, excess_duration_s(view.service, view.policy))
 
 
 def _is_held(view: ModelView, for_s: int) -> bool:

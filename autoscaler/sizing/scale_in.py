@@ -1,4 +1,5 @@
-"""Rule: fewer requests arrive than are planned for, long enough and with enough evidence.
+"""Rule: fewer requests arrive than are planned for, long enough and with enough evidence, and idle
+capacity is not worth its rent (`sizing.waiting_value`).
 
 The rule sets the lower target. The planner chooses which combos to remove, if any. Missed SLOs and
 rising latency veto removals when a planner answer is applied (`scale_in_conditions`).
@@ -15,7 +16,9 @@ from autoscaler.estimate.windows import Stats
 from autoscaler.sizing.burst_headroom import mean_and_burst
 from autoscaler.sizing.excess_duration import excess_duration_s
 from autoscaler.sizing.forecast_increase import expected_req_per_s
+from autoscaler.sizing.prediction_drift import expected_s
 from autoscaler.sizing.scale_in_conditions import LOWER_TARGET, failed_condition
+from autoscaler.sizing.waiting_value import rate_worth_keeping
 from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
@@ -24,9 +27,6 @@ _COVERED = 0.9
 gaps."""
 _MATTERS = 0.99
 """A lower target below this share of the present one counts; smaller differences are no change."""
-_REVERSAL_SHARE, _NO_LIMIT_AFTER_S = 0.9, 3600.0
-"""Limit of reversals: within this time after an addition, a scale-in must lower the target below
-this share of the planned capacity."""
 # Standard deviations between the measured rate and its upper bound.
 _TWO_SIDED_95 = 1.96
 # Approximate standard deviations by which chance raises the maximum of several windows.
@@ -40,8 +40,7 @@ def propose(view: ModelView) -> TargetProposal | None:
         return None
     if failed_condition(view, LOWER_TARGET):
         return None
-    turns = view.state.hysteresis.reversals
-    must_s = excess_duration_s(view.service, view.policy, turns, view.now_ms)
+    must_s = excess_duration_s(view.service, view.policy)
     covered_s, arrivals, highest = _counts_in(
         view.demand.blocks, must_s // BLOCK_S, view.policy.local_window_s // BLOCK_S
     )
@@ -57,8 +56,10 @@ def propose(view: ModelView) -> TargetProposal | None:
         burst if burst > mean else 0.0,
         expected_req_per_s(view),
     )
-    known = rate, view.service.utilization, view.raw_req_per_s, must_s
-    return _lower(view, rate, Reason(ReasonCode.LOWER_DEMAND, view.service.model, quantities=known))
+    kept = min(_worth_keeping(view), view.planned_req_per_s)
+    known = max(rate, kept), view.service.utilization, view.raw_req_per_s, must_s
+    code = ReasonCode.LOWER_DEMAND if rate >= kept else ReasonCode.WORTH_ITS_RENT
+    return _lower(view, max(rate, kept), Reason(code, view.service.model, quantities=known))
 
 
 def _propose_zero(view: ModelView, must_s: float) -> TargetProposal | None:
@@ -103,14 +104,18 @@ def _highest_rate(blocks: Blocks, length: int) -> float:
     return found
 
 
+def _worth_keeping(view: ModelView) -> float:
+    """The rate for which idle capacity is worth its rent, if a start takes as long as that of the
+    slowest ready combo."""
+    start_s = max((combo.start_s for combo in view.serving.ready), default=0.0)
+    history = view.state.estimate.forecast.history
+    return rate_worth_keeping(history, view.service, expected_s(view.state, start_s))
+
+
 def _lower(view: ModelView, rate: float, why: Reason) -> TargetProposal | None:
-    history, planned = view.state.hysteresis, view.planned_req_per_s
-    since_s = history.since_addition_s(view.now_ms)
-    turns = history.reversals.last == "out" and since_s < _NO_LIMIT_AFTER_S
-    # Keep the planned capacity if the last addition is too recent for an excess to have lasted long
-    # enough, or if the excess is too small for a reversal.
-    if since_s < view.service.scale_in_after_s or (turns and rate > _REVERSAL_SHARE * planned):
-        rate = max(rate, planned)
+    if view.state.hysteresis.since_addition_s(view.now_ms) < view.service.scale_in_after_s:
+        # The excess cannot have lasted long enough.
+        rate = max(rate, view.planned_req_per_s)
     if rate >= _MATTERS * view.state.target.req_per_s:
         return None
     return TargetProposal(rate, why)

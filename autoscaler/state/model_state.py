@@ -151,8 +151,9 @@ class Capacity:
     slowdown: measured / predicted time per token, 1 if it is as predicted; slow_since_ms: time
     since which it differs. drift: measured start times and capacity, compared with their
     predictions. lost_ms: time of a capacity loss that is not replaced yet; lost_nodes: the nodes of
-    that capacity. settled_ms: time since which all planned instances are ready. speed: measured
-    speed of the present version relative to the version for which the interval holds.
+    that capacity. settled_ms: time since which all planned instances are ready and no queue drains.
+    speed: measured speed of the present version relative to the version for which the interval
+    holds.
     """
 
     derate: float = 1.0

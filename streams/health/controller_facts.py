@@ -281,8 +281,7 @@ def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
     if suspect and service.mode is Mode.ACT:
         said.append(f"scale-in paused: for more than a day now, {', '.join(texts(suspect))}")
     if not said:
-        turns = model.hysteresis.reversals
-        minutes = excess_duration_s(service, policy, turns, now_ms) / 60.0
+        minutes = excess_duration_s(service, policy) / 60.0
         said.append(
             f"scale-in after {minutes:.2g} min of excess; at most "
             f"{service.max_disruption:.0%} of the capacity is replaced at the same time"

@@ -95,7 +95,9 @@ def update_forecast(
     """
     family = policy.forecast
     if family == NONE:
-        return state if state == ForecastState() else ForecastState()
+        history = extend_history(state.history, blocks, now_ms)
+        known = history is state.history and state == ForecastState(history)
+        return state if known else ForecastState(history)
     trend = (
         _trend_forecast(blocks, policy.significance, start_s, now_ms) if family == AUTO else None
     )

@@ -174,8 +174,9 @@ def test_noise_around_a_steady_rate_is_not_forecast() -> None:
     assert len(rates) > 200 and sum(rate > 8.2 for rate in rates) <= 5
 
 
-def test_without_forecasting_there_is_neither_history_nor_forecast() -> None:
-    assert run(lambda _: 4.0, 5, "none")[-1] == ForecastState()
+def test_without_forecasting_only_the_history_grows() -> None:
+    outlook = run(lambda _: 4.0, 5, "none")[-1]
+    assert outlook == ForecastState(outlook.history) and outlook.history.end_minute
 
 
 def test_without_a_start_time_history_grows_but_no_rate_is_forecast() -> None:

@@ -7,7 +7,6 @@ import pytest
 from autoscaler.rollout.reversal_limit import (
     Reversals,
     after_move,
-    reversed_lately,
     scale_in_within_limit,
 )
 
@@ -31,10 +30,3 @@ def test_a_scale_in_needs_room_for_two_reversals(most: int) -> None:
     assert scale_in_within_limit(
         Reversals("in", (1,) * 2 * most), 1000, most
     )  # a second scale-in is no reversal
-
-
-def test_only_a_further_reversal_needs_longer_evidence() -> None:
-    assert not reversed_lately(Reversals("out"), 1000)  # the first scale-out
-    assert not reversed_lately(Reversals("in", (1,)), 1000)  # another scale-in
-    assert reversed_lately(Reversals("out", (1, 2)), 1000)
-    assert not reversed_lately(Reversals("out", (1, 2)), 7_200_002)

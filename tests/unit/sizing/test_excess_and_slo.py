@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from autoscaler.estimate.forecast.forecast_state import ForecastState
+from autoscaler.estimate.forecast.history import History
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.sizing import capacity_derating, scale_in
 from autoscaler.sizing.rules import update_target
 from autoscaler.sizing.scale_in_conditions import _no_full_window as no_full_window
@@ -31,39 +32,6 @@ def test_ten_minutes_of_less_demand_lower_the_target_to_their_highest_window() -
     assert found is not None and 3.0 < found.req_per_s < 3.3
 
 
-@pytest.mark.parametrize(("rate", "last", "added_min", "lowered"), [
-    (7.2, "out", 50, False), (7.2, "out", 70, True), (7.2, "in", 50, True), (6.0, "out", 50, True),
-])  # fmt: skip
-def test_an_excess_below_a_tenth_is_not_worth_a_reversal(
-    rate: float, last: str, added_min: int, lowered: bool
-) -> None:
-    """Reversals are limited. If a large fleet used one to remove its smallest instance, it would
-    have to keep all others.
-    """
-    seen = view(steady(8.0, *[rate] * 5))
-    state = replace(
-        seen.state,
-        hysteresis=replace(
-            seen.state.hysteresis, reversals=Reversals(last), last_out_ms=T0 - 60_000 * added_min
-        ),
-    )
-    assert (scale_in.propose(replace(seen, state=state)) is not None) == lowered
-
-
-def test_a_target_above_the_plan_falls_without_a_reversal() -> None:
-    """The pools had no nodes for 12 req/s, so the lower target removes no instance."""
-    seen = view(steady(8.0, *[7.4] * 5))
-    state = replace(
-        seen.state,
-        hysteresis=replace(
-            seen.state.hysteresis, reversals=Reversals("out"), last_out_ms=T0 - 3_000_000
-        ),
-        target=replace(seen.state.target, req_per_s=12.0),
-    )
-    found = scale_in.propose(replace(seen, state=state))
-    assert found is not None and found.req_per_s == pytest.approx(8.0)
-
-
 @pytest.mark.parametrize("at", range(5))
 def test_two_minutes_of_more_demand_keep_the_target(at: int) -> None:
     """They may lie anywhere in the ten minutes, so a mean over all ten is not sufficient."""
@@ -76,16 +44,10 @@ def test_two_minutes_of_more_demand_keep_the_target(at: int) -> None:
 def test_a_partial_first_block_does_not_invalidate_the_long_window() -> None:
     """In nine of ten seconds the windows contain only 179 of the 180 blocks in full."""
     low = steady(*[3.0] * 15)
-    cut = replace(low, blocks=low.blocks[1:])
-    again = view(cut)
-    turned = replace(
-        again.state,
-        hysteresis=replace(again.state.hysteresis, reversals=Reversals("out", (T0 - 3_600_000,))),
-    )
-    slow = replace(again.service, scale_in_after_s=1800.0)
-    for seen in (replace(again, state=turned), replace(again, service=slow)):
-        lower = scale_in.propose(seen)
-        assert lower is not None and lower.req_per_s < 3.3
+    again = view(replace(low, blocks=low.blocks[1:]))
+    slow = replace(again, service=replace(again.service, scale_in_after_s=1800.0))
+    lower = scale_in.propose(slow)
+    assert lower is not None and lower.req_per_s < 3.3
 
 
 def test_added_capacity_counts_as_needed_for_the_excess_period() -> None:
@@ -276,21 +238,23 @@ def test_a_long_window_is_enough_evidence_for_a_step_at_a_low_rate() -> None:
         assert capacity_derating.update_derating(seen).capacity.derate == pytest.approx(derate)
 
 
-def test_after_a_return_of_demand_the_whole_long_window_must_show_excess() -> None:
-    """A rate of 8 req/s a quarter of an hour ago keeps the target only after a reversal."""
-    seen = view(steady(*[3.0] * 5, 8.0, *[3.0] * 8, 3.0), planned=8.0)
-    assert scale_in.propose(seen) is not None
-    again = replace(
-        seen,
-        state=replace(
-            seen.state,
-            hysteresis=replace(
-                seen.state.hysteresis, reversals=Reversals("out", (T0 - 3_600_000,))
-            ),
-        ),
+def test_capacity_stays_while_returns_of_demand_pay_for_it() -> None:
+    """Demand fell and returned every twelve minutes until eleven minutes ago."""
+    seen = view(steady(*[3.0] * 15), planned=8.0)
+    minutes = [480] * 3 + ([180] * 11 + [480]) * 4 + [180] * 9
+    assert rate_kept(seen, minutes) == pytest.approx(0.8 * 8.0)
+    assert rate_kept(seen, [480] * 3 + [180] * 57) < 3.3
+    assert rate_kept(seen, [480] * 3 + ([180] * 11 + [480]) * 4 + [180] * 12) < 3.3
+
+
+def rate_kept(seen: ModelView, minutes: list[int]) -> float:
+    """The target after a scale-in whose model has the history `minutes` of arrivals."""
+    hours = (tuple(minutes[:60]), tuple((*minutes[60:], *[-1] * 60)[:60]))
+    outlook = ForecastState(History(0, hours, len(minutes)))
+    estimate = replace(seen.state.estimate, forecast=outlook)
+    slow = tuple(replace(combo, start_s=60.0) for combo in seen.serving.ready)
+    serving = replace(seen.serving, ready=slow)
+    found = scale_in.propose(
+        replace(seen, state=replace(seen.state, estimate=estimate), serving=serving)
     )
-    found = scale_in.propose(again)
-    assert found is None or found.req_per_s > 7.5
-    low = replace(again, demand=steady(*[3.0] * 15))
-    lower = scale_in.propose(low)
-    assert lower is not None and lower.req_per_s < 3.3
+    return seen.state.target.req_per_s if found is None else found.req_per_s

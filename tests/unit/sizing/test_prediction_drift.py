@@ -266,12 +266,10 @@ def test_learnt_capacity_is_dropped_if_the_predictions_have_another_basis(change
     assert w.state.models["chat"].capacity.derate == (0.6 if changed == "nothing" else 1.0)
 
 
-def test_learnt_estimates_are_published_before_the_first_counted_minute() -> None:
-    """Without forecasts, minutes are never counted."""
+def test_learnt_estimates_are_published_without_forecasts() -> None:
     w = starting_in(120)
     w.cluster = replace(w.cluster, policy=replace(w.cluster.policy, forecast="none"))
     w.run(400)
-    assert not w.state.models["chat"].estimate.forecast.history.hours
     w.restart_controller()
     assert w.state.models["chat"].capacity.drift.start_s == 120.0
 

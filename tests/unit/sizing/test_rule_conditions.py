@@ -9,9 +9,11 @@ import pytest
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.reason import Reason
+from autoscaler.estimate.engine_rate import Moment
 from autoscaler.estimate.forecast.forecast_state import Forecast, ForecastState
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import GatewayReport
+from autoscaler.model.tick_fleet import _settled_ms as settled_ms
 from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.sizing import (
     burst_headroom,
@@ -221,13 +223,7 @@ def test_an_excess_lasts_between_the_local_and_the_long_window(
     scale_in_s: float, expected: int
 ) -> None:
     declared = service(scale_in_after_s=scale_in_s)
-    assert excess_duration_s(declared, POLICY, Reversals(), T0) == expected
-    turned = Reversals("out", (T0 - HOUR_MS,))
-    assert excess_duration_s(declared, POLICY, turned, T0) == 1790
-    inward = Reversals("in", (T0 - HOUR_MS,))
-    assert excess_duration_s(declared, POLICY, inward, T0) == expected
-    old = Reversals("out", (T0 - 2 * HOUR_MS,))
-    assert excess_duration_s(declared, POLICY, old, T0) == expected
+    assert excess_duration_s(declared, POLICY) == expected
 
 
 def silent(seconds: int, **changes: Any) -> ModelView:
@@ -289,6 +285,19 @@ def test_instances_without_memory_are_held_for_one_window_and_the_excess_period(
         assert restart_hold.is_unmeasured(seen) is unmeasured
         assert restart_hold.keeps_all(seen) is kept
     assert not restart_hold.keeps_all(replace(base, started_ms=T0))
+
+
+def test_capacity_settles_once_all_is_ready_and_no_queue_drains() -> None:
+    moments = Moment(T0 - 60_000, 400), Moment(T0 - 20_000, 350)
+    seen = with_state(
+        view(steady(3.0)), estimate=replace(view(steady(3.0)).state.estimate, moments=moments)
+    )
+    before_ms = seen.state.capacity.settled_ms
+    assert settled_ms(seen.state, False, 400, T0) == 0
+    assert settled_ms(seen.state, True, 400, T0) == before_ms
+    assert settled_ms(seen.state, True, 300, T0) == T0 - 20_000
+    fresh = replace(seen.state, capacity=Capacity())
+    assert settled_ms(fresh, True, 400, T0) == T0
 
 
 def test_without_bursts_the_mean_needs_no_headroom() -> None:
