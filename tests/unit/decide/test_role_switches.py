@@ -201,7 +201,7 @@ def test_a_model_switches_roles_while_an_instance_of_another_model_starts() -> N
 
     def rate(model: str, t_s: int) -> float:
         if model == "chat":
-            return 80.0 if t_s < 300 else 68.0
+            return 80.0 if t_s < 700 else 68.0
         return 5.0 if t_s < 1200 else 30.0
 
     services = (service("chat"), service("code"))
