@@ -34,7 +34,8 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
         "streams/health/multi_node_status.py", "streams/health/quality_status.py",
         "streams/health/exposure.py", "streams/health/status_server.py",
         "streams/cli/controller_client.py", "streams/decision_log/log_writer.py",
-        "autoscaler/tick/rollout_status.py",
+        "autoscaler/tick/rollout_status.py", "autoscaler/tick/account.py",
+        "autoscaler/estimate/window_stats.py", "streams/health/launch_waits.py",
     ),
     "shoal rollout": ("streams/cli/rollout.py",),
     "shoal explain": (
