@@ -130,8 +130,17 @@ def document(found: list[tuple[str, dict[int, str]]]) -> str:
         "on quiet cores more requests meet their SLO.",
     ]
     for moment, pictures in found:
-        parts += ["", f"## {moment}", "", "```", pictures[SIZES[0][0]], "```"]
+        parts += ["", f"## {moment}", "", "```", _without_events(pictures[SIZES[0][0]]), "```"]
     return "\n".join(parts) + "\n"
+
+
+def _without_events(text: str) -> str:
+    """The text without the list of all events, which is long."""
+    before, events, after = text.partition("\nEvents, each with the decisions that followed\n")
+    if not events:
+        return text
+    _, _, rest = after.partition("\nDecisions\n")
+    return f"{before}{events}  (left out here)\n\nDecisions\n{rest}"
 
 
 def main() -> int:
