@@ -146,9 +146,12 @@ class Bill:
 
     def settle(self, before_s: float) -> None:
         """Sum up the time before `before_s`, whose prices no longer change, so that memory stays
-        bounded. It leaves the spans."""
+        bounded. It leaves the spans. A node that has not reported since then counts as lost. If it
+        reports again, the oldest price that is kept holds for the time before."""
+        for node in [one for one in self._open if self._s(self._heard_ms[one]) < before_s]:
+            self.lose(node)
         for node, (pool, from_s) in self._open.items():
-            if from_s < before_s <= self._s(self._heard_ms[node]):
+            if from_s < before_s:
                 self._settle(self._priced(node, pool, from_s, before_s))
                 self._open[node] = pool, before_s
         over = [one for one in self._closed if one[3] <= before_s]
@@ -158,8 +161,8 @@ class Bill:
         froms = (from_s for _, from_s in self._open.values())
         first_s = min((before_s, *froms, *(from_s for _, _, from_s, _ in self._closed)))
         for pool, steps in self._prices.items():
-            last = bisect_right(steps, first_s, key=lambda step: step[0]) - 1
-            self._prices[pool] = steps[max(0, last) :]
+            last = max(0, bisect_right(steps, first_s, key=lambda step: step[0]) - 1)
+            self._prices[pool] = [(float("-inf"), steps[last][1]), *steps[last + 1 :]]
 
     def _settle(self, spans: Iterator[NodeSpan]) -> None:
         self._settled_usd += sum(span.usd for span in spans)

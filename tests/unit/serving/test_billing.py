@@ -97,6 +97,24 @@ def test_a_new_node_under_the_name_of_a_lost_one_is_billed_from_its_own_launch()
     ]  # fmt: skip
 
 
+def test_a_settled_bill_is_the_same_and_keeps_no_old_spans_or_prices() -> None:
+    """One node runs for 20 h at a price that changes each hour. Another one, at a constant price,
+    is lost after 2 h and returns after 15 h. The bill is settled each hour, one hour late."""
+    prices = {**PRICES, "r/c/spot": 2.0}
+    plain, settled = Bill(prices, 0), Bill(prices, 0)
+    for hour in range(1, 21):
+        for bill in (plain, settled):
+            bill.reprice("r/a/spot", 1.0 + hour % 3, 3600.0 * hour)
+            bill.record(status(hour + 0.5, 1.0))
+            if hour <= 2 or hour >= 15:
+                bill.record(status(hour + 0.5, 1.0, node="away", pool="r/c/spot"))
+        settled.settle(3600.0 * (hour - 1))
+    assert settled.reported_usd() == pytest.approx(plain.reported_usd())
+    assert sum(span.hours for span in plain.reported()) == pytest.approx(2 * 19.5)
+    assert len(settled.reported()) <= 6 < len(plain.reported())
+    assert len(settled._prices["r/a/spot"]) <= 3
+
+
 def test_an_empty_status_before_instances_are_adopted_bills_no_hour_twice() -> None:
     """A restarted executor reports an empty node, and then the instances of before."""
     bill = billed(status(1.5, 1.0), status(1.6), status(1.7, 1.0))
