@@ -24,7 +24,7 @@ _SETTLES_MS = 3_600_000
 """Time in ms after which the price of a past moment no longer changes."""
 
 
-class Tick(Protocol):
+class AccountedTick(Protocol):
     """The part of a tick from which the account is kept."""
 
     @property
@@ -70,7 +70,7 @@ class Account:
         self._requests: dict[str, EndedRequests] = {}
         self._services: frozenset[str] = frozenset()
 
-    def tick(self, done: Tick) -> None:
+    def tick(self, done: AccountedTick) -> None:
         """Add one tick."""
         if not self._since_ms:
             self._since_ms = self._settled_ms = done.now_ms

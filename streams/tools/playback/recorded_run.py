@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from autoscaler.domain.cluster import Cluster, Service
-from autoscaler.state.controller_state import ControllerState, Observation
+from autoscaler.state.controller_state import ControllerState
 from autoscaler.state.effects import Effect
-from autoscaler.tick.account import Account
+from autoscaler.tick.account import Account, AccountedTick
 from autoscaler.tick.status import fleet_status
 from streams.console.decision_book import DecisionBook
 from streams.console.fleet_events import FleetEvents
@@ -36,19 +36,11 @@ _DIGITS = 9
 _LATENCIES = ("ttft", "tpot", "attained", "attained_now", "tokens", "ended", "met")
 
 
-class Tick(Protocol):
+class Tick(AccountedTick, Protocol):
     """One tick of a recorded or repeated run."""
 
     @property
     def before(self) -> ControllerState: ...
-    @property
-    def after(self) -> ControllerState: ...
-    @property
-    def observation(self) -> Observation: ...
-    @property
-    def cluster(self) -> Cluster: ...
-    @property
-    def now_ms(self) -> int: ...
     @property
     def effects(self) -> tuple[Effect, ...]: ...
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.estimate.window_stats import NO_REQUESTS, EndedRequests
@@ -19,6 +18,7 @@ from streams.tools.up.event_log import Story, decided, losses
 from streams.tools.up.observed_demand import DemandSeen
 from streams.tools.up.placement_text import Placement, placements
 from streams.tools.up.quality_view import ServiceRow, service_row
+from streams.tools.up.recent_telemetry import Identities, RecentTelemetry
 from streams.tools.up.run_story import spot_saving_usd
 from streams.tools.up.traffic_report import WaysSeen
 from topics.reason_codes import ReasonCode
@@ -34,8 +34,6 @@ from topics.records import (
 from topics.sketch import merge, quantile_ms
 from topics.supply import Price
 
-T = TypeVar("T")
-
 _RATE_WINDOW_S = 10
 UNMET_STANDS_MS = 660_000
 """Time after which unserved demand counts as over, in ms.
@@ -43,9 +41,8 @@ UNMET_STANDS_MS = 660_000
 While it lasts, the controller repeats it every ten minutes.
 """
 _SLIVER = 0.03
-_MOST_TELEMETRY, _MOST_RECORDS = 10_000, 500
-"""Identities that are remembered, so that a copy of a record counts once: of a model's telemetry
-(a gateway buffers as many records in memory), and of decisions and of assignments."""
+_MOST_RECORDS = 500
+"""Decisions and assignments that are remembered, so that a copy of one counts once."""
 _OVER = (InstanceState.STOPPED, InstanceState.FAILED, InstanceState.ASLEEP)
 _LIVE_STATES = tuple(state for state in InstanceState if state not in _OVER)
 
@@ -88,37 +85,6 @@ class FleetProgress:
     nothing: frozenset[str]
 
 
-class _Identities(Generic[T]):
-    """The identities of the last `most` records."""
-
-    def __init__(self, most: int) -> None:
-        self._last: dict[T, None] = {}
-        self._most = most
-
-    def is_new(self, identity: T) -> bool:
-        """Whether `identity` is not among them; it is from now on."""
-        if identity in self._last:
-            return False
-        self._last[identity] = None
-        if len(self._last) > self._most:
-            del self._last[next(iter(self._last))]
-        return True
-
-
-@dataclass(slots=True)
-class _RecentTelemetry:
-    """The recent telemetry of one model."""
-
-    spans: deque[Telemetry] = field(default_factory=lambda: deque(maxlen=600))
-    identities: _Identities[tuple[str, str, int]] = field(
-        default_factory=lambda: _Identities(_MOST_TELEMETRY)
-    )
-
-    def is_new(self, record: Telemetry) -> bool:
-        """Whether `record` is no copy of an earlier one."""
-        return self.identities.is_new((record.gateway, record.boot, record.sequence))
-
-
 class Picture:
     """The state of the run that results from all records so far, as the view and the summary need
     it."""
@@ -133,7 +99,7 @@ class Picture:
         names = [service.model for service in cluster.services]
         self._models = frozenset(names)
         names += [route.name for route in cluster.routes]
-        self._telemetry = {name: _RecentTelemetry() for name in names}
+        self._telemetry = {name: RecentTelemetry() for name in names}
         self._prices = {pool.id: pool.price_usd_per_h for pool in cluster.pools}
         self._price_changes: dict[str, list[tuple[int, float]]] = {}
         self._supply = Supply()
@@ -147,8 +113,8 @@ class Picture:
         self.assigned_ms: deque[int] = deque(maxlen=_MOST_RECORDS)
         self.plan: PlanRecord | None = None
         self._desired: dict[str, Assignment] = {}
-        self._assigned: _Identities[tuple[str, int, int]] = _Identities(_MOST_RECORDS)
-        self._numbers: _Identities[tuple[int, int]] = _Identities(_MOST_RECORDS)
+        self._assigned: Identities[tuple[str, int, int]] = Identities(_MOST_RECORDS)
+        self._numbers: Identities[tuple[int, int]] = Identities(_MOST_RECORDS)
 
     def add(self, record: object) -> None:
         """Add one record. A copy of a known record changes nothing."""

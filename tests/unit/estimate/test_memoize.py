@@ -45,8 +45,8 @@ def test_numbers_in_the_key_are_compared_by_value() -> None:
 
 
 def test_results_in_use_are_kept_and_others_are_dropped() -> None:
-    """One value is asked for again and again between a thousand others. It is computed once. The
-    first of the others is computed again, because it was dropped."""
+    """One value is used between a thousand others, and is computed once. The first of the others is
+    computed again, because it was dropped."""
     computed: list[tuple[int, ...]] = []
 
     @memoize(100)

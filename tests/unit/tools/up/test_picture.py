@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Market
-from streams.tools.up import run_state
+from streams.tools.up.recent_telemetry import Identities
 from streams.tools.up.run_state import Picture
 from streams.tools.up.screen_layout import cells, unmet_lines
 from tests.unit.tools.up.status_records import NOW_MS, instance, row, telemetry
@@ -46,7 +46,7 @@ def test_a_second_copy_of_telemetry_changes_nothing(picture: Picture) -> None:
 
 
 def test_a_long_run_remembers_a_bounded_number_of_records(picture: Picture) -> None:
-    picture._telemetry["mini"].identities = run_state._Identities(50)
+    picture._telemetry["mini"].identities = Identities(50)
     for sequence in range(200):
         picture.add(telemetry(sequence=sequence))
     before = row(picture)
