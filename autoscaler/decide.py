@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason
+from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.planning.time_limits import drain_warnings
 from autoscaler.state.controller_state import (
     ControllerState,
@@ -46,6 +47,7 @@ def decide(
     For models in mode recommend, the only effects are decisions with `applied` False. Models in
     mode approve get proposals; approved proposals are applied.
     """
+    TICK_CACHES.next_period()
     announce = state.term.announce
     announced = [] if announce is None else [notice("*", announce, now_ms, kind="rebuilt")]
     # Pauses, freezes, scheduled floors and the reader's lag restrict this tick.

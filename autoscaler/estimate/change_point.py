@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.domain.cluster import Policy
+from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, Count
-from autoscaler.estimate.memoize import memoize
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.poisson_tests import log_likelihood_ratio, mean_bounds
@@ -56,7 +56,7 @@ NO_RATE = RateEstimate(0.0, 0.0, math.inf, 0, None)
 """The estimate without telemetry."""
 
 
-@memoize(32)  # cached, because several sizing rules call the function each tick
+@TICK_CACHES.by_identity  # cached, because several sizing rules call the function each tick
 def current_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
     """The current rate of `demand`.
 
@@ -110,7 +110,7 @@ def increase_evidence(demand: ModelDemand, policy: Policy, span: RateSpan) -> fl
     return least / spread if least < math.inf else 0.0
 
 
-@memoize(32)
+@TICK_CACHES.by_identity
 def _spans_and_change(demand: ModelDemand, policy: Policy) -> tuple[list[RateSpan], int | None]:
     """All spans of `demand`, and the index of the span that begins at the last change."""
     spans = _spans(demand, policy)
@@ -187,7 +187,7 @@ def _spans(demand: ModelDemand, policy: Policy) -> list[RateSpan]:
     return spans
 
 
-@memoize(4096)  # the cache size of `dispersion`
+@TICK_CACHES.by_identity
 def _older_spans(blocks: Blocks, local_s: int) -> list[RateSpan]:
     """Cumulative (covered seconds, arrivals, age in seconds) of blocks before the local window."""
     spans = []

@@ -17,9 +17,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.domain.validation import finite
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks
-from autoscaler.estimate.memoize import memoize
 from autoscaler.performance.numba_decorators import compiled
 
 _SIGMAS = 3.0
@@ -48,7 +48,7 @@ class Dispersion:
 POISSON = Dispersion()
 
 
-@memoize(4096)  # cached, because blocks change only every 10 s
+@TICK_CACHES.by_identity  # cached, because blocks change only every 10 s
 def dispersion(blocks: Blocks) -> Dispersion:
     """The dispersion of `blocks` at the lag with the highest confirmed index; POISSON without
     arrivals.

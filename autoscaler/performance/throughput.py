@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.result_caches import PLAN_CACHES
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.token_times import TokenTimes
 from autoscaler.domain.validation import finite
@@ -130,7 +130,7 @@ def instance_throughput(
     )
 
 
-@lru_cache(maxsize=4096)
+@PLAN_CACHES.by_value(4096)
 def max_req_per_s(
     model: ModelSpec,
     node: NodeSlice | PipelineSlices,
@@ -146,7 +146,7 @@ def max_req_per_s(
     return build_engine(times, phase, lengths, 1.0, SEED, link_gb_s).saturation()[0] * lanes
 
 
-@lru_cache(maxsize=1024)
+@PLAN_CACHES.by_value(1024)
 def unloaded_latency(
     model: ModelSpec,
     node: NodeSlice,

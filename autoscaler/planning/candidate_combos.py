@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
 from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.result_caches import PLAN_CACHES
 from autoscaler.domain.token_times import TokenTimes, pooled
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import POISSON_ARRIVALS, Arrivals, Lengths, Phase
@@ -65,7 +65,9 @@ def candidate_combos(
     return _ranked_candidates(service, lengths, pools, profile, keep, arrivals)
 
 
-@lru_cache(maxsize=1024)  # the arguments stay equal from plan to plan until a measurement changes
+@PLAN_CACHES.by_value(
+    1024
+)  # the arguments stay equal from plan to plan until a measurement changes
 def _ranked_candidates(
     service: Service,
     lengths: Lengths,
@@ -231,7 +233,7 @@ def _candidate_instances(
     return _CandidateInstances(alone, tuple(parts), pairs)
 
 
-@lru_cache(maxsize=256)
+@PLAN_CACHES.by_value(256)
 def _feasible_pairs(
     spec: ModelSpec,
     lengths: Lengths,
@@ -261,7 +263,7 @@ def _feasible_pairs(
     return tuple(found)
 
 
-@lru_cache(maxsize=256)  # a change in demand usually leaves the instances unchanged
+@PLAN_CACHES.by_value(256)  # a change in demand usually leaves the instances unchanged
 def _ranked_combos(
     model: str, lengths: Lengths, options: _CandidateInstances, stretch: float, keep: int
 ) -> tuple[Combo, ...]:

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.result_caches import PLAN_CACHES
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.token_times import TokenTimes
 from autoscaler.domain.workload import POISSON_ARRIVALS, Arrivals, Lengths, Phase, Slo
@@ -50,7 +51,7 @@ NO_SPLIT, LONGEST_REQUEST = "no_split", "longest_request"
 or the longest request does not fit in memory."""
 
 
-@lru_cache(maxsize=4096)
+@PLAN_CACHES.by_value(4096)
 def evaluate_instance(
     service: Service,
     node: NodeSlice,
@@ -161,7 +162,7 @@ def round_cv_up(cv: float) -> float:
     return float(_CV_STEP**steps)
 
 
-@lru_cache(maxsize=16384)
+@PLAN_CACHES.by_value(16384)
 def _rate(
     spec: ModelSpec,
     node: NodeSlice | PipelineSlices,

@@ -9,9 +9,9 @@ equal nodes. Libraries are built for the planned lengths.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from autoscaler.domain.cluster import Service
+from autoscaler.domain.result_caches import PLAN_CACHES
 from autoscaler.domain.slices import NodeSlice
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import POISSON_ARRIVALS, Arrivals, Lengths, Phase
@@ -190,7 +190,7 @@ def _request(
     )
 
 
-@lru_cache(maxsize=256)
+@PLAN_CACHES.by_value(256)
 def _library(request: LibraryRequest, profile: Profile) -> tuple[Pipeline, ...]:
     library = build_library(
         request, throughput_table(request, profile), uncertain_configs(request, profile)

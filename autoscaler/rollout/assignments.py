@@ -11,8 +11,8 @@ from typing import Any
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.estimate.memoize import memoize
 from autoscaler.modes.components.component_routes import cell_route
 from autoscaler.rollout.multi_node import drains
 from autoscaler.rollout.serving_group import (
@@ -158,7 +158,7 @@ def route_groups(
     return tuple(sorted(found, key=lambda route: route.group))
 
 
-@memoize(16_384)  # cached, because most groups do not change between ticks
+@TICK_CACHES.by_identity  # cached, because most groups do not change between ticks
 def _valued(group: ServingGroup, combo: Combo, lengths: Lengths, *ready: Any) -> RouteGroup | None:
     """The route of `group` to its ready instances. combo: evaluation of the group's combo. ready:
     placed instances and their addresses, alternating.

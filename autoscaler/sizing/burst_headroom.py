@@ -8,8 +8,8 @@ the capacity of instances instead (`estimate.burstiness`).
 from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
+from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.estimate.arrival_counts import Blocks, since_first_arrival
-from autoscaler.estimate.memoize import memoize
 from autoscaler.estimate.overdispersion import burst_req_per_s
 from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
@@ -38,7 +38,7 @@ def mean_and_burst(view: ModelView) -> tuple[float, float]:
     return _mean_and_burst(view.demand.blocks, view.service.percentile)
 
 
-@memoize(4096)  # cached, because blocks change only every 10 s
+@TICK_CACHES.by_identity  # cached, because blocks change only every 10 s
 def _mean_and_burst(blocks: Blocks, percentile: float) -> tuple[float, float]:
     """The mean rate and the rate that bursts reach (at `percentile`) in `blocks`, beginning with
     the first block that has requests."""

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
+from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.estimate.arrival_counts import Blocks, Count
 from autoscaler.estimate.change_point import (
     RateSpan,
@@ -20,7 +21,6 @@ from autoscaler.estimate.change_point import (
     current_rate_spans,
     increase_evidence,
 )
-from autoscaler.estimate.memoize import memoize
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.poisson_tests import is_significant
@@ -181,7 +181,7 @@ def spans(demand: ModelDemand) -> Iterator[tuple[int, int]]:
     yield from _longer_spans(demand.blocks, longest)
 
 
-@memoize(4096)  # cached, because blocks change only every 10 s
+@TICK_CACHES.by_identity  # cached, because blocks change only every 10 s
 def _longer_spans(blocks: Blocks, longest_s: int) -> list[Count]:
     """Spans longer than `longest_s`, each at least `_LONGER` times as long as the previous span."""
     found = []

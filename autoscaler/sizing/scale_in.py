@@ -8,9 +8,9 @@ rising latency veto removals when a planner answer is applied (`scale_in_conditi
 from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
+from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, since_first_arrival
 from autoscaler.estimate.change_point import current_rate
-from autoscaler.estimate.memoize import memoize
 from autoscaler.estimate.poisson_tests import mean_bounds
 from autoscaler.estimate.windows import Stats
 from autoscaler.sizing.burst_headroom import mean_and_burst
@@ -79,7 +79,7 @@ def _no_requests(view: ModelView, for_s: float) -> Reason:
     return Reason(ReasonCode.IDLE, view.service.model, quantities=(for_s,))
 
 
-@memoize(4096)  # cached, because blocks change only every 10 s
+@TICK_CACHES.by_identity  # cached, because blocks change only every 10 s
 def _counts_in(blocks: Blocks, count: int, window: int) -> tuple[int, int, float]:
     """Covered seconds and arrivals of the last `count` blocks, and the highest rate over `window`
     of these blocks. All 0 if requests began within these blocks."""

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.domain.cluster import Service
+from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.estimate.forecast.history import MINUTE_S, History, Rates
-from autoscaler.estimate.memoize import memoize
 from autoscaler.state.model_view import SLIVER
 
 Floats = npt.NDArray[np.float64]
@@ -37,7 +37,7 @@ def rate_worth_keeping(history: History, service: Service, start_s: float) -> fl
     return _rate_worth_keeping(history, round(start_s), price, round(100 * service.utilization))
 
 
-@memoize(1024)  # cached, because the history changes only every minute
+@TICK_CACHES.by_identity  # cached, because the history changes only every minute
 def _rate_worth_keeping(
     history: History, start_s: int, miss_price: int, utilization_percent: int
 ) -> float:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from autoscaler.domain.cluster import Cluster, Service
+from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.estimate.burstiness import BurstinessSums
 from autoscaler.estimate.forecast.forecast_state import ForecastState
 from autoscaler.estimate.forecast.history import MINUTES, History
-from autoscaler.estimate.memoize import memoize
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.serving_group import ServingGroup
@@ -59,7 +59,7 @@ def service_digest(service: Service) -> str:
     return _digest(service)
 
 
-@memoize(4096)
+@TICK_CACHES.by_identity
 def _digest(service: Service) -> str:
     return hashlib.sha256(write_value(service)).hexdigest()[:16]
 

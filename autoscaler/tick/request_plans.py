@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.reason import Reason
+from autoscaler.domain.result_caches import PLAN_CACHES
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.model.unmanaged_servers import is_uncounted
 from autoscaler.modes.quality.thresholds import route_requests
@@ -79,6 +80,7 @@ def request_plans(observed: ObservedTick, applied: AppliedPlans) -> PlanRequests
         )
         why = limited_to(scope, ripe) if rest else ripe
         asks.append(full_request(number, fleet, scope, why, routes))
+        PLAN_CACHES.next_period()
         memory = _remember_request(memory, news, scope, fleet)
         left_out = tuple(trigger.why.kind for trigger in why if trigger.is_partly_applied)
         stood = group_positions(fleet.groups) if left_out else ""

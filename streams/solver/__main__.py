@@ -15,10 +15,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from autoscaler.domain.reason import Reason
+from autoscaler.domain.result_caches import PLAN_CACHES
 from autoscaler.optimizer.decomposition.compile_kernels import compile_kernels
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.planner import OPTIONS, answer_request
-from autoscaler.planning.planner_messages import no_plan_answer
+from autoscaler.planning.planner_messages import Urgency, no_plan_answer
 from autoscaler.planning.strategies.registry import strategy_for
 from streams.solver.solver_wire import decode_request, encode_answer
 from streams.supervision import end_with_supervisor
@@ -67,6 +68,8 @@ def main() -> int:
         for line in sys.stdin.buffer:
             elapsed_s = Stopwatch()
             request, cluster = decode_request(line)
+            if request.urgency is Urgency.FULL:
+                PLAN_CACHES.next_period()
             try:
                 profile, planner = cluster_profile(cluster), strategy_for(cluster.policy)
                 options = replace(OPTIONS, time_limit_s=ANSWER_S, elapsed_s=elapsed_s)

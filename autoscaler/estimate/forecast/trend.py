@@ -15,8 +15,8 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
+from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, since_first_arrival
-from autoscaler.estimate.memoize import memoize
 from autoscaler.estimate.overdispersion import dispersion
 
 Floats = npt.NDArray[np.float64]
@@ -52,7 +52,7 @@ class SteadyRise:
         return self.mean_req_per_s + self.slope * ahead_s - math.hypot(spread, _Z * self.error)
 
 
-@memoize(4096)  # cached, because blocks change only every 10 s
+@TICK_CACHES.by_identity  # cached, because blocks change only every 10 s
 def detect_rise(blocks: Blocks, significance: float) -> SteadyRise | None:
     """The rise of the newest blocks, over the shortest span with a significant slope; None without
     a rise.
