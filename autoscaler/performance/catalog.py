@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
@@ -107,27 +107,33 @@ class CatalogEntry:
 
 
 @lru_cache(maxsize=1)
-def entries() -> Mapping[str, CatalogEntry]:
-    """Every packaged language model by its full name. Components of omni models are left out."""
-    found = {
-        name: CatalogEntry(_spec_from_sizes(name, row), str(row["source"]))
-        for name, row in _read("models.json").items()
-        if "#" not in name
-    }
-    packaged = _read("architectures.json")
-    for name, row in packaged["models"].items():
-        found[name] = CatalogEntry(
-            from_config(name, row["config"]),
-            str(packaged["sources"][row["source"]]),
-            float(row.get("published_params", 0.0)),
-        )
-    return found
+def _packaged() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Content of `models.json` and `architectures.json`, the former without components of omni
+    models."""
+    sizes = {name: row for name, row in _read("models.json").items() if "#" not in name}
+    return sizes, _read("architectures.json")
 
 
 @lru_cache(maxsize=1)
-def models() -> Mapping[str, ModelSpec]:
-    """The architecture of every packaged model by its full name."""
-    return {name: entry.spec for name, entry in entries().items()}
+def models() -> tuple[str, ...]:
+    """The full name of every packaged language model."""
+    sizes, packaged = _packaged()
+    return tuple({**sizes, **packaged["models"]})
+
+
+@cache
+def entry(full_name: str) -> CatalogEntry:
+    """The packaged language model `full_name`."""
+    sizes, packaged = _packaged()
+    row = packaged["models"].get(full_name)
+    if row is None:
+        row = sizes[full_name]
+        return CatalogEntry(_spec_from_sizes(full_name, row), str(row["source"]))
+    return CatalogEntry(
+        from_config(full_name, row["config"]),
+        str(packaged["sources"][row["source"]]),
+        float(row.get("published_params", 0.0)),
+    )
 
 
 def _spec_from_sizes(name: str, row: Mapping[str, Any]) -> ModelSpec:
@@ -220,7 +226,7 @@ def model(name: str, field: str = "source") -> ModelSpec:
     a split must keep whole. Raises InvalidValue for a format that vLLM does not load.
     """
     found = entry_name(name, field)
-    spec = replace(models()[found], name=name)
+    spec = replace(entry(found).spec, name=name)
     spec = replace(spec, pooling=spec.pooling or states_pooling(name))
     if word := unloadable_format(name):
         raise InvalidValue(field, name, f"no {word.upper()}; declare the model's own ./config.json")

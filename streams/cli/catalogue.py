@@ -102,7 +102,7 @@ def _model(name: str) -> dict[str, Any]:
         spec, entry, source, published = architecture(name, Path(), "NAME"), name, "this file", 0.0
     else:
         entry = catalog.entry_name(name, "NAME")
-        spec, known = catalog.model(name, "NAME"), catalog.entries()[entry]
+        spec, known = catalog.model(name, "NAME"), catalog.entry(entry)
         source, published = known.source, known.published_params
     return {"model": name, "entry": entry, **_facts(spec), "source": source,
             "published_params": published}  # fmt: skip

@@ -21,23 +21,23 @@ DENSE: dict[str, Any] = {
 
 
 def test_there_are_facts_for_at_least_80_models_and_30_gpus_and_each_names_its_source() -> None:
-    assert len(catalog.entries()) >= 80
+    assert len(catalog.models()) >= 80
     assert len(catalog.gpus()) >= 30
-    assert all(entry.source for entry in catalog.entries().values())
+    assert all(catalog.entry(name).source for name in catalog.models())
     assert all(catalog.gpu_source(name) for name in catalog.gpus())
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, entry in catalog.entries().items() if entry.published_params]
+    "name", [name for name in catalog.models() if catalog.entry(name).published_params]
 )
 def test_computed_parameters_are_those_that_the_publisher_states(name: str) -> None:
-    entry = catalog.entries()[name]
+    entry = catalog.entry(name)
     assert entry.spec.params == pytest.approx(entry.published_params, rel=0.015)
 
 
 def test_sizes_from_a_config_equal_those_in_the_catalogue() -> None:
     found = from_config("x", DENSE)
-    known = catalog.models()["meta-llama/Llama-3.1-8B"]
+    known = catalog.entry("meta-llama/Llama-3.1-8B").spec
     assert found.params == known.params
     assert found.kv_bytes_per_token == known.kv_bytes_per_token
     assert found.weight_bytes == known.weight_bytes
@@ -57,7 +57,7 @@ def test_a_mixture_of_experts_with_latent_attention() -> None:
         "quantization_config": {"quant_method": "fp8", "fmt": "e4m3"},
     }  # fmt: skip
     found = from_config("x", config)
-    known = catalog.models()["deepseek-ai/DeepSeek-V3"]
+    known = catalog.entry("deepseek-ai/DeepSeek-V3").spec
     assert found.params == pytest.approx(known.params, rel=1e-4)
     assert found.active_params == pytest.approx(known.active_params, rel=1e-3)
     assert found.kv_bytes_per_token == 2 * (512 + 64) * 61

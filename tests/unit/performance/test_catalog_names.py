@@ -28,7 +28,7 @@ from autoscaler.performance.catalog_names import _INSTANCES, GPU_PRODUCTS, insta
 )
 def test_a_variant_means_its_architecture(written: str, meant: str) -> None:
     assert catalog.entry_name(written) == meant
-    assert catalog.model(written).params == catalog.models()[meant].params
+    assert catalog.model(written).params == catalog.entry(meant).spec.params
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_another_size_is_never_taken_for_a_known_one(name: str) -> None:
 def test_a_quantised_copy_has_smaller_weights(name: str, dtype: str) -> None:
     found = catalog.model(name)
     assert found.weight_dtype == dtype
-    whole = catalog.models()["meta-llama/Llama-3.1-8B"].weight_bytes
+    whole = catalog.entry("meta-llama/Llama-3.1-8B").spec.weight_bytes
     assert (found.weight_bytes < whole) is (dtype != "bf16")
 
 

@@ -201,7 +201,7 @@ def test_int8_activations_need_a_gpu_with_int8_products() -> None:
 def test_a_name_in_int8_counts_as_int8_and_one_in_gguf_is_refused() -> None:
     found = catalog.model("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8")
     assert found.weight_dtype == "int8"
-    assert found.weight_bytes < 0.6 * catalog.models()["meta-llama/Llama-3.1-8B"].weight_bytes
+    assert found.weight_bytes < 0.6 * catalog.entry("meta-llama/Llama-3.1-8B").spec.weight_bytes
     with pytest.raises(InvalidValue, match="GGUF"):
         catalog.model("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF")
 

@@ -58,7 +58,7 @@ def test_a_shared_vocabulary_matrix_is_counted_once() -> None:
 )
 def test_a_tuned_or_quantised_copy_has_its_architecture(written: str, meant: str) -> None:
     found = catalog.model(written)
-    assert (found.name, found.params) == (written, catalog.models()[meant].params)
+    assert (found.name, found.params) == (written, catalog.entry(meant).spec.params)
 
 
 def test_fewer_bits_take_less_memory_and_the_embeddings_stay() -> None:
