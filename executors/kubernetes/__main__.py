@@ -106,7 +106,7 @@ async def run(
 
 
 async def _main(config: KubernetesConfig, keys: Keys) -> None:
-    client = KubeClient(config.kubeconfig, config.namespace)
+    client = KubeClient(config.kubeconfig, config.namespace, config.context)
     client.open()
     try:
         await run(config, keys, client)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -32,6 +32,7 @@ from executors.kubernetes.kube_kinds import (
     RESOURCE_CLAIM,
     SCALABLE,
     Kind,
+    parse_kind,
 )
 from executors.kubernetes.kubernetes_config import KubePool, parse_kube_pool
 from executors.kubernetes.node_claims import parse_overlay
@@ -50,9 +51,13 @@ REPORTS = ("pools", *SERVED)
 
 
 async def report(
-    what: str, api: KubeApi, pools: Mapping[str, KubePool], per_node: Mapping[str, int]
+    what: str,
+    api: KubeApi,
+    pools: Mapping[str, KubePool],
+    per_node: Mapping[str, int],
+    kinds: Sequence[Kind] = SCALABLE,
 ) -> str:
-    """The report as text. Raises KubeError if a required right is missing."""
+    """The report as text. kinds: of workloads. Raises KubeError if a required right is missing."""
     nodes = await _all(api, NODE, parse_node)
     if what == "pools":
         return pools_yaml(found_pools(nodes))
@@ -63,7 +68,7 @@ async def report(
         return _json(available_nodes(pools, per_node, nodes, await _pods(api)))
     by_name: dict[str, NodeView] = {node.name: node for node in nodes}
     workloads: list[WorkloadView] = []
-    for kind in SCALABLE:
+    for kind in kinds:
         workloads += await _optional(api, kind, _workload_parser(kind))
     claims = await _optional(api, RESOURCE_CLAIM, parse_device_claim)
     counts = count_serving(await _all(api, POD, parse_pod), by_name, pools, workloads, claims)
@@ -133,11 +138,9 @@ def parse_pools(text: str) -> tuple[dict[str, KubePool], dict[str, int]]:
     return pools, per_node
 
 
-async def serve(
-    api: KubeApi, pools: Mapping[str, KubePool], per_node: Mapping[str, int], host: str, port: int
-) -> web.AppRunner:
-    """Answer the reports of SERVED. A failed reading gives 503, so that the last good values
-    stay in force."""
+async def serve(made: Callable[[str], Awaitable[str]], host: str, port: int) -> web.AppRunner:
+    """Answer the reports of SERVED, which `made` returns by name. A failed reading gives 503, so
+    that the last good values stay in force."""
 
     async def answer(request: web.Request) -> web.Response:
         hosts = request.headers.getall("Host", [])
@@ -145,7 +148,7 @@ async def serve(
         if refused is not None:
             return web.Response(status=refused[0], text=f"{refused[1]}\n")
         try:
-            text = await report(request.path.strip("/"), api, pools, per_node)
+            text = await made(request.path.strip("/"))
         except KubeError as error:
             return web.Response(status=503, text=f"{error}\n")
         return web.Response(text=text, content_type="application/json")
@@ -161,14 +164,19 @@ async def serve(
 
 async def _run(arguments: argparse.Namespace) -> int:
     pools, per_node = parse_pools(arguments.pools)
-    api = KubeClient(arguments.kubeconfig, arguments.namespace)
+    kinds = (*SCALABLE, *map(parse_kind, arguments.scale_kind))
+    api = KubeClient(arguments.kubeconfig, arguments.namespace, arguments.context)
     api.open()
     try:
+
+        async def made(what: str) -> str:
+            return await report(what, api, pools, per_node, kinds)
+
         if not arguments.serve:
-            sys.stdout.write(await report(arguments.what, api, pools, per_node))
+            sys.stdout.write(await made(arguments.what))
             return 0
         host, _, port = arguments.serve.rpartition(":")
-        runner = await serve(api, pools, per_node, host or "127.0.0.1", int(port))
+        runner = await serve(made, host or "127.0.0.1", int(port))
         print(f"answering {', '.join('/' + name for name in SERVED)} at {arguments.serve}")
         try:
             await asyncio.Event().wait()
@@ -184,6 +192,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="shoal kubernetes", description=__doc__)
     parser.add_argument("what", choices=REPORTS)
     parser.add_argument("--kubeconfig", default="")
+    parser.add_argument("--context", default="")
+    parser.add_argument("--scale-kind", action="append", default=[])
     parser.add_argument("--namespace", default="")
     parser.add_argument("--pools", default="{}", help="JSON: settings by pool id")
     parser.add_argument("--serve", default="", metavar="HOST:PORT")

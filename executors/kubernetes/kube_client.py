@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from executors.kubernetes.kube_errors import KubeError, Unauthorized, kube_error
 from executors.kubernetes.kube_kinds import Kind
+from executors.kubernetes.kubeconfig import client_config
 
 Manifest = dict[str, Any]
 """A Kubernetes object as JSON. The modules pod_view, node_view, ... parse it."""
@@ -101,12 +102,12 @@ class KubeApi(Protocol):
 class KubeClient:
     """`KubeApi` over HTTP. Call `open` before the first request.
 
-    kubeconfig: path of a file, "" = the pod's service account, else KUBECONFIG or ~/.kube/config.
-    namespace: "" = that of the configuration.
+    kubeconfig, context: see `client_config`. namespace: "" = that of the configuration.
     """
 
-    def __init__(self, kubeconfig: str = "", namespace: str = "") -> None:
+    def __init__(self, kubeconfig: str = "", namespace: str = "", context: str = "") -> None:
         self._kubeconfig = kubeconfig
+        self._context = context
         self._namespace = namespace
         self._client: Any = None
 
@@ -118,17 +119,15 @@ class KubeClient:
     def open(self) -> None:
         """Read the configuration. Raises KubeError (code 0) if there is no usable one."""
         # Import here, because lightkube takes 30 MB that other processes do not need.
-        from lightkube import AsyncClient, KubeConfig
+        from lightkube import AsyncClient
         from lightkube.core.exceptions import ConfigError
 
         try:
-            config = (
-                KubeConfig.from_file(self._kubeconfig)
-                if self._kubeconfig
-                else KubeConfig.from_env()
-            )
             self._client = AsyncClient(
-                config, namespace=self._namespace or None, field_manager=MANAGER, trust_env=False
+                client_config(self._kubeconfig, self._context),
+                namespace=self._namespace or None,
+                field_manager=MANAGER,
+                trust_env=False,
             )
         except (ConfigError, OSError, KeyError, ValueError) as error:
             raise kube_error(0, "NoConfiguration", f"Kubernetes configuration: {error}") from None

@@ -45,8 +45,8 @@ class KubernetesConfig:
     """Configuration of the Kubernetes executor. executor: see `ExecutorConfig`; its nodes are the
     slots. pools: by pool id.
 
-    kubeconfig: path, "" = as found (service account first). namespace: "" = as found. templates:
-    folder with the pod templates. key_secret: name and key of the Secret with the engines' API key.
+    kubeconfig, context: see `client_config`. namespace: "" = as found. templates: folder with the
+    pod templates. key_secret: name and key of the Secret with the engines' API key.
     route_lag_s: time until routers that select pods by label apply a change. read_nodes: whether
     this process may read nodes. scale_kinds: further kinds with `/scale`. metrics_host: address of
     /metrics.
@@ -55,6 +55,7 @@ class KubernetesConfig:
     executor: ExecutorConfig
     pools: Mapping[str, KubePool]
     kubeconfig: str = ""
+    context: str = ""
     namespace: str = ""
     templates: Path = Path("/etc/shoal/templates")
     key_secret: tuple[str, str] = ("", "")
@@ -79,11 +80,12 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
     """Parse the configuration from its JSON value. Unknown keys are refused."""
     top = object_fields("config", raw, ("executor", "kubernetes"), {})
     optional = {
-        "kubeconfig": "", "namespace": "", "templates": "/etc/shoal/templates", "key_secret": "",
-        "route_lag_s": 0.0, "read_nodes": True, "scale_kinds": [], "metrics_host": "127.0.0.1",
+        "kubeconfig": "", "context": "", "namespace": "", "templates": "/etc/shoal/templates",
+        "key_secret": "", "route_lag_s": 0.0, "read_nodes": True, "scale_kinds": [],
+        "metrics_host": "127.0.0.1",
     }  # fmt: skip
     own = object_fields("kubernetes", top["kubernetes"], ("pools",), optional)
-    for key in ("kubeconfig", "namespace", "templates", "key_secret"):
+    for key in ("kubeconfig", "context", "namespace", "templates", "key_secret"):
         text(f"kubernetes.{key}", own[key], 4000)
     name("kubernetes.metrics_host", own["metrics_host"])
     number("kubernetes.route_lag_s", own["route_lag_s"], 0.0, 600.0)
@@ -103,6 +105,7 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
         executor=parse_config(top["executor"]),
         pools=pools,
         kubeconfig=own["kubeconfig"],
+        context=own["context"],
         namespace=own["namespace"],
         templates=Path(own["templates"]),
         key_secret=(secret, key),

@@ -67,6 +67,9 @@ def add_parser(subparsers: Any) -> None:
     init.add_argument(
         "--kubeconfig", default="", metavar="FILE", help="with --from-cluster; default: as kubectl"
     )
+    init.add_argument(
+        "--context", default="", metavar="NAME", help="with --from-cluster; default: the current"
+    )
     init.add_argument("--workload", metavar="RxI+O", help=config_draft.WORKLOAD_FORM)
     init.set_defaults(run=_init)
 
@@ -134,7 +137,7 @@ def _init(args: argparse.Namespace) -> int:
             "--prometheus", args.prometheus, "a value only with --vllm, and not with --from-cluster"
         )
     prometheus = server_url(args.prometheus) if args.prometheus else ""
-    regions = regions_of_cluster(args.kubeconfig) if args.from_cluster else ""
+    regions = regions_of_cluster(args.kubeconfig, args.context) if args.from_cluster else ""
     served = config_draft.merge_servers([served_models(url) for url in args.vllm])
     models = served or _answer(
         "--models",

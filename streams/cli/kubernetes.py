@@ -41,7 +41,12 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("report", choices=tuple(_REPORTS))
     parser.add_argument("--config", metavar="FILE", help="the shoal.yaml (not needed for pools)")
     parser.add_argument("--kubeconfig", default="", metavar="FILE", help="default: as kubectl")
+    parser.add_argument("--context", default="", metavar="NAME", help="default: the current one")
     parser.add_argument("--namespace", default="", metavar="NAME", help="namespace of the engines")
+    parser.add_argument(
+        "--scale-kind", action="append", default=[], metavar="GROUP/VERSION/KIND/PLURAL",
+        help="with serving: a further kind of workload with /scale",
+    )  # fmt: skip
     parser.add_argument(
         "--serve", default="", metavar="HOST:PORT",
         help="answer /availability and /prices there, for `shoal feed --follow`, and /serving, for "
@@ -72,14 +77,24 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"{args.config}: no pool has `kubernetes:`")
     become(
         _MODULE, args.report, "--pools", orjson.dumps(pools).decode(),
-        "--kubeconfig", args.kubeconfig, "--namespace", args.namespace, "--serve", args.serve,
+        "--kubeconfig", args.kubeconfig, "--context", args.context, "--namespace", args.namespace,
+        "--serve", args.serve, *(f"--scale-kind={kind}" for kind in args.scale_kind),
     )  # fmt: skip
 
 
-def regions_of_cluster(kubeconfig: str) -> str:
+def regions_of_cluster(kubeconfig: str, context: str) -> str:
     """The section `regions:` for the GPU nodes of a cluster, as `shoal kubernetes pools` prints it.
     UserError: the cluster cannot be read, or has no GPU nodes."""
-    argv = [sys.executable, "-m", _MODULE, "pools", "--kubeconfig", kubeconfig]
+    argv = [
+        sys.executable,
+        "-m",
+        _MODULE,
+        "pools",
+        "--kubeconfig",
+        kubeconfig,
+        "--context",
+        context,
+    ]
     try:
         made = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:

@@ -32,6 +32,7 @@ def add_options(executor: Any) -> None:
     for option, kind, default, what in (
         ("--pools", "NAMES", "", "only these pools, by commas (default: all with `kubernetes:`)"),
         ("--kubeconfig", "FILE", "", "default: the pod's service account, else KUBECONFIG"),
+        ("--context", "NAME", "", "of the kubeconfig (default: the current one)"),
         ("--namespace", "NAME", "", "of the engines (default: of the service account)"),
         ("--pod-templates", "DIR", TEMPLATES, f"pod templates (default {TEMPLATES})"),
         ("--engine-key-secret", "SECRET/KEY", "", "Secret with the engines' API key"),
@@ -75,6 +76,7 @@ def run_on_kubernetes(
     kubernetes = {
         "pools": pools,
         "kubeconfig": args.kubeconfig,
+        "context": args.context,
         "namespace": args.namespace,
         "templates": args.pod_templates,
         "key_secret": args.engine_key_secret,

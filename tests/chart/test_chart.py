@@ -52,6 +52,80 @@ def pods(manifests: dict[tuple[str, str], Manifest]) -> Iterator[Manifest]:
             yield one["spec"]
 
 
+OWN: Manifest = {
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "infra", "operator": "Exists", "effect": "NoSchedule"}],
+    "env": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
+    "volumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+    "volumeMounts": [{"name": "ca", "mountPath": "/etc/ssl/certs", "readOnly": True}],
+}
+
+
+@pytest.mark.parametrize("kafka", [{}, KAFKA])
+def test_a_component_adds_to_the_settings_of_all_pods(kafka: Manifest, render: Render) -> None:
+    """Maps are joined. A list of the component replaces the list for all."""
+    every = {"pod": OWN, "supply": {"enabled": True}, **kafka}
+    spread = [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]
+    part = {"nodeSelector": {"zone": "a"}, "tolerations": [], "topologySpreadConstraints": spread}
+    made = render({**every, "controller": {"pod": part}})
+    found = {
+        key[1]: pod for key, one in made.items() for pod in pods({key: one}) if key[0] != "Pod"
+    }
+    of_controller = "shoal-controller" if kafka else "shoal"
+    assert len(found) == (3 if kafka else 1)
+    for name, pod in found.items():
+        mine = name == of_controller
+        assert pod["nodeSelector"] == {"disk": "ssd", **({"zone": "a"} if mine else {})}
+        # The empty list replaces that of all pods.
+        assert ("tolerations" in pod) is not mine
+        assert (pod["topologySpreadConstraints"] == spread) is mine
+        assert OWN["volumes"][0] in pod["volumes"]
+        for container in pod["containers"]:
+            assert OWN["env"][0] in container["env"]
+            assert OWN["volumeMounts"][0] in container["volumeMounts"]
+
+
+def test_replicas_are_spread_without_being_refused(render: Render) -> None:
+    made = render({**KAFKA, "gateway": {"replicas": 3}})
+    gateway = made["StatefulSet", "shoal-gateway"]["spec"]
+    spread = gateway["template"]["spec"]["topologySpreadConstraints"]
+    assert [one["topologyKey"] for one in spread] == [
+        "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+    ]  # fmt: skip
+    for one in spread:
+        assert one["whenUnsatisfiable"] == "ScheduleAnyway"
+        assert one["labelSelector"] == gateway["selector"]
+
+
+@pytest.mark.parametrize("values", EVERY_MODE)
+def test_openshift_chooses_the_user(values: Manifest, render: Render) -> None:
+    """Its restricted profile refuses a fixed user and group."""
+    for pod in pods(render({**values, "pod": {"user": None}})):
+        assert pod["securityContext"] == {
+            "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("kafka", [{}, KAFKA])
+def test_gateways_are_reached_from_outside_of_the_cluster(kafka: Manifest, render: Render) -> None:
+    assert not {"Ingress", "HTTPRoute"} & {kind for kind, _ in render(kafka)}
+    ingress = {"hosts": ["llm.test"], "className": "nginx", "tlsSecret": "cert"}
+    route = {"parentRefs": [{"name": "edge", "namespace": "infra"}], "hosts": ["llm.test"]}
+    made = render({**kafka, "gateway": {"ingress": ingress, "httpRoute": route}})
+    spec = made["Ingress", "shoal-gateway"]["spec"]
+    assert spec["ingressClassName"] == "nginx"
+    assert spec["tls"] == [{"hosts": ["llm.test"], "secretName": "cert"}]
+    service = made["Service", "shoal-gateway"]["spec"]["ports"][0]
+    (rule,) = spec["rules"]
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    assert (rule["host"], backend) == (
+        "llm.test", {"name": "shoal-gateway", "port": {"name": service["name"]}}
+    )  # fmt: skip
+    routed = made["HTTPRoute", "shoal-gateway"]["spec"]
+    assert (routed["parentRefs"], routed["hostnames"]) == (route["parentRefs"], ["llm.test"])
+    assert routed["rules"][0]["backendRefs"] == [{"name": "shoal-gateway", "port": service["port"]}]
+
+
 @pytest.mark.parametrize("values", EVERY_MODE)
 def test_every_pod_is_restricted_and_starts_a_known_command(
     values: Manifest, render: Render
@@ -208,6 +282,11 @@ def test_a_gateway_has_time_for_its_drain(render: Render) -> None:
         ({"gateway": {"replicas": "2"}}, "got string, want integer"),
         ({"tokens": {"read": "short"}}, "/tokens/read"),
         ({"kafka": {"bootstrap": "kafka"}}, "/kafka/bootstrap"),
+        ({"pod": {"tolerations": [{"key": "a", "effect": "NoRun"}]}}, "/pod/tolerations/0/effect"),
+        ({"gateway": {"resources": {"limits": {"memory": "2 GB"}}}}, "/limits/memory"),
+        ({"gateway": {"pod": {"users": 1}}}, "additional properties 'users' not allowed"),
+        ({"executor": {"podTemplates": {"pod.yaml": "a: ["}}}, "pod.yaml is not YAML"),
+        ({"executor": {"podTemplates": {"pod.yaml": "spec: {}"}}}, "no list spec.containers"),
     ],
 )  # fmt: skip
 def test_values_are_refused_with_the_reason(
@@ -229,6 +308,8 @@ def test_the_schema_knows_every_value_and_refuses_others() -> None:
         for key, value in values.items():
             assert key in part["properties"], f"{path}{key}"
             below = part["properties"][key]
+            if "$ref" in below:
+                below = schema["definitions"][below["$ref"].rpartition("/")[2]]
             if isinstance(value, dict) and "properties" in below:
                 assert below["additionalProperties"] is False, f"{path}{key}"
                 check(below, value, f"{path}{key}.")

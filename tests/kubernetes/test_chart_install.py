@@ -90,7 +90,7 @@ async def test_a_release_changes_its_mode_and_leaves_while_an_engine_serves(
     await admin.post(PODS, engine)
     uid = (await admin.get(f"{PODS}/engine"))["metadata"]["uid"]
     # No node has this label, so no container of the release starts: the test has no images.
-    there = {"engines": {"namespace": "serving"}, "nodeSelector": {"pool": "none"}}
+    there = {"engines": {"namespace": "serving"}, "pod": {"nodeSelector": {"pool": "none"}}}
 
     def sets() -> str:
         return f"/apis/apps/v1/namespaces/{FLEET}/statefulsets"

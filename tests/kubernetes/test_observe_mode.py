@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from executors.kubernetes.cluster_report import serve
+from executors.kubernetes.cluster_report import report, serve
 from executors.kubernetes.kube_client import KubeClient
 from executors.kubernetes.kubernetes_config import KubePool, PoolMode
 from streams.files.shoal_yaml import load_config
@@ -57,7 +57,9 @@ async def test_the_controller_counts_the_pods_of_another_owner_and_nothing_is_wr
     pools = {
         f"us/{name}/owned": KubePool(PoolMode.OBSERVE, {"pool": name}) for name in ("l4", "a10")
     }
-    runner = await serve(api, pools, dict.fromkeys(pools, 4), "127.0.0.1", 0)
+    runner = await serve(
+        lambda what: report(what, api, pools, dict.fromkeys(pools, 4)), "127.0.0.1", 0
+    )
     try:
         counts: dict[str, Mapping[str, int]] = {}
         port = runner.addresses[0][1]

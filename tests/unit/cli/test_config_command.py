@@ -133,7 +133,7 @@ def test_an_invalid_or_missing_answer_writes_nothing(
 def test_a_cluster_names_the_pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = NodeView("a", LABELS, devices={"nvidia.com/gpu": 4})
     text = pools_yaml(found_pools([node]))
-    monkeypatch.setattr(config, "regions_of_cluster", lambda _kubeconfig: text)
+    monkeypatch.setattr(config, "regions_of_cluster", lambda _kubeconfig, _context: text)
     path = tmp_path / "shoal.yaml"
     assert main(["config", "init", "--out", str(path), "--models", MODELS, "--from-cluster"]) == 0
     found = load_config(path)

@@ -41,12 +41,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ add .Values.gateway.drainSeconds .Values.gateway.preStopSeconds 10 }}
 {{- end }}
 
-{{- define "shoal.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile: {type: RuntimeDefault}
+{{- /* Settings of the pods of a component, as YAML. Takes (list root component). */ -}}
+{{- define "shoal.pod" -}}
+{{- $values := (index . 0).Values -}}
+{{- $part := ternary "controller" (index . 1) (eq (index . 1) "single") -}}
+{{- mergeOverwrite (deepCopy $values.pod) ((index $values $part | default dict).pod | default dict) | toYaml }}
 {{- end }}
 
 {{- define "shoal.containerSecurity" -}}
@@ -55,35 +54,53 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{- /* Metadata and scheduling of every pod. Takes (list root component). */ -}}
+{{- /* Metadata and scheduling of every pod. Take (list root component). */ -}}
 {{- define "shoal.podMeta" -}}
-{{- $root := index . 0 -}}
+{{- $root := index . 0 }}{{ $pod := include "shoal.pod" . | fromYaml -}}
 labels:
   {{- include "shoal.labels" $root | nindent 2 }}
   app.kubernetes.io/component: {{ index . 1 }}
-  {{- with $root.Values.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
+  {{- with $pod.labels }}{{ toYaml . | nindent 2 }}{{ end }}
 annotations:
   shoal.dev/config: {{ $root.Values.config.text | sha256sum | trunc 16 }}
   shoal.dev/secrets: {{ include "shoal.secretData" $root | sha256sum | trunc 16 }}
-  {{- with $root.Values.podAnnotations }}{{ toYaml . | nindent 2 }}{{ end }}
+  {{- with $pod.annotations }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
 
 {{- define "shoal.scheduling" -}}
+{{- $root := index . 0 }}{{ $pod := include "shoal.pod" . | fromYaml -}}
 securityContext:
-  {{- include "shoal.podSecurity" . | nindent 2 }}
-{{- with .Values.image.pullSecrets }}
+  runAsNonRoot: true
+  seccompProfile: {type: RuntimeDefault}
+  {{- with $pod.user }}
+  runAsUser: {{ int . }}
+  runAsGroup: {{ int . }}
+  fsGroup: {{ int . }}
+  {{- end }}
+{{- with $root.Values.image.pullSecrets }}
 imagePullSecrets: {{ toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.nodeSelector }}
-nodeSelector: {{ toYaml . | nindent 2 }}
+{{- with pick $pod "nodeSelector" "tolerations" "affinity" }}
+{{- range $name, $value := . }}
+{{- with $value }}
+{{ $name }}: {{ toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.tolerations }}
-tolerations: {{ toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.affinity }}
-affinity: {{ toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.priorityClassName }}
+topologySpreadConstraints:
+{{- with $pod.topologySpreadConstraints }}
+{{ toYaml . }}
+{{- else }}
+{{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+- maxSkew: 1
+  topologyKey: {{ $key }}
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels: {{- include "shoal.selector" $root | nindent 6 }}
+      app.kubernetes.io/component: {{ index $ 1 }}
+{{- end }}
+{{- end }}
+{{- with $pod.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
@@ -168,13 +185,17 @@ readinessProbe: {httpGet: {path: {{ .ready }}, port: {{ .port }}}, periodSeconds
 {{- if $t.existingSecret }}{{ if has (index . 1) $t.existingKeys }}true{{ end }}{{ else if index $t (index . 1) }}true{{ end }}
 {{- end }}
 
-{{- /* Environment of a component: every secret is a file. Takes (list root components). */ -}}
+{{- /* Environment of a container: every secret is a file. Takes (list root parts component), with
+the component of its pod. */ -}}
 {{- define "shoal.environment" -}}
 {{- $root := index . 0 }}{{ $parts := index . 1 }}{{ $v := $root.Values -}}
 - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
 - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
 - {name: HOME, value: /tmp}
 - {name: NUMBA_CACHE_DIR, value: /tmp}
+{{- with (include "shoal.pod" (list $root (index . 2)) | fromYaml).env }}
+{{ toYaml . }}
+{{- end }}
 {{- with $v.kafka }}
 {{- if .bootstrap }}
 - {name: SHOAL_KAFKA_PROTOCOL, value: {{ .protocol }}}
@@ -215,13 +236,21 @@ readinessProbe: {httpGet: {path: {{ .ready }}, port: {{ .port }}}, periodSeconds
 {{- end }}
 {{- end }}
 
+{{- /* Takes (list root component). */ -}}
 {{- define "shoal.mounts" -}}
+{{- with (include "shoal.pod" . | fromYaml).volumeMounts }}
+{{- toYaml . }}
+{{ end -}}
 - {name: config, mountPath: /etc/shoal/config, readOnly: true}
 - {name: secrets, mountPath: /etc/shoal/secrets, readOnly: true}
 - {name: tmp, mountPath: /tmp}
 {{- end }}
 
+{{- /* Takes (list root parts component). */ -}}
 {{- define "shoal.volumes" -}}
+{{- with (include "shoal.pod" (list (index . 0) (index . 2)) | fromYaml).volumes }}
+{{- toYaml . }}
+{{ end -}}
 - {name: config, configMap: {name: {{ include "shoal.configmap" (index . 0) }}}}
 - name: secrets
   projected:
@@ -315,7 +344,7 @@ keys.yaml: {{ . | quote }}
 
 {{- /* Containers that feed free GPUs and prices of the cluster to the controller at .url. */ -}}
 {{- define "shoal.supplyContainers" -}}
-{{- $root := index . 0 }}{{ $parts := index . 1 }}{{ $url := index . 2 -}}
+{{- $root := index . 0 }}{{ $parts := index . 1 }}{{ $url := index . 2 }}{{ $component := index . 3 -}}
 - name: supply
   {{- include "shoal.container" $root | nindent 2 }}
   args:
@@ -324,15 +353,15 @@ keys.yaml: {{ . | quote }}
   - --config=/etc/shoal/config/shoal.yaml
   - --namespace={{ include "shoal.namespace" $root }}
   - --serve=127.0.0.1:9210
-  env: {{- include "shoal.environment" (list $root $parts) | nindent 2 }}
+  env: {{- include "shoal.environment" (list $root $parts $component) | nindent 2 }}
   resources: {{- toYaml $root.Values.supply.resources | nindent 4 }}
-  volumeMounts: {{- include "shoal.mounts" $root | nindent 2 }}
+  volumeMounts: {{- include "shoal.mounts" (list $root $component) | nindent 2 }}
 {{- range $feed := list "availability" "prices" }}
 - name: feed-{{ $feed }}
   {{- include "shoal.container" $root | nindent 2 }}
   args: [feed, {{ $feed }}, "--from=http://127.0.0.1:9210/{{ $feed }}", --follow, "--url={{ $url }}"]
-  env: {{- include "shoal.environment" (list $root $parts) | nindent 2 }}
+  env: {{- include "shoal.environment" (list $root $parts $component) | nindent 2 }}
   resources: {{- toYaml $root.Values.supply.resources | nindent 4 }}
-  volumeMounts: {{- include "shoal.mounts" $root | nindent 2 }}
+  volumeMounts: {{- include "shoal.mounts" (list $root $component) | nindent 2 }}
 {{- end }}
 {{- end }}

@@ -58,4 +58,13 @@
 {{- if and (not $v.serviceAccount.create) (not $v.serviceAccount.name) }}
 {{- fail "serviceAccount.create is false: serviceAccount.name is needed" }}
 {{- end }}
+{{- range $file, $text := $v.executor.podTemplates }}
+{{- $template := fromYaml $text }}
+{{- with $template.Error }}
+{{- fail (printf "executor.podTemplates.%s is not YAML: %s" $file .) }}
+{{- end }}
+{{- if not (kindIs "slice" (dig "spec" "containers" "" $template)) }}
+{{- fail (printf "executor.podTemplates.%s has no list spec.containers: allowed is a pod" $file) }}
+{{- end }}
+{{- end }}
 {{- end }}
