@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-.PHONY: run docs test loadtest test-vllm test-kubernetes test-package release lint types layers lock kafka clean recording picture parquet tracing
+.PHONY: run results docs test loadtest test-vllm test-kubernetes test-package release lint types layers lock kafka clean recording picture parquet tracing
 .DEFAULT_GOAL := help
 
 help:            ## what can be made
@@ -59,6 +59,9 @@ endif
 
 loadtest: $(VENV)/.dev        ## replay a trace against a gateway; ARGS="--host URL --trace FILE --shoal-config shoal.yaml --headless"
 	@PYTHONPATH=. exec $(BIN)/locust -f loadtests/replay/locustfile.py $(ARGS)
+
+results: $(VENV)/.dev         ## docs/results and the README's figures, measured again; ARGS=NAME for one, ARGS=--list
+	@$(BIN)/python -m loadtests.results $(ARGS) $(OR_END)
 
 docs: $(VENV)/.dev       ## the documentation as a site, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

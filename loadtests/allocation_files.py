@@ -27,22 +27,27 @@ def read_instance(path: Path, scale_demand: float = 1.0) -> TemplateProblem:
     if not hasattr(archive, "files"):
         raise InvalidValue(str(path), "a single array", "an allocation instance (.npz)")
     with archive:
-        demand = _entry(path, archive, "demand_req_per_s").astype(np.float64)
-        groups = range(len(demand))
-        return TemplateProblem(
-            price_usd_per_h=_entry(path, archive, "price_usd_per_h").astype(np.float64),
-            available_nodes=_entry(path, archive, "available_nodes"),
-            demand_req_per_s=demand * scale_demand,
-            nodes=tuple(_entry(path, archive, f"nodes_{k}") for k in groups),
-            throughput_req_per_s=tuple(
-                _entry(path, archive, f"throughput_{k}").astype(np.float64) for k in groups
-            ),
-            start_penalty=float(_entry(path, archive, "K")),
-        )
+        return instance_of(archive, str(path), scale_demand)
 
 
-def _entry(path: Path, archive: Any, name: str) -> Any:
-    if name not in archive.files:
+def instance_of(arrays: Any, source: str = "", scale_demand: float = 1.0) -> TemplateProblem:
+    """The instance of named arrays. source: named in errors."""
+    demand = _entry(source, arrays, "demand_req_per_s").astype(np.float64)
+    groups = range(len(demand))
+    return TemplateProblem(
+        price_usd_per_h=_entry(source, arrays, "price_usd_per_h").astype(np.float64),
+        available_nodes=_entry(source, arrays, "available_nodes"),
+        demand_req_per_s=demand * scale_demand,
+        nodes=tuple(_entry(source, arrays, f"nodes_{k}") for k in groups),
+        throughput_req_per_s=tuple(
+            _entry(source, arrays, f"throughput_{k}").astype(np.float64) for k in groups
+        ),
+        start_penalty=float(_entry(source, arrays, "K")),
+    )
+
+
+def _entry(path: str, archive: Any, name: str) -> Any:
+    if name not in archive:
         raise InvalidValue(f"{path}: {name}", "missing", "an array of that name")
     values = archive[name]
     if values.dtype.kind not in "fiu":

@@ -1,6 +1,6 @@
 """Checks the causes of all decisions in the scenarios of `shoal up` and the scorecard.
 
-usage: python -m loadtests.cause_runs [--traces DIR] [--only NAME,...] [--share X]
+usage: python -m loadtests.cause_runs [--only NAME,...] [--share X]
 
 Each run is a simulation of the production controller in virtual time. The exit code is 1 if a cause
 contradicts the cost of its change or the fleet (`loadtests.cause_checks`).
@@ -21,11 +21,10 @@ from autoscaler.simulation.rate_simulator import simulate_rates
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import simulate
 from loadtests.cause_checks import CheckedController, Findings
-from loadtests.scorecard import HERE, scorecard_traces, source_of
+from loadtests.scorecard import demand_of
 from loadtests.scorecard_scenarios import SCENARIOS
 from streams.files.shoal_yaml import load_config
 from streams.tools.backtest.backtest_demand import load_workload
-from streams.tools.backtest.demand_options import Demand
 from streams.tools.backtest.supply_files import load_supply
 from streams.tools.replay.traces import load_trace
 from streams.tools.up.scenario_file import SHIPPED, open_scenario, read_events, read_settings
@@ -39,14 +38,13 @@ Run = tuple[str, Callable[[], tuple[Scenario, bool]]]
 def main() -> int:
     """Run and print one line per run, and each contradiction. Return 1 if there is one."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.cause_runs")
-    parser.add_argument("--traces", type=Path, help="the folder of the public traces")
     parser.add_argument("--only", default="", metavar="A,B")
     parser.add_argument("--share", type=float, default=1.0, help="of the length of every trace")
     args = parser.parse_args()
     wanted = set(args.only.split(",")) - {""}
     total = Findings()
     with tempfile.TemporaryDirectory() as folder:
-        for name, made in runs(args.traces, args.share, Path(folder)):
+        for name, made in runs(args.share, Path(folder)):
             if wanted and name not in wanted:
                 continue
             found = checked(*made())
@@ -67,21 +65,17 @@ def main() -> int:
     return 1 if total.wrong else 0
 
 
-def runs(traces: Path | None, share: float, folder: Path) -> Iterator[Run]:
-    """The scenarios of `shoal up`, then the traces of the scorecard whose files exist. The second
-    value of each run tells whether rates are simulated."""
+def runs(share: float, folder: Path) -> Iterator[Run]:
+    """The scenarios of `shoal up`, then the traces of the scorecard. The second value of each run
+    tells whether rates are simulated."""
     for name in SHIPPED:
         yield name, lambda name=name: (scenario_of(name, share), False)
     for one in SCENARIOS:
-        source = source_of(one, traces)
-        if source is not None and one.recipe is None:
-            config = HERE / one.config if one.config else None
-            judged, _ = scorecard_traces(one, source, folder, share, 1)
-            demand = Demand(traces=(str(judged[0]),), config=config, fluid=one.fluid)
-            yield (
-                f"scorecard {one.name}",
-                lambda demand=demand: (load_workload(demand, 1).scenario, demand.fluid),
-            )
+        demand, _ = demand_of(one, 1, folder, share)
+        yield (
+            f"scorecard {one.name}",
+            lambda demand=demand: (load_workload(demand, 1).scenario, demand.fluid),
+        )
 
 
 def scenario_of(name: str, share: float = 1.0, seed: int = 1) -> Scenario:

@@ -1,4 +1,4 @@
-"""Scenarios of decision_bench: command-line options as simulations.
+"""Simulated cases: generated or recorded demand with a fleet, as scenarios.
 
 A case and a seed become a `Scenario` and the true demand behind it. Traces and configurations are
 read from files.
@@ -33,7 +33,7 @@ from streams.files.shoal_yaml import load_config
 from streams.tools.replay.request_schedule import schedule
 from streams.tools.replay.traces import load_trace
 
-GENERATED_CONFIG = Path(__file__).with_name("decision_bench.yaml")
+GENERATED_CONFIG = Path(__file__).with_name("decision_cases.yaml")
 _NO_SCALE_IN_S = 7 * 86_400.0
 TRACE_CONFIG = Path(__file__).parents[1] / "streams" / "data" / "demo.yaml"
 

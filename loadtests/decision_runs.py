@@ -1,13 +1,12 @@
-"""Runs of decision_bench: their figures, their JSON, and the summary over many seeds.
+"""Runs of simulated cases: their figures and their JSON.
 
 Deterministic: equal cases and seeds give equal bytes.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,66 +138,3 @@ def as_json(runs: Sequence[Run], extra: dict[str, Any] | None = None) -> bytes:
     """Return the runs as a JSON text. extra: further keys of that text."""
     report = {"runs": [one.as_json() for one in runs], **(extra or {})}
     return orjson.dumps(report, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
-def percentile(values: Iterable[float | None], q: float) -> float:
-    """The q-quantile by nearest rank. An event that did not occur counts as infinite."""
-    ranked = sorted(math.inf if value is None else value for value in values)
-    return ranked[max(0, math.ceil(q * len(ranked)) - 1)]
-
-
-def summary(runs: Sequence[Run]) -> list[str]:
-    """Summarise the runs of one scenario as text."""
-    count = len(runs)
-    lines = [f"{runs[0].scenario} ({count} seed{'s' if count > 1 else ''})"]
-    for model in runs[0].models:
-        mine = [one.models[model] for one in runs]
-        asked = sum(figures.requests for figures in mine)
-        hit = sum(figures.attained for figures in mine)
-        late = sum(figures.late_requests for figures in mine)
-        late_hit = sum(figures.late_attained for figures in mine)
-        worst = min(figures.slo_attainment for figures in mine)
-        lines.append(
-            f"  {model}: {asked} requests, SLO attainment {_share(hit, asked)}, "
-            f"after the first 3 min {_share(late_hit, late)}, worst run {100 * worst:.1f}%"
-        )
-    usd_per_h = sum(one.cost_usd for one in runs) / sum(one.billed_s for one in runs) * 3600.0
-    reports = [one.as_json() for one in runs]
-    over = sum(report["over_provisioning"] for report in reports) / count
-    of_p99 = [f.over_p99 for one in runs for f in one.models.values() if f.over_p99 is not None]
-    peaks = (
-        f"{sum(of_p99) / len(of_p99):.2f} times what the p99 of 10 s rates needs"
-        if of_p99
-        else "simulated as rates, which know no peaks of 10 s"
-    )
-    lines.append(f"  cost {usd_per_h:.2f} USD/h; capacity {100 * over:+.0f}% of demand, {peaks}")
-    steps = [one.step for one in runs if one.step]
-    if steps:
-        first = [step.first_scale_out_s for step in steps]
-        enough = [step.sufficient_s for step in steps]
-        lines.append(
-            f"  first scale-out p50 {_span(percentile(first, 0.5))}, "
-            f"p95 {_span(percentile(first, 0.95))}; sufficient p50 "
-            f"{_span(percentile(enough, 0.5))}, p95 {_span(percentile(enough, 0.95))}"
-        )
-    days = sum(report["model_days"] for report in reports)
-    false_outs = sum(report["false_scale_outs"] for report in reports)
-    most = max(report["reversals_per_h"] for report in reports)
-    lines.append(
-        f"  reversals at most {most}/h; {false_outs} false scale-outs in {days:.2f} "
-        f"model-days ({false_outs / days:.2f} per model-day)"
-    )
-    hours = sum(one.judged_s for one in runs) / 3600.0
-    lines.append(
-        f"  planner asked {sum(one.urgent_solves for one in runs) / hours:.1f} times/h urgently, "
-        f"{sum(one.full_solves for one in runs) / hours:.1f} times/h in full"
-    )
-    return lines
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.2f}%" if whole else "n/a"
-
-
-def _span(seconds: float) -> str:
-    return "never" if math.isinf(seconds) else f"{seconds:.0f} s"

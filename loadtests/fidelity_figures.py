@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.experiments.page import rows_of
-
 CORAL = {"prefill": 0.056, "decode": 0.072}
 """Mean deviations of Coral's simulator from its real system (arXiv 2605.04357, sec. 6.2)."""
 RUNS_FACTOR = 1.5
@@ -135,6 +133,12 @@ def table(comparisons: Sequence[Comparison]) -> list[str]:
         for one in comparisons
     ]  # fmt: skip
     return rows_of(heads, rows)
+
+
+def rows_of(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
 def quantiles(runs: Mapping[str, Run]) -> list[str]:

@@ -1,15 +1,14 @@
-"""The fleet's day: twelve models split by client from two of ServeGen's records, and its market.
+"""The fleet's day: twelve models split by client from a record of ServeGen, and its market.
 
-usage: python -m loadtests.fleet_day --traces DIR --out DIR [--week] [--scale X] [--cut]
+usage: python -m loadtests.fleet_day --traces DIR --out DIR
 
-Writes market.csv and prints the command `shoal backtest`. The recipe: the clients of a record are
-ranked by their mean rate and dealt to the record's models in turn, so that each model has large and
-small clients. Spot prices follow a mean-reverting walk around the configured price, and spot nodes
-a walk below the configured number. On-demand prices are constant, and the on-demand nodes of one
-pool are halved for two hours. --week takes all models from the record that covers a week.
+The clients of the record are ranked by their mean rate and dealt to the models in turn, so that
+each model has large and small clients. Spot prices follow a mean-reverting walk around the
+configured price, and spot nodes a walk below the configured number. On-demand prices are constant,
+and the on-demand nodes of one pool are halved for two hours.
 
---cut writes the small fleet of streams/data instead: the first day of that record, with the clients
-of each model numbered in a row, and its lengths.
+The command writes the files of streams/data: the first day of the record, with the clients of each
+model numbered in a row, and its lengths.
 """
 
 from __future__ import annotations
@@ -18,27 +17,40 @@ import argparse
 import csv
 import gzip
 import math
-import shlex
 import sys
+import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from autoscaler.domain.cluster import Cluster, Market
+from loadtests.results.entry import Figures
+from loadtests.scorecard import compared
 from streams.files.shoal_yaml import load_config
 from streams.tools.backtest.backtest_demand import DEFAULT_CONFIG
+from streams.tools.backtest.demand_options import Demand
 
 CONFIG = DEFAULT_CONFIG.with_name("fleet.yaml")
-DAY_S, WEEK_S = 86_400, 7 * 86_400
+RECORD = CONFIG.with_name("fleet_clients_10min.csv.gz")
+CLIENTS = {
+    "chat": "0-10", "assist": "11-18", "code": "19-27", "review": "28-37", "agent": "38-43",
+    "mini": "44-50", "translate": "51-59", "search": "60-69", "caption": "70-78",
+    "extract": "79-86", "moderate": "87-95", "describe": "96-100",
+}  # fmt: skip
+INPUTS = tuple(
+    f"streams/data/{name}"
+    for name in ("fleet.yaml", RECORD.name, "fleet_token_hist.json.gz",
+                 "fleet_tokens_by_window.csv.gz")
+)  # fmt: skip
+DAY_S = 86_400
+FROM_S, TO_S = 36_000.0, 57_600.0
+"""A peak, a fall by nearly half within two hours, and a rise."""
+BASELINES = ("hpa-utilization", "hpa-rate", "skyserve", "fixed-peak")
 SEED = 20260
 LARGE = ("chat", "assist", "code", "review", "agent", "mini", "translate", "search")
 IMAGE = ("caption", "extract", "moderate", "describe")
-SHARES = {"chat": 0.3, "assist": 0.3, "code": 0.6, "review": 0.6}
-"""Factors of the rates of the large models, which few fleets serve at the rate of small ones."""
-_IMAGE_SCALE = 4.0
-"""The record of requests with images has a twentieth of the other record's rate."""
 _STEP_S = 1800
 _REVERSION, _PRICE_SIGMA, _NODES_SIGMA = 0.15, 0.12, 0.15
 """Per step: part of the way back to the mean, and the standard deviation of the logarithm of the
@@ -54,22 +66,6 @@ def dealt_clients(record: Path, models: Sequence[str]) -> dict[str, list[str]]:
             rates[row["client"]] += float(row["rate_rps"] or 0.0)
     ranked = sorted(rates, key=lambda client: (-rates[client], int(client)))
     return {model: ranked[index :: len(models)] for index, model in enumerate(models)}
-
-
-def trace_options(traces: Path, week: bool = False, scale: float = 1.0) -> list[str]:
-    """The options --trace and --scale. traces: the folder of ServeGen's records."""
-    by_record: Mapping[str, Sequence[str]] = (
-        {"m-large": (*LARGE, *IMAGE)} if week else {"m-large": LARGE, "mm-image": IMAGE}
-    )
-    named, scales = [], []
-    for name, models in by_record.items():
-        record = traces / f"{name}_clients_10min.csv.gz"
-        for model, clients in dealt_clients(record, models).items():
-            named.append(f"{model}={record}#{','.join(clients)}")
-            factor = scale * SHARES.get(model, 1.0) * (_IMAGE_SCALE if name == "mm-image" else 1.0)
-            if factor != 1.0:
-                scales.append(f"{model}={factor:g}")
-    return ["--trace", *named, *(["--scale", *scales] if scales else [])]
 
 
 def cut_day(traces: Path, folder: Path) -> dict[str, str]:
@@ -126,32 +122,25 @@ def write_market(path: Path, cluster: Cluster, span_s: int) -> Path:
     return path
 
 
-def options(traces: Path, folder: Path, week: bool = False, scale: float = 1.0) -> list[str]:
-    """All options of `shoal backtest` but the policies. Writes the market into `folder`."""
-    span_s = WEEK_S if week else DAY_S
+def measure(seed: int) -> Figures:
+    """The figures of every policy for the hours from FROM_S to TO_S."""
     cluster = load_config(CONFIG, cautious=False).cluster
-    market = write_market(folder / "market.csv", cluster, span_s)
-    return [
-        "--fluid", "--config", str(CONFIG), "--to", f"{span_s}s", "--supply", str(market),
-        *trace_options(traces, week, scale),
-    ]  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        market = write_market(Path(folder) / "market.csv", cluster, DAY_S)
+        traces = tuple(f"{model}={RECORD}#{clients}" for model, clients in CLIENTS.items())
+        demand = Demand(traces, CONFIG, from_s=FROM_S, to_s=TO_S, supply=(str(market),), fluid=True)
+        return compared(demand, seed, BASELINES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns exit code 0."""
+    """Write the files of streams/data. Returns exit code 0."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.fleet_day")
     parser.add_argument("--traces", type=Path, required=True, help="the folder of the records")
-    parser.add_argument("--out", type=Path, required=True, help="the folder of the market")
-    parser.add_argument("--week", action="store_true")
-    parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="of all rates")
-    parser.add_argument("--cut", action="store_true", help="write the files of streams/data")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the files")
     args = parser.parse_args(argv)
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.cut:
-        for model, clients in cut_day(args.traces, args.out).items():
-            print(f"{model}=fleet_clients_10min.csv.gz#{clients}")
-        return 0
-    print(shlex.join(["shoal", "backtest", *options(args.traces, args.out, args.week, args.scale)]))
+    for model, clients in cut_day(args.traces, args.out).items():
+        print(f"{model}=fleet_clients_10min.csv.gz#{clients}")
     return 0
 
 

@@ -1,26 +1,19 @@
 """Worlds that differ from the predictions: what each policy attains and costs there.
 
-usage: python -m loadtests.perturbed [--policies A,B,...] [--seeds N] [--world W,...] [--jobs N]
-
-The demand is the trace `swing` of the scorecard (25 minutes, single requests). No policy knows the
-difference. Prints a row per world and policy: cost, attainment, and the most reversals of one model
-within an hour, as means over the seeds.
+The demand is the trace `swing` of the scorecard (single requests). No policy knows the difference,
+and each has its default settings.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 from unittest import mock
 
-import joblib
 import numpy as np
 
 from autoscaler.serving.engine_setup import EngineSetup
@@ -30,12 +23,14 @@ from autoscaler.simulation.policy_score import Score, score
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import simulate
 from autoscaler.simulation.supply_script import GatewaySilent, LaunchesFail, ScriptEvent
-from loadtests.decision_bench import BUNDLED_TRACE
-from loadtests.scorecard import drawn_requests, written_trace
+from loadtests.results.entry import Figures
+from loadtests.scorecard import demand_of, figures_of
 from loadtests.scorecard_scenarios import SCENARIOS
 from streams.tools.backtest.backtest_runs import prepared
-from streams.tools.backtest.demand_options import Demand
 
+CONTENDERS = ("shoal", "hpa-rate", "knative", "skyserve")
+_SWING = next(replace(one, fluid=False) for one in SCENARIOS if one.name == "swing")
+INPUTS = _SWING.inputs
 _SLOWER = 1.0 / 0.75
 _FAILS_S = 30.0
 
@@ -97,7 +92,7 @@ def _engines(change: Callable[[EngineSetup], EngineSetup]) -> Iterator[None]:
 
 def run(world: World, name: str, seed: int, folder: Path) -> Score:
     """The score of the policy `name` in `world`."""
-    workload, setting = prepared(Demand((str(_trace(folder, seed)),)), seed)
+    workload, setting = prepared(demand_of(_SWING, seed, folder)[0], seed)
     scenario = workload.scenario
     scenario = replace(scenario, script=(*scenario.script, *world.script(scenario)))
     policy = POLICIES[name]
@@ -107,42 +102,12 @@ def run(world: World, name: str, seed: int, folder: Path) -> Score:
     return score(ran, scenario, setting.lengths)
 
 
-def _trace(folder: Path, seed: int) -> Path:
-    path = folder / f"swing-{seed}.csv"
-    if not path.exists():
-        swing = next(one for one in SCENARIOS if one.name == "swing")
-        random = np.random.default_rng([seed, *b"perturbed"])
-        written_trace(path, drawn_requests(swing, BUNDLED_TRACE, 1.0, random)[-1])
-    return path
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns exit code 0."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.perturbed")
-    parser.add_argument("--policies", default="shoal,hpa-queue,hpa-utilization,knative,skyserve")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--world", default=",".join(world.name for world in WORLDS))
-    parser.add_argument("--jobs", type=int, default=1)
-    args = parser.parse_args(argv)
-    worlds = [world for world in WORLDS if world.name in args.world.split(",")]
-    seeds = range(1, args.seeds + 1)
-    print("| world | policy | USD | SLO met | most reversals/h |\n| --- | --- | --- | --- | --- |")
+def measure(seed: int) -> Figures:
+    """The figures of each policy in each world."""
     with tempfile.TemporaryDirectory() as folder:
-        for seed in seeds:
-            _trace(Path(folder), seed)
-        for world in worlds:
-            for name in args.policies.split(","):
-                made = joblib.Parallel(n_jobs=args.jobs)(
-                    joblib.delayed(run)(world, name, seed, Path(folder)) for seed in seeds
-                )
-                usd = fmean(one.cost_usd for one in made)
-                met = fmean(one.slo_attainment for one in made)
-                turns = fmean(one.reversals_per_h for one in made)
-                print(
-                    f"| {world.name} | {name} | {usd:.2f} | {met:.2%} | {turns:.1f} |", flush=True
-                )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return {
+            world.name: {
+                name: figures_of(run(world, name, seed, Path(folder))) for name in CONTENDERS
+            }
+            for world in WORLDS
+        }

@@ -1,6 +1,6 @@
 """How well the performance model predicts public benchmarks, by chip and weight format.
 
-Run `python -m loadtests.public_points`. Points of a model in `FITTED` served to choose factors of
+Points of a model in `FITTED` served to choose factors of
 that chip; the others only judge them.
 """
 
@@ -27,6 +27,7 @@ from autoscaler.performance.intervals import interval_of, intervals_on, packaged
 from autoscaler.performance.memory import cache_of
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.plausibility import peak_share, waits_for_slots
+from loadtests.results.entry import Figures
 from streams.files.profile_files import write_profile
 
 _MODELS = Path(__file__).parent / "data" / "public_models.json"
@@ -166,8 +167,24 @@ def chip_intervals() -> list[dict[str, object]]:
     return found
 
 
+def measure(seed: int) -> Figures:
+    """Errors of the points whose models chose no factor of the chip."""
+    del seed
+    groups: dict[str, list[PublicPoint]] = defaultdict(list)
+    for one in predicted():
+        if one.held_out:
+            groups[f"{one.measured.gpu.name}, {one.measured.spec.weight_dtype}"].append(one)
+    found: Figures = {}
+    for name, own in sorted(groups.items()):
+        tpot, ttft = errors(own)
+        models = sorted({one.measured.model.rpartition("/")[2] for one in own})
+        found[name] = {"models": ", ".join(models), "points": len(own), "tpot": tpot}
+        found[name] |= {"ttft": ttft} if ttft is not None else {}
+    return found
+
+
 def main(argv: list[str] | None = None) -> None:
-    """Print errors and coverage by chip, format and set."""
+    """Write the profile or print the intervals."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--fit", type=Path, metavar="PROFILE.json",
@@ -184,19 +201,7 @@ def main(argv: list[str] | None = None) -> None:
         fitted = [p for _, p in read_points() if _is_fitted(p)]
         write_profile(options.fit, with_benchmark_kernels(default_profile(), fitted))
         return
-    groups: dict[tuple[str, str, bool], list[PublicPoint]] = defaultdict(list)
-    for one in predicted():
-        groups[one.group].append(one)
-    for (gpu, weights, held_out), own in sorted(groups.items()):
-        tpot, ttft = errors(own)
-        shares = [inside(own, figure) for figure in ("TPOT", "TTFT")]
-        models = ", ".join(sorted({one.measured.model.rpartition("/")[2] for one in own}))
-        print(
-            f"{gpu} {weights} {'held out' if held_out else 'fitted'}: {len(own)} points; "
-            f"TPOT error {tpot:.1%}, inside {shares[0]:.0%}"
-            + (f"; TTFT error {ttft:.1%}, inside {shares[1]:.0%}" if ttft else "")
-            + f" ({models})"
-        )
+    parser.error("name --fit or --intervals; `make results ARGS=public-points` has the errors")
 
 
 if __name__ == "__main__":

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from autoscaler.domain.workload import LEVELS, Lengths
-from streams.tools.replay.traces import load_trace
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -69,14 +67,6 @@ def drawn_traffic() -> Iterator[Traffic]:
             for mean in (mean_in, mean_out)
         ]
         yield Traffic(name, pairs[0].astype(np.int64), pairs[1].astype(np.int64))
-
-
-def trace_traffic(path: Path, most: int = 16_000) -> Traffic:
-    """The (input, output) pairs of a trace. Each count is limited to 1 to `most` tokens."""
-    trace = load_trace(path)
-    inputs = np.clip(np.array(trace.input_tokens), 1, most).astype(np.int64)
-    outputs = np.clip(np.array(trace.output_tokens), 1, most).astype(np.int64)
-    return Traffic(path.name.split(".")[0], inputs, outputs)
 
 
 def draw(traffic: Traffic, count: int, seed: int) -> tuple[Floats, Ints, Ints]:

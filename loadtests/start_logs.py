@@ -1,6 +1,6 @@
 """How well the memory model predicts the KV cache of public start-ups of vLLM.
 
-Run `python -m loadtests.start_logs`. Start-ups "fitted" served to choose the factors of the memory
+Start-ups "fitted" served to choose the factors of the memory
 model, or to find a cause. Start-ups "held out" only judge it; a hash of the source divided both.
 Start-ups "added later" were found after that, and only judge.
 """
@@ -12,7 +12,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.validation import InvalidValue
@@ -22,6 +22,7 @@ from autoscaler.performance.engine_arguments import engine_memory
 from autoscaler.performance.engine_overhead import BYTES_PER_LOGIT
 from autoscaler.performance.memory import cache_of
 from autoscaler.serving.engine_setup import startable_sequences
+from loadtests.results.entry import Figures
 
 LOGS = Path(__file__).parent / "data" / "start_logs.json"
 _CHECKPOINTS = Path(__file__).parents[1] / "tests" / "data" / "checkpoints" / "facts.json.gz"
@@ -103,28 +104,16 @@ def _spec(row: dict, checkpoints: dict) -> ModelSpec:  # type: ignore[type-arg]
     return replace(spec, eager=True) if made < _GRAPHS_SINCE else spec
 
 
-def main() -> None:
-    """Print each start-up, and the figures of both halves."""
-    found = start_ups()
-    for one in found:
-        verdict = f"refused, predicted {'to start' if one.starts else 'refused'}"
-        figure = (
-            f"{one.predicted / one.measured:.2f} of {one.measured:,.4g}" if one.measured else ""
-        )
-        print(f"{one.group:11} {one.name:55} {figure:20} {verdict if one.refused else ''}")
-    for group in GROUPS:
-        half = [one for one in found if one.group == group]
-        ran = [one for one in half if one.measured and not one.refused]
-        refused = [one for one in half if one.refused]
-        near = sum(abs(one.ratio - 1.0) <= NEAR for one in ran)
-        wrong = sum(one.starts for one in refused)
-        errors = [abs(one.ratio - 1.0) for one in ran]
-        print(
-            f"{group}: {near} of {len(ran)} within {NEAR:.0%}, "
-            f"mean error {fmean(errors):.1%}, median {median(errors):.1%}; "
-            f"{wrong} of {len(refused)} refused start-ups predicted to start"
-        )
-
-
-if __name__ == "__main__":
-    main()
+def measure(seed: int) -> Figures:
+    """Counts and errors of the start-ups that chose no factor."""
+    del seed
+    found = [one for one in start_ups() if one.group != FITTED]
+    ran = [one for one in found if one.measured and not one.refused]
+    refused = [one for one in found if one.refused]
+    return {
+        "ran": len(ran),
+        "near": sum(abs(one.ratio - 1.0) <= NEAR for one in ran),
+        "mean_error": fmean(abs(one.ratio - 1.0) for one in ran),
+        "refused": len(refused),
+        "refused_predicted_to_start": sum(one.starts for one in refused),
+    }

@@ -1,8 +1,5 @@
 """BOute, Table 3: cost of a quality and a latency limit with four methods.
 
-    python -m loadtests.experiments.boute [--steps N] [--json OUT]
-    python -m loadtests.experiments.boute --scale [--steps N] [--json OUT]
-
 Two models (Llama 3.1 8B and 70B) share 100 req/s on the paper's four kinds of eight-GPU servers
 (sec. 7.1). Prices are the middle of its ranges, and GPUs are rented one by one. Scores and answers
 are generated. Difficulty d is uniform, and the router's score is d with noise. The small model is
@@ -14,18 +11,9 @@ stand-alone     every request to the large model, on one GPU type or on mixed on
 uniform         the split of least cost when both models get the same money (the paper: RouteLLM)
 homogeneous     splits and fleets optimised on the best single GPU type (BOute-Homo)
 ours            splits and fleets optimised together
-
---scale measures the time to compute the whole front at the sizes of Table 2, with one eight-GPU
-server of each type. The time includes making candidates. BOute's times include simulating
-candidates.
 """
 
 from __future__ import annotations
-
-import argparse
-import json
-import time
-from pathlib import Path
 
 import numpy as np
 
@@ -45,6 +33,7 @@ from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.simulation.strategies.registry import strategy
+from loadtests.results.entry import Figures
 
 PRICES = {"H100": 2.86, "RTXPRO6000-Blackwell-Server": 1.97, "RTX5090": 0.89, "RTX4090": 0.59}
 MODELS = {"8b": "meta-llama/Llama-3.1-8B-Instruct", "70b": "meta-llama/Llama-3.3-70B-Instruct"}
@@ -56,8 +45,8 @@ PAPER = {
                    "homogeneous": 36.07, "ours": 32.18},
 }  # fmt: skip
 RATE, OUTPUT = 100.0, 256.0
-MORE_PRICES = {**PRICES, "A100": 1.75, "L40S": 1.20}  # Table 1 of Demystifying, with market prices
-TABLE_2 = ((3, "23.5 s"), (4, "32.5 s"), (6, "1.2 min"))
+STEPS = 20
+"""Parts of the sample that may go to another model."""
 
 
 def cluster_of(gpus: tuple[str, ...], latency_s: float, most: int = 40) -> Cluster:
@@ -71,7 +60,7 @@ def cluster_of(gpus: tuple[str, ...], latency_s: float, most: int = 40) -> Clust
             8,
             most,
             Market.ON_DEMAND,
-            8 * MORE_PRICES[name],
+            8 * PRICES[name],
         )
         for name in gpus
     )
@@ -90,14 +79,14 @@ def cluster_of(gpus: tuple[str, ...], latency_s: float, most: int = 40) -> Clust
     return Cluster(pools, services, Policy(k_start=0.0, k_load=0.0, k_switch=0.0))
 
 
-def route(at_least: float, steps: int, seed: int = 1, n: int = 4000) -> QualityRoute:
+def route(at_least: float, seed: int, n: int = 4000) -> QualityRoute:
     """Generate scores and answers as the module's docstring describes."""
     rng = np.random.default_rng(seed)
     difficulty = rng.random(n)
     scores = difficulty + rng.normal(0.0, 0.15, n)
     right = np.column_stack([0.93 - 0.28 * difficulty, 0.96 - 0.07 * difficulty])
     quality = 100.0 * (rng.random((n, 2)) < right)
-    return QualityRoute.from_sample("auto", tuple(MODELS), scores, quality, at_least, RATE, steps)
+    return QualityRoute.from_sample("auto", tuple(MODELS), scores, quality, at_least, RATE, STEPS)
 
 
 class Prices:
@@ -141,15 +130,13 @@ def least(options: list[PricedSplit[Plan]], quality: float) -> float:
     return min(good, default=float("inf"))
 
 
-def case(quality: float, latency_s: float, steps: int, profile: Profile) -> dict[str, float]:
-    """Costs of one case in USD/h by method, and CPU seconds of ours."""
-    grid = splits(route(quality, steps))
+def case(quality: float, latency_s: float, profile: Profile, seed: int) -> dict[str, float]:
+    """Costs of one case in USD/h by method."""
+    grid = splits(route(quality, seed))
     homes = [Prices(cluster_of((gpu,), latency_s), profile) for gpu in PRICES]
     mixed = Prices(cluster_of(tuple(PRICES), latency_s), profile)
     whole = next(s for s in grid if s.fractions[-1] == 1.0)
-    started = time.process_time()
     ours = least(list(price_splits(grid, mixed.of)), quality)
-    seconds = time.process_time() - started
     uniform = min(
         (
             2.0 * max(mixed.alone(s, model) for model in MODELS)
@@ -164,52 +151,16 @@ def case(quality: float, latency_s: float, steps: int, profile: Profile) -> dict
         "uniform": uniform,
         "homogeneous": min(least(list(price_splits(grid, home.of)), quality) for home in homes),
         "ours": ours,
-        "cpu_s": seconds,
     }
 
 
-def scale(steps: int, profile: Profile) -> list[dict[str, float]]:
-    """Measure CPU seconds of the exact front and of the paper's search at the sizes of Table 2."""
-    found = []
-    print(f"front of {steps + 1} splits; one server of eight GPUs per type; 60 req/s, 12 s")
-    for kinds, paper in TABLE_2:
-        gpus = tuple(MORE_PRICES)[:kinds]
-        grid = splits(route(CASES[1][0], steps))
-        started = time.process_time()
-        prices = Prices(cluster_of(gpus, CASES[1][1], 1), profile, 60.0)
-        kept = pareto_front(list(price_splits(grid, prices.of)))
-        seconds = time.process_time() - started
-        found.append({"types": kinds, "gpus": 8 * kinds, "cpu_s": seconds, "points": len(kept)})
-        best = kept[-1] if kept else None
-        most = f"{best.split.quality:.2f} for {best.usd_per_h:.2f} USD/h" if best else "none"
-        print(
-            f"  {kinds} types, {8 * kinds} GPUs: {seconds:5.1f} CPU s, {len(kept)} points on the "
-            f"front, best quality {most}   paper {paper}"
-        )
-    return found
-
-
-def main() -> None:
-    """Print both cases with the paper's figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=20, help="parts of the sample (20)")
-    parser.add_argument("--json", default="", help="write the figures here")
-    parser.add_argument("--scale", action="store_true", help="time the front at Table 2's sizes")
-    args = parser.parse_args()
+def measure(seed: int) -> Figures:
+    """USD/h of each method at each target. seed: of the generated scores and answers."""
     profile = default_profile()
-    found = scale(args.steps, profile) if args.scale else []
-    for quality, latency_s in () if args.scale else CASES:
-        rows = case(quality, latency_s, args.steps, profile)
-        found.append({"quality": quality, "latency_s": latency_s} | rows)
-        print(f"quality {quality:g}, P95 latency {latency_s:g} s: USD/h, and of it ours saves")
-        paper = PAPER[quality, latency_s]
-        for name, usd in paper.items():
-            saves, theirs = 1.0 - rows["ours"] / rows[name], 1.0 - paper["ours"] / usd
-            print(f"  {name:22} {rows[name]:8.2f} {saves:6.1%}   paper {usd:6.2f} {theirs:6.1%}")
-        print(f"  front of {args.steps + 1} splits on four GPU types: {rows['cpu_s']:.1f} CPU s")
-    if args.json:
-        Path(args.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    return {
+        f"{quality:g}": {
+            "ours": case(quality, latency_s, profile, seed),
+            "paper": PAPER[quality, latency_s],
+        }
+        for quality, latency_s in CASES
+    }

@@ -1,19 +1,13 @@
 """Cauchy, sec. 4.3: the deployment ILP of eq. 16, its two rivals and our planner.
 
-    python -m loadtests.experiments.cauchy_allocation
-
 The paper's cluster has 8 H800, 8 H20 and 8 A800, two GPUs in a server, and the prices of its Table
-1. It serves Llama-3.1-8B on each of the paper's workloads at the paper's requests/s. Cost
-efficiency is tokens of the demand per USD of whole servers. Throughputs are those of our
-performance model. The paper names no SLO; here the limits are 2 s to the first token and 100 ms per
-token.
+1. It serves Llama-3.1-8B on each of the paper's workloads at the paper's requests/s. Throughputs
+are those of our performance model. The paper names no SLO; here the limits are 2 s to the first
+token and 100 ms per token.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
@@ -23,7 +17,7 @@ from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.planning_problem import PlanOptions, make_problem
 from autoscaler.simulation.strategies.registry import strategy
-from loadtests.experiments.page import rows_of
+from loadtests.results.entry import Figures
 
 GPUS = {"H800": ("H800", 2.69), "H20": ("H20", 1.50), "A800": ("A800-PCIe-80GB", 1.19)}
 """Catalogue name and USD per GPU-hour (Table 1)."""
@@ -34,19 +28,16 @@ WORKLOADS = {
     "LongWriter": (337, 1330, 6.0),
 }
 """Mean input and output tokens, requests/s (sec. 4.1)."""
-STRATEGIES = {"mce-lp": "MCE-LP", "mc-lp": "MC-LP", "cauchy": "CO-LP (eq. 16)", "shoal": "ours"}
-PAPER = "DailyMail: CO-LP +46.9% over MCE-LP, +28.9% over MC-LP; highest on all three"
+STRATEGIES = ("mce-lp", "mc-lp", "cauchy", "shoal")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One plan. efficiency: 1,000 tokens of the demand per USD; combos: the plan's combos."""
+    """One plan."""
 
     workload: str
     strategy: str
     usd_per_h: float
-    efficiency: float
-    combos: str
 
 
 def cluster_of(input_tokens: float, output_tokens: float) -> Cluster:
@@ -78,35 +69,13 @@ def planned(workload: str, name: str) -> Row:
     made = strategy(name).solve(problem)
     if made.shortfall_req_per_s:
         raise InvalidValue(f"{workload}: req/s", rate, "what the cluster can serve")
-    tokens = 3600.0 * rate * (inputs + outputs) / 1000.0
-    runs = ", ".join(f"{n} x {combo.partition(':')[2]}" for combo, n in made.counts().items() if n)
-    runs = runs.replace("@lab/", " on ").replace("/on-demand", "")
-    return Row(workload, name, made.cost_usd_per_h, tokens / made.cost_usd_per_h, runs)
+    return Row(workload, name, made.cost_usd_per_h)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 bad input."""
-    prog = "python -m loadtests.experiments.cauchy_allocation"
-    argparse.ArgumentParser(prog=prog).parse_args(argv)
-    try:
-        rows = [planned(workload, name) for workload in WORKLOADS for name in STRATEGIES]
-        print("\n".join(_table(rows)))
-    except InvalidValue as error:
-        print(f"cauchy_allocation: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _table(rows: Sequence[Row]) -> list[str]:
-    best = {row.workload: row.efficiency for row in rows if row.strategy == "cauchy"}
-    heads = ["workload", "strategy", "USD/h", "1,000 tokens/USD", "CO-LP against it", "runs"]
-    cells = [
-        [row.workload, STRATEGIES[row.strategy], f"{row.usd_per_h:.2f}", f"{row.efficiency:.0f}",
-         f"{best[row.workload] / row.efficiency - 1.0:+.1%}", row.combos]
-        for row in rows
-    ]  # fmt: skip
-    return [*rows_of(heads, cells), "", f"Paper: {PAPER}."]
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def measure(seed: int) -> Figures:
+    """USD/h of each strategy for each workload."""
+    del seed
+    return {
+        workload: {name: planned(workload, name).usd_per_h for name in STRATEGIES}
+        for workload in WORKLOADS
+    }

@@ -1,30 +1,22 @@
-"""Cornserve, sec. 4: cells, mixtures and deployment options for Qwen 2.5 Omni 7B on A100s.
-
-    python -m loadtests.experiments.cornserve [--json OUT]
+"""Cornserve, sec. 4: deployment options for Qwen 2.5 Omni 7B on A100s.
 
 Component rates are the paper's Table 1 (one A100-80GB each). The paper does not print its profiles
 of shared deployments. Here a shared instance takes `overhead` times as long as its components
 alone. Several overheads are shown, because the best choice depends on them. Mixes range from only
-text to image-heavy and spoken requests. For each mix it prints requests/s on 8 GPUs: with all
-components in one deployment, with each component in its own, and by the plan. It also prints
-Algorithm 1's cells. For a range of rates it prints the GPUs of Algorithm 2's mixture and of the
-exact mixture.
+text to image-heavy and spoken requests. The figures are requests/s on 8 GPUs:
+with all components in one deployment, with each component in its own, and by the plan.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-from pathlib import Path
 
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.modes.components.component_cells import Cell, efficient_cells
 from autoscaler.modes.components.component_graph import ComponentGraph, Deployment, RequestType
 from autoscaler.modes.components.component_program import component_problem, most_for_budget
 from autoscaler.performance import catalog
-from loadtests.experiments.cell_mixtures import fewest_gpus, greedy_mixture
+from loadtests.results.entry import Figures
 
 GPU = catalog.gpu("A100")
 # Table 1: requests/s of each component on one A100-80GB
@@ -87,67 +79,19 @@ def only(model: ComponentGraph, *names: str) -> ComponentGraph:
     return ComponentGraph(model.model, model.after, model.types, kept, model.req_per_s)
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", default="", help="write the figures here")
-    args = parser.parse_args()
-    rows = []
-    print("requests/s on 8 A100, from Table 1's rates")
-    print(
-        f"{'mix':16} {'overhead':>8} {'monolithic':>11} {'apart':>7} {'planned':>8}  gain over both"
-    )
+def measure(seed: int) -> Figures:
+    """Requests/s on 8 GPUs for each mix and overhead."""
+    del seed
+    found: Figures = {}
     for name, mix in MIXES.items():
         for overhead in OVERHEADS:
             model = graph(mix, overhead)
             names = [option.name for option in model.deployments]
             largest = max(names, key=lambda n: n.count("+"))
             apart = [n for n in names if "+" not in n]
-            mono, split, ours = (
-                best_rate(m, 8) for m in (only(model, largest), only(model, *apart), model)
-            )
-            rows.append(
-                {
-                    "mix": name,
-                    "overhead": overhead,
-                    "monolithic": mono,
-                    "apart": split,
-                    "plan": ours,
-                }
-            )
-            gain = ours / max(mono, split) - 1.0
-            print(f"{name:16} {overhead:8.1f} {mono:11.3f} {split:7.3f} {ours:8.3f}  {gain:+.1%}")
-    print()
-    model = graph(MIXES["spoken"], 1.5)
-    rates = {2**c: best_rate(model, 2**c) for c in range(6)}
-    cells = efficient_cells(rates)
-    print("spoken, overhead 1.5: Algorithm 1")
-    for size, rate in rates.items():
-        kept = "a cell" if any(cell.gpus == size for cell in cells) else "left out"
-        print(f"  {size:3d} GPUs  {rate:7.3f} req/s  {rate / size:6.4f} per GPU  {kept}")
-    worse = mixtures(cells)
-    if args.json:
-        shown = {"rates": rows, "cells": rates, "greedy_worse_share": worse}
-        Path(args.json).write_text(json.dumps(shown, indent=1), encoding="utf-8")
-
-
-def mixtures(cells: tuple[Cell, ...]) -> float:
-    """Compare Algorithm 2 with the exact mixture over 200 rates.
-
-    Returns the share of rates for which Algorithm 2 needs more GPUs.
-    """
-    top = 3.0 * cells[-1].req_per_s
-    worse, most = 0, 0
-    for step in range(1, 201):
-        rate = top * step / 200
-        greedy = sum(size * n for size, n in greedy_mixture(cells, rate).items())
-        exact = sum(size * n for size, n in fewest_gpus(cells, rate).items())
-        worse += greedy > exact
-        most = max(most, greedy - exact)
-    print(f"200 rates up to {top:.1f} req/s: Algorithm 2 takes more GPUs than needed in {worse}, ")
-    print(f"  at most {most} more")
-    return worse / 200
-
-
-if __name__ == "__main__":
-    main()
+            found.setdefault(name, {})[f"{overhead:g}"] = {
+                "monolithic": best_rate(only(model, largest), 8),
+                "apart": best_rate(only(model, *apart), 8),
+                "planned": best_rate(model, 8),
+            }
+    return found

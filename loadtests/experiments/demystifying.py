@@ -1,28 +1,19 @@
 """Demystifying Cost-Efficiency (ICML '25), sec. 5: gain of each decision in budget mode.
 
-    python -m loadtests.experiments.demystifying [--budgets 15,30,60] [--json OUT]
-    python -m loadtests.experiments.demystifying --scale
-
-The first command runs the availabilities of Table 4, the mixes of Table 5 and each budget. It
-prints requests/s of our plan for Llama-3-70B, and of plans without one of its decisions. Those use
+For the availabilities of Table 4, the mixes of Table 5 and each budget, it compares our plan for
+Llama-3-70B with plans without one of its decisions. Those use
 the best single GPU type; the same spending on each GPU type; the best single tensor-parallel size;
 round robin over the replicas; or weights by speed, which ignore request types. Rates for the
 paper's nine request types come from our performance model (the paper measured on rented GPUs).
 Prices are those of Table 1. As in the paper, availability does not limit homogeneous fleets. The
-paper has no SLO, so the limits here are too loose to have an effect. The second command compares
-our single MIP with the paper's bisection on makespans.
+paper has no SLO, so the limits here are too loose to have an effect.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import statistics
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 
@@ -35,7 +26,8 @@ from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.planning_problem import make_problem
-from loadtests.experiments.mixes import even_fractions, makespan_by_bisection, restricted
+from loadtests.experiments.mixes import even_fractions, restricted
+from loadtests.results.entry import Figures
 
 # Table 1 (USD per GPU-hour) and Table 4 (available GPUs), in the order of Table 4.
 GPUS = ("RTX4090", "A40", "A6000", "L40", "A100", "H100")
@@ -54,14 +46,9 @@ MIXES = (
     (4, 1, 4, 3, 20, 27, 1, 25, 15),
 )
 TYPES = tuple((i, o) for i in (2455, 824, 496) for o in (18, 253, 510))
-PAPER = {
-    "one GPU type": "25% on average, up to 41%",
-    "even composition": "20% on average, up to 27%",
-    "one parallelism": "33% on average, up to 34%",
-    "round robin": "29% on average, up to 32%",
-    "weighted by speed": "not in the paper",
-}
-MODELS = {"70b": "meta-llama/Llama-3.3-70B-Instruct", "8b": "meta-llama/Llama-3.1-8B-Instruct"}
+BUDGETS = (15.0, 30.0, 60.0)
+"""USD/h."""
+MODELS = {"70b": "meta-llama/Llama-3.3-70B-Instruct"}
 
 
 def cluster_of(available: tuple[int, ...], mix: tuple[int, ...], *models: str) -> Cluster:
@@ -111,17 +98,6 @@ def per_gpu(arrays: MixProblem, available: tuple[int, ...], budget: float) -> Mi
         node_max=np.array(available, dtype=float),
         budget_usd_per_h=budget,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Requests/s of one case: with our plan, and without each of its decisions."""
-
-    available: int
-    mix: int
-    budget: float
-    ours: float
-    without: dict[str, float]
 
 
 def case(
@@ -182,79 +158,17 @@ def _sized(arrays: MixProblem, gpus: int) -> float:
     return _multiple(most_work(fewer, seconds=20.0, gap=1e-3))
 
 
-def ablation(budgets: list[float], json_to: str) -> None:
-    """Print the table and the mean loss of each decision; write them to `json_to` as well."""
+def measure(seed: int) -> Figures:
+    """Means over all cases: by which share the throughput changes without each decision."""
+    del seed
     profile = default_profile()
-    rows = []
-    print(f"Llama-3-70B, performance model, {platform.machine()}; requests/s")
-    print("avail mix budget   ours  " + "  ".join(f"{name:>16}" for name in PAPER))
-    for a, available in enumerate(AVAILABLE, start=1):
-        for m, mix in enumerate(MIXES, start=1):
+    found: dict[str, dict[str, list[float]]] = {}
+    for available in AVAILABLE:
+        for mix in MIXES:
             cluster = cluster_of(available, mix, "70b")
-            for budget in budgets:
+            for budget in BUDGETS:
                 ours, without = case(cluster, available, budget, profile)
-                rows.append(Row(a, m, budget, ours, without))
-                shown = "  ".join(
-                    f"{without[name]:8.3f} ({without[name] / ours - 1.0:+4.0%})" for name in PAPER
-                )
-                print(f"{a:5d} {m:3d} {budget:6.0f} {ours:6.3f}  {shown}", flush=True)
-    for name, paper in PAPER.items():
-        losses = [1.0 - row.without[name] / row.ours for row in rows if row.ours > 0.0]
-        gains = [row.ours / row.without[name] - 1.0 for row in rows if row.without[name] > 0.0]
-        print(
-            f"without it, {name}: {_more_or_less(-statistics.mean(losses))} on average, at worst "
-            f"{_more_or_less(-max(losses))}; ours does {_more_or_less(statistics.mean(gains))} "
-            f"(paper: {paper})"
-        )
-    if json_to:
-        shown_rows = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
-        Path(json_to).write_text(json.dumps(shown_rows, indent=1), encoding="utf-8")
-
-
-def _more_or_less(change: float) -> str:
-    return f"{abs(change):.0%} {'more' if change > 0.0 else 'less'}"
-
-
-def scale(json_to: str) -> None:
-    """Compare CPU seconds of our MIP and of the bisection: 6 GPU types, 64 GPUs, 9 request types, 2
-    models."""
-    profile = default_profile()
-    available = (12, 12, 10, 10, 10, 10)
-    cluster = cluster_of(available, MIXES[1], "8b", "70b")
-    started = time.process_time()
-    arrays = arrays_of(cluster, {"8b": 0.8, "70b": 0.2}, profile)
-    built = time.process_time() - started
-    arrays = per_gpu(arrays, available, 60.0)
-    started = time.process_time()
-    ours = most_work(arrays, seconds=120.0, gap=1e-3)
-    mip = time.process_time() - started
-    assert isinstance(ours, Mix)
-    started = time.process_time()
-    search = makespan_by_bisection(arrays, 1e-3 / ours.multiple, seconds=120.0)
-    bisection = time.process_time() - started
-    n, w = len(arrays.busy), len(arrays.work)
-    print(f"{n} configurations, {w} types, {sum(available)} GPUs of {len(GPUS)} types, 60 USD/h")
-    print(f"candidates and rates {built:.1f} CPU s")
-    print(f"one MIP    {mip:.2f} CPU s: {ours.multiple:.4f} req/s, bound {ours.bound:.4f}")
-    found = f"{1.0 / search[0]:.4f} req/s" if search else "a limit struck"
-    print(f"bisection  {bisection:.2f} CPU s: {found}")
-    if json_to:
-        value = {"mip_cpu_s": mip, "bisection_cpu_s": bisection, "req_per_s": ours.multiple}
-        Path(json_to).write_text(json.dumps(value), encoding="utf-8")
-
-
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--budgets", default="15,30,60", help="USD/h, comma-separated")
-    parser.add_argument("--scale", action="store_true", help="time the solvers instead")
-    parser.add_argument("--json", default="", help="write the figures here")
-    args = parser.parse_args()
-    if args.scale:
-        scale(args.json)
-    else:
-        ablation([float(text) for text in args.budgets.split(",")], args.json)
-
-
-if __name__ == "__main__":
-    main()
+                for name, rate in without.items():
+                    changes = found.setdefault(name, {}).setdefault(f"{budget:g}", [])
+                    changes.append(rate / ours - 1.0)
+    return {name: {b: fmean(changes) for b, changes in by.items()} for name, by in found.items()}

@@ -93,6 +93,10 @@ def _build(context: PolicyContext, knob: float, rule: Rule, metric: str) -> Poli
     return replica_trial(context, knob, rule, metric)
 
 
+_PUBLISHED = (
+    f"sync period {_LOOP_S} s, tolerance {_TOLERANCE:.0%}, stabilization before scale-down "
+    f"{_STABLE_S} s, scale-up by {_MAX_ADDED} pods or 100% per {_LOOP_S} s"
+)
 _SOURCE = "kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale"
 
 UTILIZATION = Policy(
@@ -105,6 +109,7 @@ UTILIZATION = Policy(
     _SOURCE,
     partial(_build, rule=on_utilization, metric="batch utilisation"),
     tick_s=_LOOP_S,
+    published=_PUBLISHED,
 )
 
 QUEUE = Policy(
@@ -116,6 +121,7 @@ QUEUE = Policy(
     _SOURCE,
     partial(_build, rule=on_queue, metric="queue length"),
     tick_s=_LOOP_S,
+    published=_PUBLISHED,
 )
 
 RATE = Policy(
@@ -128,4 +134,5 @@ RATE = Policy(
     f"{_SOURCE}; keda.sh/docs/latest/scalers/prometheus",
     partial(_build, rule=on_rate, metric="requests/s"),
     tick_s=_LOOP_S,
+    published=_PUBLISHED,
 )

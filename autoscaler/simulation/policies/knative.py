@@ -75,4 +75,6 @@ POLICY = Policy(
     "knative/serving pkg/autoscaler/scaling/autoscaler.go",
     build,
     tick_s=_TICK_S,
+    published=f"tick {_TICK_S} s, stable window {_STABLE_S} s, panic window {_PANIC_S} s, panic at "
+    f"{_PANIC_THRESHOLD:.0%}, rates of change {_MAX_UP:g} up and {_MAX_DOWN:g} down, target 70%",
 )

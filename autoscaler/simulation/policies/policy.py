@@ -65,6 +65,7 @@ class Policy:
 
     about: one line for reports, including the hardware. knob: description of the main setting;
     default, values: values of this setting. source: the publication or code that defines the rule.
+    published: the rule's other settings, with the values that the source gives as defaults.
     tuned: whether the knob can be tuned on another trace (False if the policy is fitted to the
     trace itself). tick_s: period of the policy's rule in s, if rates are simulated instead of
     requests (`rate_simulator`); None = the rule measures elapsed time and needs no period.
@@ -79,6 +80,7 @@ class Policy:
     build: Build
     tuned: bool = True
     tick_s: int | None = None
+    published: str = ""
 
 
 def policy_context(scenario: Scenario, fluid: bool = False) -> PolicyContext:

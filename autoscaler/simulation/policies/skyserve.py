@@ -53,4 +53,6 @@ POLICY = Policy(
     "skypilot-org/skypilot sky/serve/autoscalers.py",
     build,
     tick_s=_CHECK_PERIOD_S,
+    published=f"decision every {_CHECK_PERIOD_S} s, rate over 60 s, upscale delay {_UP_S} s, "
+    f"downscale delay {_DOWN_S} s",
 )

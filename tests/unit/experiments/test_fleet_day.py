@@ -1,4 +1,4 @@
-"""The fleet's day: recipe, market, the cut that ships, and the picture."""
+"""The fleet's day: its clients, its market, and the cut that ships."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from loadtests import fleet_day
-from loadtests.experiments.page import standalone
-from loadtests.fleet_chart import fleet_chart
 from streams.files.shoal_yaml import load_config
 from streams.tools.backtest.backtest_demand import DEFAULT_CONFIG, load_workload
 from streams.tools.backtest.demand_options import Demand
@@ -47,21 +45,6 @@ def test_clients_are_dealt_by_falling_rate(records: Path) -> None:
     assert sorted(int(c) for clients in found.values() for c in clients) == list(range(26))
 
 
-@pytest.mark.parametrize("week", [False, True])
-def test_the_recipe_gives_every_model_of_the_fleet_a_trace(records: Path, week: bool) -> None:
-    options = fleet_day.options(records, records, week)
-    at = options.index("--scale") if "--scale" in options else len(options)
-    traces = options[options.index("--trace") + 1 : at]
-    services = load_config(fleet_day.CONFIG, cautious=False).cluster.services
-    assert [one.partition("=")[0] for one in traces] == [service.model for service in services]
-    scales = dict(text.split("=") for text in options[at + 1 :])
-    assert ("caption" in scales) is not week
-    again = fleet_day.write_market(
-        records / "again.csv", load_config(fleet_day.CONFIG).cluster, 600
-    )
-    assert again.read_text().startswith("time,pool,price,nodes\n0,")
-
-
 def test_prices_and_nodes_of_the_market_move_within_the_pools(tmp_path: Path) -> None:
     cluster = load_config(fleet_day.CONFIG, cautious=False).cluster
     path = fleet_day.write_market(tmp_path / "market.csv", cluster, fleet_day.DAY_S)
@@ -89,22 +72,9 @@ def test_the_fleet_that_ships_loads_with_one_trace_per_model() -> None:
     """The ranges are those of streams/data/README.md."""
     readme = DEFAULT_CONFIG.with_name("README.md").read_text()
     command = readme.rpartition("shoal backtest --fluid")[2].partition("```")[0]
-    folder = DEFAULT_CONFIG.parent
-    names = [word for word in command.split() if "#" in word]
-    traces = tuple(f"{word.partition('=')[0]}={folder / word.rpartition('/')[2]}" for word in names)
+    names = [word.partition("=")[::2] for word in command.split() if "#" in word]
+    assert {model: file.partition("#")[2] for model, file in names} == fleet_day.CLIENTS
+    traces = tuple(f"{model}={fleet_day.RECORD}#{of}" for model, of in fleet_day.CLIENTS.items())
     demand = Demand(traces, fleet_day.CONFIG, fluid=True, to_s=3600.0, rate_scale=0.05)
     found = load_workload(demand, 1).scenario
     assert len(traces) == len(found.cluster.services) == 12
-
-
-def test_the_picture_has_one_panel_per_policy_and_one_area_per_gpu_type() -> None:
-    course = [
-        {"at_s": at_s, "req_per_s": 5.0 + at_s, "usd_per_h": 1.0, "gpus": gpus}
-        for at_s, gpus in ((0.0, {"H100": 4.0}), (60.0, {"H100": 4.0, "L4": 2.0}), (120.0, {}))
-    ]
-    policy = {"name": "shoal", "cost_usd": 10.0, "slo_attainment": 0.97, "course": course}
-    svg = fleet_chart([policy, {**policy, "name": "knative"}, {"name": "old"}])
-    assert standalone(svg).startswith('<svg xmlns="http://www.w3.org/2000/svg" viewBox=')
-    assert (svg.count("<polygon"), svg.count("<polyline")) == (4, 2)
-    assert "knative: 10 USD, 97.0% of requests within their SLO" in svg
-    assert fleet_chart([{"name": "old"}]) == ""

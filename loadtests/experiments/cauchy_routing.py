@@ -1,7 +1,5 @@
 """Comparison of routing policies in simulation, on combos of unequal instances.
 
-    python -m loadtests.routing_bench [--requests 1500] [--seeds 3] [--load 0.7]
-
 The simulated gateway routes by the code of the real one (`autoscaler.serving.request_router`).
 Inside a combo it compares opportunistic scheduling with round robin (Cauchy, Table 3: 6-13% lower
 latency). Between combos it compares goodput weights with equal shares (the paper: up to 25% lower).
@@ -11,12 +9,11 @@ requests in it. The load is a share of that goodput.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from autoscaler.serving.engine_setup import engine_setup
 from autoscaler.serving.routing_policies import AcrossCombos, RoutingPolicy, WithinCombo
@@ -25,6 +22,7 @@ from autoscaler.simulation.engine_process import SimEngine
 from autoscaler.simulation.event_queue import EventQueue
 from autoscaler.simulation.gateway_process import GatewayLimits, SimGateway
 from autoscaler.simulation.simulated_request import Call, Ending
+from loadtests.results.entry import Figures
 from topics.records import Endpoint, RouteGroup, Routes
 
 _SOURCE = "meta-llama/Llama-3.1-8B-Instruct"
@@ -54,15 +52,6 @@ BETWEEN: dict[str, tuple[Shape, ...]] = {
     "H100+L40S+L4": tuple(Shape(aggregated=(gpu,)) for gpu in ("H100-SXM", "L40S", "L4")),
     "1P1D+L40S": (Shape(("H100-SXM",), ("H100-SXM",)), Shape(aggregated=("L40S",))),
 }
-
-
-PAPER = {
-    "1P1D H800 H20": "8.5%",
-    "1P2D H800 H20": "7.7%",
-    "1P3D H800 H20": "0.6%",
-    "H100+L40S+L4": "up to 25.4%, on combos of its own",
-}
-"""By how much mean end-to-end latency is lower: Cauchy's Table 3 (H800 and H20) and sec. 4.4."""
 
 
 @dataclass
@@ -154,57 +143,37 @@ def mean_s(
     return statistics.fmean((made.end_ms or 0.0) - made.arrival_ms for made in served) / 1000.0
 
 
+@cache
+def weights_of(shapes: tuple[Shape, ...]) -> tuple[float, ...]:
+    """The goodput of each combo."""
+    return tuple(goodput(shape) for shape in shapes)
+
+
 def compared(
     cases: dict[str, tuple[Shape, ...]],
     base: RoutingPolicy,
     ours: RoutingPolicy,
     load: float,
     requests: int,
-    seeds: int,
+    seed: int,
 ) -> dict[str, dict[str, float]]:
-    """Mean latencies under both policies, and the reduction by our policy."""
+    """Mean latencies of one run under both policies."""
     found = {}
     for name, shapes in cases.items():
-        weights = [goodput(shape) for shape in shapes]
-        means = [
-            statistics.fmean(
-                mean_s(shapes, weights, policy, load, requests, seed) for seed in range(seeds)
-            )
-            for policy in (base, ours)
-        ]
+        weights = weights_of(shapes)
         found[name] = {
-            "base_s": round(means[0], 3),
-            "ours_s": round(means[1], 3),
-            "lower": round(1.0 - means[1] / means[0], 4),
+            key: mean_s(shapes, weights, policy, load, requests, seed)
+            for key, policy in (("base_s", base), ("ours_s", ours))
         }
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=1500)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--load", type=float, default=0.7)
-    options = parser.parse_args()
-    how = (options.load, options.requests, options.seeds)
+def measure(seed: int) -> Figures:
+    """Mean end-to-end latencies at 70% of the goodput."""
     basic = RoutingPolicy(AcrossCombos.GOODPUT, WithinCombo.ROUND_ROBIN)
-    found = {
-        "opportunistic against round robin": compared(
-            INSIDE, basic, RoutingPolicy(AcrossCombos.GOODPUT, WithinCombo.OPPORTUNISTIC), *how
-        ),
-        "goodput-weighted against equal": compared(
-            BETWEEN, RoutingPolicy(AcrossCombos.EQUAL, WithinCombo.ROUND_ROBIN), basic, *how
-        ),
+    inside = RoutingPolicy(AcrossCombos.GOODPUT, WithinCombo.OPPORTUNISTIC)
+    equal = RoutingPolicy(AcrossCombos.EQUAL, WithinCombo.ROUND_ROBIN)
+    return {
+        "inside": compared(INSIDE, basic, inside, 0.7, 1500, seed),
+        "between": compared(BETWEEN, equal, basic, 0.7, 1500, seed),
     }
-    for title, rows in found.items():
-        print(f"{title}: mean end-to-end latency at {options.load:.0%} of the goodput")
-        for name, row in rows.items():
-            print(
-                f"  {name:14} {row['base_s']:7.3f} s  {row['ours_s']:7.3f} s  "
-                f"{row['lower']:+.1%} lower (paper: {PAPER.get(name, '-')})"
-            )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

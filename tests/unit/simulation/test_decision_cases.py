@@ -1,6 +1,4 @@
-"""The decision benchmark: scenarios, figures that can be recomputed, and the search for fixed
-fleets.
-"""
+"""Simulated cases: demand, figures that can be recomputed, and the search for fixed fleets."""
 
 from __future__ import annotations
 
@@ -16,20 +14,13 @@ from autoscaler.simulation import fleet_search
 from autoscaler.simulation.arrivals import measured_lengths
 from autoscaler.simulation.fixed_fleet import FixedFleet
 from autoscaler.simulation.fleet_options import instance_kinds
-from autoscaler.simulation.fleet_search import (
-    FleetSearch,
-    FleetSearchResult,
-    SimulatedFleet,
-    search_fleets,
-)
+from autoscaler.simulation.fleet_search import FleetSearch, search_fleets
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.simulator import simulate
 from autoscaler.simulation.supply_script import PriceChanged
-from loadtests.decision_bench import _arguments, cases, main
 from loadtests.decision_cases import Case, Prepared, prepare
-from loadtests.decision_compare import dominance, over_seeds
 from loadtests.decision_figures import Truth, smoothed_rates
-from loadtests.decision_runs import Run, as_json, judge, percentile, run_with, write_timeline
+from loadtests.decision_runs import Run, as_json, judge, run_with, write_timeline
 from tests.unit.simulation.simulation_builders import OD, ONE, cluster, evenly, service
 
 CONFIG = Path(__file__).with_name("mini.yaml")
@@ -128,46 +119,6 @@ def test_a_swing_goes_from_lowest_to_highest_and_back() -> None:
     assert counts[7] == pytest.approx(2300, rel=0.05)
 
 
-def test_percentiles_count_missing_tokens_as_infinite() -> None:
-    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert percentile([1.0] * 19 + [None], 0.95) == 1.0
-    assert percentile([1.0, None], 0.95) == float("inf")
-
-
-def test_the_command_line_makes_one_scenario_per_step_and_rate() -> None:
-    parse = _arguments().parse_args
-    assert [c.rates for c in cases(parse(["--steps", "1:2.5,1:10"]))] == [(1.0, 2.5), (1.0, 10.0)]
-    assert [c.rates for c in cases(parse(["--steady", "1,5,20"]))] == [(1.0,), (5.0,), (20.0,)]
-    (trace,) = cases(parse([]))
-    assert trace.kind == "trace"
-
-
-def test_bad_input_is_refused_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--trace", "/nowhere.csv"]) == 2
-    assert "/nowhere.csv" in capsys.readouterr().err
-    assert main(["--steady", "1", "--json", "/nope/x"]) == 2
-    captured = capsys.readouterr()
-    assert captured.err == "decision_bench: /nope/x: the folder /nope does not exist\n"
-    assert not captured.out
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--steps", "1-2"], "argument --steps: '1-2' is not BEFORE:AFTER in req/s, e.g. 1:2.5"),
-        (["--steps", "1:"], "argument --steps: '' is not a number from 0.001 to 100000"),
-        (["--seeds", "0"], "argument --seeds: '0' is not a whole number from 1 on"),
-        (["--jobs", "x"], "argument --jobs: 'x' is not a whole number from 1 on"),
-    ],
-)
-def test_a_wrong_option_is_named_with_what_is_allowed(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(argv)
-    assert capsys.readouterr().err.endswith(f"{message}\n")
-
-
 def test_a_run_with_rates_has_all_figures_except_the_peak() -> None:
     """Both kinds of run have equal cost, capacity and moves. Figures that rates cannot give are
     null.
@@ -197,42 +148,6 @@ def test_fleet_search_with_rates_finds_the_same_fleet_as_with_requests() -> None
     assert all(found)
     few, other = (sum(n for _, n in fleet.counts) for fleet in found if fleet)
     assert abs(few - other) <= 1
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ([], "--fluid"),
-        (["--gamma", "3.5"], "--swing or --steady"),
-        (["--steps", "1:2.5"], "--swing or --steady"),
-        (["--steady", "1", "--timeline", "out.jsonl"], "--timeline"),
-        (["--steady", "1", "--gateways", "2"], "--gateways"),
-    ],
-)
-def test_options_that_rates_do_not_support_are_refused(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--fluid", *argv]) == 2
-    line = capsys.readouterr().err
-    assert message in line
-    assert line.count("\n") == 1
-
-
-def test_the_command_compares_a_swing_as_rates_with_fixed_fleets(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out.json"
-    argv = ["--fluid", "--static", "--swing", "4", "--duration", "600", "--config", str(CONFIG)]
-    assert main([*argv, "--seeds", "2", "--json", str(out)]) == 0
-    output = capsys.readouterr().out
-    assert output.count("fixed, every model at 97%: ") == 2
-    assert output.count("fixed, every model at 97%, 2 of 2 seeds: ours -") == 1
-    found = orjson.loads(out.read_bytes())
-    assert found["runs"][0]["models"]["mini"]["requests"] > 2000
-    assert found["runs"][0]["models"]["mini"]["of_p99_need"] is None
-    assert [one["seed"] for one in found["static"]] == [1, 2]
-    assert found["static"][1]["models"]["mini"]
-    assert 0.0 < found["static"][0]["ideal_usd"] <= found["runs"][0]["cost_usd"]
 
 
 def prepared_at(req_per_s: float) -> Prepared:
@@ -291,39 +206,6 @@ def test_owned_nodes_are_filled_first_and_are_finite() -> None:
     assert found is not None
     assert found.counts == ((f"mini:a1@{owned.id}", 1),)
     assert found.usd_per_h == 0.0
-
-
-def test_shoal_is_dominated_by_a_cheaper_fleet_with_equal_attainment() -> None:
-    ours = fixed(STEP, 1, {"mini:a1@eu-west/l40s/on-demand": 4})
-    share = ours.models["mini"].slo_attainment
-    cheap = SimulatedFleet((), 1.0, ours.cost_usd - 0.01, share)
-    dear = SimulatedFleet((), 1.0, ours.cost_usd + 0.01, share)
-    assert "DOMINATED" in dominance(ours, [FleetSearchResult("mini", {share: cheap}, 1)])
-    assert "not dominated" in dominance(ours, [FleetSearchResult("mini", {share: dear}, 1)])
-    assert "not dominated" in dominance(ours, [FleetSearchResult("mini", {share: None}, 1)])
-
-
-def test_seeds_are_compared_one_by_one_and_together() -> None:
-    """In one seed Shoal costs 1% more than the fixed fleet, in another half of it. In the third
-    seed no fleet reaches 97%, and in no seed does one reach 95%.
-    """
-    one = fixed(STEP, 1, {"mini:a1@eu-west/l40s/on-demand": 4})
-    share, usd = one.models["mini"].slo_attainment, one.cost_usd
-    cheap, dear = (
-        SimulatedFleet((), 1.0, 0.99 * usd, share),
-        SimulatedFleet((), 1.0, 2.0 * usd, share),
-    )
-    swept = [
-        (
-            replace(one, seed=seed),
-            [FleetSearchResult("mini", {0.97: fleet, 0.95: None, share: fleet}, 1)],
-        )
-        for seed, fleet in ((1, cheap), (2, dear), (3, None))
-    ]
-    assert over_seeds(swept) == [
-        "  fixed, every model at 97%, 2 of 3 seeds: ours -33.1% in all, -50.0% to +1.0%",
-        "  ours is dominated in 1 of 3 seeds (1)",
-    ]
 
 
 def test_declared_minimums_hold_for_fixed_fleets() -> None:
