@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from executors.kafka_client import KafkaClient
+from tests.hang_limit import HANG_S
 from topics.fleet import InstanceState, Status
 from topics.time_base import TimeBase
 
@@ -72,7 +73,7 @@ async def test_a_command_creates_nodes_and_replaces_a_reclaimed_one_in_time(tmp_
         return {n for n, s in statuses.items() if any(i.state is ready for i in s.instances)}
 
     async def until(true: Callable[[], bool], what: str) -> None:
-        for _ in range(900):
+        for _ in range(int(HANG_S / 0.05)):
             if true():
                 return
             await asyncio.sleep(0.05)

@@ -70,7 +70,7 @@ class Delays:
 @pytest.fixture(scope="module")
 def delays(start: Start) -> Iterator[Delays]:
     """The delays of one run."""
-    run = start("--speed", "1", "--for", "88", config=CONFIG)
+    run = start("--speed", "1", config=CONFIG)
     run.line(r"mini \+\S+ \S+: declared workload of 1.0 req/s")
     (controller,) = run.processes("streams.controller")
     bootstrap = after(controller, "--broker")
@@ -124,7 +124,7 @@ def failed_launch(run: Run, bootstrap: str) -> float:
 
     It is given up after the third start.
     """
-    give_up = time.monotonic() + 45.0
+    give_up = time.monotonic() + HANG_S
     chosen: list[str] = []
 
     def over(found: list[Status]) -> bool:

@@ -20,6 +20,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from streams.broker.topic_admin import ensure_topics
 from tests.contract.brokers import Broker, new_producer
+from tests.hang_limit import HANG_S
 from topics.topic_table import TABLE
 
 
@@ -32,7 +33,7 @@ def _embedded(prefix: str) -> Iterator[Broker]:
         yield Broker("embedded", json.loads(process.stdout.readline())["bootstrap"], prefix)
     finally:
         process.terminate()
-        assert process.wait(3) == 0
+        assert process.wait(HANG_S) == 0
 
 
 def _real(bootstrap: str, prefix: str) -> Iterator[Broker]:

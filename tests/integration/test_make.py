@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from deploy.environment import PipProgress, pinned
+from tests.hang_limit import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDLESS = """
@@ -41,7 +42,7 @@ def test_ctrl_c_during_the_installation_gives_one_clear_line(tmp_path: Path) -> 
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == "interrupted; the next call goes on from here\n"
-        assert process.wait(10.0) == 130
+        assert process.wait(HANG_S) == 130
 
 
 def test_a_failed_step_shows_its_output(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_make_run_ends_by_the_same_signal_as_shoal(
         env={**os.environ, "MAKEFLAGS": ""},
         capture_output=True,
         text=True,
-        timeout=30.0,
+        timeout=HANG_S,
     )
     assert ran.returncode == ended
     assert ("***" in ran.stderr) == said

@@ -17,6 +17,7 @@ from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.timeline import RequestRow, Timeline
 from streams.tools.playback.recording_server import document, served
 from streams.tools.playback.timeline_run import timeline_run
+from tests.hang_limit import HANG_S
 from tests.unit.console.console_world import POOLS, TINY
 from topics.codec import write_value
 from topics.decisions import Decision
@@ -66,7 +67,7 @@ def shown(others: int = 1) -> Iterator[str]:
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
     thread.start()
-    assert ready.wait(10.0)
+    assert ready.wait(HANG_S)
     yield url[0]
     loop.call_soon_threadsafe(end.set)
     thread.join(10.0)

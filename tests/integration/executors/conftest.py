@@ -192,7 +192,7 @@ def wish(
 
 def stop(process: subprocess.Popen[bytes]) -> int:
     process.terminate()
-    return process.wait(15.0)
+    return process.wait(HANG_S)
 
 
 def alive(pid: int) -> bool:

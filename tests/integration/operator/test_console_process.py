@@ -57,8 +57,8 @@ def ask(url: str, path: str, **command: Any) -> Any:
         return orjson.loads(answer.read())
 
 
-def until(check: Callable[[], Any], what: str, limit_s: float = HANG_S) -> Any:
-    end_s = time.monotonic() + limit_s
+def until(check: Callable[[], Any], what: str) -> Any:
+    end_s = time.monotonic() + HANG_S
     while True:
         try:
             found = check()
@@ -66,7 +66,7 @@ def until(check: Callable[[], Any], what: str, limit_s: float = HANG_S) -> Any:
             found = None
         if found:
             return found
-        assert time.monotonic() < end_s, f"{what}: not within {limit_s:g} s"
+        assert time.monotonic() < end_s, f"{what}: not within {HANG_S:g} s"
         time.sleep(0.2)
 
 
@@ -95,6 +95,6 @@ def test_a_command_in_the_console_is_signed_and_the_past_outlives_a_restart(
             times = ask(url, "/v1/console/history?model=asks")["t"]
             return bool(times) and times[0] < first_ms + 1000
 
-        until(remembers, "history from the decision log", 120.0)
+        until(remembers, "history from the decision log")
         kinds = [one["kind"] for one in ask(url, "/v1/console/decisions")["decisions"]]
         assert "scale_out" in kinds

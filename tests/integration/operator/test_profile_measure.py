@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from streams.cli.main import main
+from tests.hang_limit import HANG_S
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -57,7 +58,7 @@ def engine() -> Iterator[str]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(HANG_S)
     yield address[0]
     loop.call_soon_threadsafe(loop.stop)
     thread.join(5)
