@@ -175,6 +175,16 @@ def least_cost(
     return Cheapest(mix, max(0.0, min(got.bound, mix.usd_per_h)))
 
 
+def work_program(problem: MixProblem) -> highspy.HighsLp:
+    """The MIP of `most_work`: the largest multiple, as a minimisation of its negative."""
+    return _Form(problem).program()
+
+
+def rate_program(problem: MixProblem, multiple: float = 1.0) -> highspy.HighsLp:
+    """The MIP of `least_cost`."""
+    return _Form(problem).program(multiple)
+
+
 def reachable(problem: MixProblem, seconds: float, gap: float = 1e-3) -> float:
     """The largest multiple found within the limits; 0 if no plan was found."""
     if len(problem.unserved):
@@ -303,6 +313,26 @@ class _Form:
         instead. most_of (n,): if given, maximise the number of these copies instead, while
         `multiple` is reached. copies: fixed numbers of copies, if given.
         """
+        lp = self.program(multiple, copies, most_of)
+        got = self._run(lp, seconds, gap)
+        if isinstance(got, Unfound):
+            return got
+        value, bound, solved = got
+        return _Solved(
+            copies=np.round(value[: self.n]).astype(np.int64),
+            multiple=float(value[self.s]),
+            fractions=np.maximum(0.0, value[self.first : self.s]),
+            bound=-bound if multiple is None else bound,
+            solved=solved,
+        )
+
+    def program(
+        self,
+        multiple: float | None = None,
+        copies: Ints | None = None,
+        most_of: Floats | None = None,
+    ) -> highspy.HighsLp:
+        """The minimisation that `solve` hands to HiGHS."""
         p = self.problem
         lower, upper = np.zeros(self.columns), np.full(self.columns, _INF)
         lower[self.n : self.first] = _or_zeros(p.node_min, self.k)
@@ -321,17 +351,18 @@ class _Form:
             cost[self.s + 1 :] = p.start_usd_per_h
         if copies is not None:
             lower[: self.n] = upper[: self.n] = copies
-        got = self._run(cost, lower, upper, seconds, gap)
-        if isinstance(got, Unfound):
-            return got
-        value, bound, solved = got
-        return _Solved(
-            copies=np.round(value[: self.n]).astype(np.int64),
-            multiple=float(value[self.s]),
-            fractions=np.maximum(0.0, value[self.first : self.s]),
-            bound=-bound if multiple is None else bound,
-            solved=solved,
-        )
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(cost), len(self.rows)
+        lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, upper
+        lp.row_lower_ = np.array([row[2] for row in self.rows])
+        lp.row_upper_ = np.array([row[3] for row in self.rows])
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.cumsum([0, *(len(row[0]) for row in self.rows)]).astype(np.int32)
+        lp.a_matrix_.index_ = np.array([c for row in self.rows for c in row[0]], dtype=np.int32)
+        lp.a_matrix_.value_ = np.array([v for row in self.rows for v in row[1]])
+        whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
+        lp.integrality_ = [whole] * self.first + [real] * (self.columns - self.first)
+        return lp
 
     def settle(self, copies: Ints, bound: float | None, solved: bool) -> Mix | None:
         """The best assignment of work to `copies`. An LP computes it, because the fractions from
@@ -355,20 +386,9 @@ class _Form:
         return most
 
     def _run(
-        self, cost: Floats, lower: Floats, upper: Floats, seconds: float, gap: float
+        self, lp: highspy.HighsLp, seconds: float, gap: float
     ) -> tuple[Floats, float, bool] | Unfound:
         """(values, bound, whether the search ended with a proof)."""
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = len(cost), len(self.rows)
-        lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, lower, upper
-        lp.row_lower_ = np.array([row[2] for row in self.rows])
-        lp.row_upper_ = np.array([row[3] for row in self.rows])
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.cumsum([0, *(len(row[0]) for row in self.rows)]).astype(np.int32)
-        lp.a_matrix_.index_ = np.array([c for row in self.rows for c in row[0]], dtype=np.int32)
-        lp.a_matrix_.value_ = np.array([v for row in self.rows for v in row[1]])
-        whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
-        lp.integrality_ = [whole] * self.first + [real] * (self.columns - self.first)
         solver = mip_solver(10**7, seconds, gap)
         solver.passModel(lp)
         solver.run()

@@ -28,7 +28,7 @@ from autoscaler.optimizer.result import SolveOptions
 from autoscaler.optimizer.round_and_fill import filled, rounded
 from autoscaler.optimizer.selection import MIP_COLUMNS, by_relaxation
 
-_PRECISION = 1e-3
+PRECISION = 1e-3
 """Relative tolerance: a fraction this close to its bound is final, and a fraction below it counts
 as 0."""
 _ALONE = 1e-2
@@ -141,7 +141,7 @@ class _Search:
         together: `rows` belong to several steps, so the search ends if they cannot all be served in
         full.
         """
-        precision = _PRECISION if len(rows) > 1 else _ALONE
+        precision = PRECISION if len(rows) > 1 else _ALONE
         options = self.options if together else self.options.within(_STEP)
         found = largest_fraction(
             self.problem, rows, self.target, options, self.counts, precision, together
@@ -170,7 +170,7 @@ def largest_fraction(
     target: Floats,
     options: SolveOptions,
     counts: Ints,
-    precision: float = _PRECISION,
+    precision: float = PRECISION,
     all_or_nothing: bool = False,
 ) -> Largest:
     """Counts (n,) that maximise the smallest served fraction of `rows`.
@@ -221,7 +221,7 @@ class _Fraction:
 
     def is_far(self, precision: float) -> bool:
         """Whether `now` is farther than `precision` (relative) from its upper bound."""
-        return self.now < _ALL and self.most - self.now > precision * max(self.now, _PRECISION)
+        return self.now < _ALL and self.most - self.now > precision * max(self.now, PRECISION)
 
     def fill(self) -> None:
         """Add columns to `counts` while they fit: a first plan that needs no search."""
@@ -256,7 +256,7 @@ class _Fraction:
                 if share >= 1.0:
                     break
                 share = min(1.0, 2.0 * share)
-            if failed - self.now <= precision * max(self.now, _PRECISION):
+            if failed - self.now <= precision * max(self.now, PRECISION):
                 failed = self.most
 
     def is_reachable(self, asked: float, share: float) -> bool:

@@ -66,7 +66,7 @@ def minimise_cost(
 ) -> ExactResult:
     """Counts of least cost that serve the fraction `target` (m,) of each row. `start` (n,): counts
     with which the search begins."""
-    lp = _cost_lp(problem, target)
+    lp = cost_program(problem, target)
     return _run(lp, problem, nodes, seconds, gap, start, hope_s=_HOPE * seconds)
 
 
@@ -79,7 +79,7 @@ def any_plan_by_milp(
     The cost is still the objective, because a search without an objective takes several times as
     long.
     """
-    return _run(_cost_lp(problem, target), problem, nodes, seconds, plans=1)
+    return _run(cost_program(problem, target), problem, nodes, seconds, plans=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ def fraction_relaxed(
     """The relaxation of the largest t <= 1 with which a plan serves the fraction t of the `active`
     (m,) rows and the fraction `fixed` (m,) of the other rows. Its value is -t. None if it is not
     solved within `seconds`."""
-    return _relaxation(_fraction_lp(problem, active, fixed), problem.columns, seconds)
+    return _relaxation(fraction_program(problem, active, fixed), problem.columns, seconds)
 
 
 def relaxed(problem: AllocationProblem, target: Floats, seconds: float) -> Relaxed | None:
     """The LP relaxation of the least cost; None if it is not solved within `seconds` or has no
     solution."""
-    return _relaxation(_cost_lp(problem, target), problem.columns, seconds)
+    return _relaxation(cost_program(problem, target), problem.columns, seconds)
 
 
 def _relaxation(lp: highspy.HighsLp, columns: int, seconds: float) -> Relaxed | None:
@@ -120,14 +120,17 @@ def _relaxation(lp: highspy.HighsLp, columns: int, seconds: float) -> Relaxed | 
     return Relaxed(value, reduced[:columns], counts[:columns])
 
 
-def _cost_lp(problem: AllocationProblem, target: Floats) -> highspy.HighsLp:
+def cost_program(problem: AllocationProblem, target: Floats) -> highspy.HighsLp:
+    """The MIP of the least cost at which each row gets the fraction `target` (m,)."""
     lp = _columns(problem, extra=0)
     lp.col_cost_ = problem.cost_usd_per_h.astype(np.float64)
     lp.row_lower_ = np.concatenate([target, np.full(len(problem.capacity), -highspy.kHighsInf)])
     return lp
 
 
-def _fraction_lp(problem: AllocationProblem, active: Bools, fixed: Floats) -> highspy.HighsLp:
+def fraction_program(problem: AllocationProblem, active: Bools, fixed: Floats) -> highspy.HighsLp:
+    """The MIP of the largest t <= 1, as a minimisation of -t in the last column: the `active` (m,)
+    rows get the fraction t, and the other rows the fraction `fixed` (m,)."""
     lp = _columns(problem, extra=1)
     n = problem.columns
     lp.col_cost_ = np.concatenate([np.zeros(n), [-1.0]])

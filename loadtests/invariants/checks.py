@@ -21,6 +21,7 @@ from loadtests.invariants.faults import GHOST, model_of
 from loadtests.invariants.log import T0
 from loadtests.invariants.storage_checks import StorageChecks
 from streams.controller.tick_loop import TickResult
+from streams.solver.plan_verification import Verdict
 from topics.fleet import InstanceState
 
 if TYPE_CHECKING:
@@ -190,6 +191,10 @@ class Promises:
 
     def _solver(self, controller: Controller, done: TickResult) -> None:
         """Check lines 18 and 23: a missing answer changes nothing; full plans keep to a limit."""
+        for opinion in controller.solver.opinions:
+            same = opinion.verdict is not Verdict.DISAGREES
+            self._hold("plans", same, f"a second solver disagrees: {opinion}")
+        controller.solver.opinions.clear()
         answers = done.observation.answers
         if answers and all(answer.outcome is Outcome.NONE for answer in answers):
             said = [e.record for e in done.effects if isinstance(e, PublishDecision)]

@@ -20,7 +20,7 @@ from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.planner import answer_request
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, no_plan_answer
-from autoscaler.planning.strategies.registry import strategy_for
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from autoscaler.state.controller_state import Term
 from loadtests.invariants.clients import SimConsumer, SimLeaderProducer, SimProducer, ensured
 from loadtests.invariants.log import T0, Link, Log
@@ -46,6 +46,7 @@ from streams.controller.topic_watch import TopicWatch
 from streams.decision_log.log_writer import DecisionLog
 from streams.ports.record_signing import Seal
 from streams.ports.telemetry_topic import TelemetryTopic
+from streams.solver.plan_verification import Comparison, RecordingSolver, verify_allocation
 from topics.broker_clock import BrokerClock
 from topics.keys import Keys
 from topics.macs import Signer, Verifier
@@ -54,6 +55,8 @@ from topics.time_base import TimeBase
 from topics.topic_table import LEADERSHIP, PREFIX
 
 KEYS = Keys(cluster="simulation" * 4)
+_SAMPLED, _SECOND_S = 10, 2.0
+"""A second solver gets every tenth plan, for at most so many seconds of CPU time a search."""
 
 
 @dataclass(slots=True)
@@ -61,6 +64,7 @@ class SimSolver:
     """Answers with the real planner after a delay.
 
     away: each request gets the answer that the solver is unavailable, after two seconds.
+    opinions: of a second solver on every `_SAMPLED`-th plan; `checks` takes them.
     """
 
     process: Process
@@ -68,6 +72,8 @@ class SimSolver:
     away: bool = False
     slow_s: float = 0.0
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    opinions: list[Comparison] = field(default_factory=list)
+    _answered: int = 0
     _ready: list[PlanAnswer] = field(default_factory=list)
     _asked: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -85,8 +91,13 @@ class SimSolver:
             self._ready.append(no_plan_answer(request, Reason(ReasonCode.SOLVER_AWAY)))
             return
         # Without a clock, the work limits the search, so that a seed gives the same run.
-        profile, strategy = cluster_profile(cluster), strategy_for(cluster.policy)
+        recorded = RecordingSolver()
+        profile, strategy = cluster_profile(cluster), ShoalStrategy(recorded)
         self._ready.append(answer_request(request, cluster, profile, strategy))
+        self._answered += 1
+        if self._answered % _SAMPLED == 0:
+            for problem, result in recorded.solved:
+                self.opinions += verify_allocation(problem, result, _SECOND_S)
         self.news.set()
 
     def take(self) -> tuple[PlanAnswer, ...]:

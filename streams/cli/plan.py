@@ -21,14 +21,24 @@ from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from autoscaler.planning.time_limits import contradictions
 from autoscaler.simulation.strategies.registry import STRATEGIES, strategy
-from streams.cli import plan_budget, plan_components, plan_json, plan_quality, plan_stats, plan_view
+from streams.cli import (
+    plan_budget,
+    plan_components,
+    plan_json,
+    plan_quality,
+    plan_stats,
+    plan_verify,
+    plan_view,
+)
 from streams.cli.config_option import add_config
 from streams.cli.plan_modes import refuse_ignored
 from streams.files.plan_inputs import load_demand, load_fleet
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
+from streams.solver.plan_verification import RecordingSolver, verify_plan
 from streams.terminal import show_json_bytes
 from streams.warm_up import warm_plans
 
@@ -75,6 +85,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--no-explain", action="store_true", help="leave out the reasons")
     parser.add_argument("--stats", action="store_true", help="print each step of the solver")
+    plan_verify.add_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     plan_budget.add_arguments(parser)
     plan_quality.add_arguments(parser)
@@ -82,7 +93,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan and print. Exit code 0, or 3 if demand is left unserved.
+    """Plan and print. Exit code 0, 3 if demand is left unserved, 1 if --verify finds a fault.
 
     UserError and InvalidValue become one line and exit code 2.
     """
@@ -90,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
     finite("--time-limit", args.time_limit, 1e-3, 1e5)
     config = load_config(args.config)
     refuse_ignored(args, config)
+    plan_verify.check_option(args)
     cluster = config.cluster
     if config.graphs:
         return plan_components.run(args, config.graphs, cluster.pools)
@@ -107,21 +119,28 @@ def run(args: argparse.Namespace) -> int:
     options = PlanOptions(args.gap, args.time_limit, stats.elapsed_s)
     if args.stats:
         options = replace(options, on_step=stats.steps.append)
-    problem, made = planned(cluster, demands, fleet, profile, chosen, options, stats)
+    recorded = RecordingSolver()
+    solver = ShoalStrategy(recorded) if args.verify else chosen
+    problem, made = planned(cluster, demands, fleet, profile, solver, options, stats)
     wall_s = time.monotonic() - started_s
+    checks = verify_plan(problem, made, recorded, args.time_limit) if args.verify else ()
+    unserved = UNSERVED if made.shortfall_req_per_s else 0
     reasons = None if args.no_explain else explain(problem, made, profile, chosen)
     if args.json:
         steps = plan_stats.as_json(stats.steps) if args.stats else None
-        encoded = plan_json.encode(problem, made, reasons, config.mode, wall_s, profile, steps)
+        encoded = plan_json.encode(
+            problem, made, reasons, config.mode, wall_s, profile, steps, checks
+        )
         show_json_bytes(encoded)
-        return UNSERVED if made.shortfall_req_per_s else 0
+        return plan_verify.exit_code(checks) or unserved
     demand = str(args.demand) if args.demand else DECLARED_DEMAND
     plan_view.show(problem, made, reasons, config.mode, profile, demand)
     if args.stats:
         print("\n".join(["", *stats.lines()]))
     for wrong in contradictions(cluster):
         print(f"time limits: {text(wrong.reason)}")
-    return UNSERVED if made.shortfall_req_per_s else 0
+    plan_verify.show(checks)
+    return plan_verify.exit_code(checks) or unserved
 
 
 def planned(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rich.table import Table
@@ -17,13 +17,16 @@ from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import several, short_name
 from autoscaler.explain.reason_texts import text_with_subject, texts
+from autoscaler.modes.budget.budget_strategy import BudgetStrategy
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.plan import BudgetWork, Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
 from autoscaler.planning.strategies.registry import strategy_for
 from streams import text_layout
+from streams.cli import plan_verify
 from streams.cli.json_output import encoded
 from streams.cli.plan_view import measured
+from streams.solver.plan_verification import Comparison, RecordingWorkSolver, verify_work
 from streams.terminal import show_json_bytes
 
 REQUESTS = 1000
@@ -85,7 +88,8 @@ def run(
     started_s = time.monotonic()
     options = PlanOptions(args.gap, args.time_limit, lambda: time.monotonic() - started_s)
     problem = make_problem(cluster, demands, profile, fleet=fleet, options=options)
-    made = strategy_for(policy).solve(problem)
+    recorded = RecordingWorkSolver()
+    made = (BudgetStrategy(recorded) if args.verify else strategy_for(policy)).solve(problem)
     wall_s = time.monotonic() - started_s
     if made.status is PlanStatus.FAILED and made.limits_hit:
         raise InvalidValue(
@@ -93,17 +97,26 @@ def run(
         )
     if made.status is PlanStatus.FAILED or made.work is None:
         raise InvalidValue("budget", budget, f"a larger one: {text_with_subject(made.notes[-1])}")
+    checks = verify_work(problem, made, made.work, recorded, args.time_limit) if args.verify else ()
     if args.json:
-        show_json_bytes(encode(problem, made, made.work, wall_s))
-        return 0
+        show_json_bytes(encode(problem, made, made.work, wall_s, checks))
+        return plan_verify.exit_code(checks)
     lines = [*_lines(problem, made, made.work), *measured(problem, made, profile)]
     lines.append("Nothing was changed.")
     text_layout.show([_fleet(problem, made), _routing(problem, made.work)], lines)
-    return 0
+    plan_verify.show(checks)
+    return plan_verify.exit_code(checks)
 
 
-def encode(problem: PlanningProblem, plan: Plan, work: BudgetWork, wall_s: float) -> bytes:
-    """One JSON object and a newline. Its keys are a stable interface."""
+def encode(
+    problem: PlanningProblem,
+    plan: Plan,
+    work: BudgetWork,
+    wall_s: float,
+    checks: Sequence[Comparison] = (),
+) -> bytes:
+    """One JSON object and a newline. Its keys are a stable interface. checks: the second opinion,
+    if --verify requests it."""
     policy = problem.cluster.policy
     value = {
         "objective": policy.objective,
@@ -135,6 +148,8 @@ def encode(problem: PlanningProblem, plan: Plan, work: BudgetWork, wall_s: float
         "bound_by": texts(plan.binding),
         "planned_in_s": wall_s,
     }
+    if checks:
+        value["verification"] = plan_verify.as_json(checks)
     return encoded(value)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
@@ -17,14 +17,19 @@ from autoscaler.domain.validation import finite
 from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.modes.components.component_program import (
     ComponentPlan,
+    ComponentProblem,
     PlacedDeployment,
     cheapest_for_rate,
     component_problem,
     most_for_budget,
 )
+from autoscaler.optimizer.activity_lp import rate_program, work_program
 from streams import text_layout
+from streams.cli import plan_verify
 from streams.cli.json_output import encoded
 from streams.cli.plan_budget import how_far
+from streams.solver.plan_verification import Comparison, Quantity, compared
+from streams.solver.second_solver import solved_again
 from streams.terminal import show_json_bytes
 
 
@@ -39,17 +44,34 @@ def run(
     solve = cheapest_for_rate if args.budget is None else most_for_budget
     made = solve(problem, args.time_limit, args.gap)
     wall_s = time.monotonic() - started_s
+    checks = (_verified(problem, made, args),) if args.verify else ()
     if args.json:
-        show_json_bytes(encode(graphs, made, args.budget, wall_s))
-        return 0
+        show_json_bytes(encode(graphs, made, args.budget, wall_s, checks))
+        return plan_verify.exit_code(checks)
     text_layout.show([_fleet(made), _paths(made)], _lines(graphs, made, args.budget))
-    return 0
+    plan_verify.show(checks)
+    return plan_verify.exit_code(checks)
+
+
+def _verified(
+    problem: ComponentProblem, plan: ComponentPlan, args: argparse.Namespace
+) -> Comparison:
+    if args.budget is None:
+        again = solved_again(rate_program(problem.mix), args.time_limit)
+        return compared(Quantity.OBJECTIVE, plan.usd_per_h, plan.bound, again)
+    again = solved_again(work_program(problem.mix), args.time_limit)
+    return compared(Quantity.MULTIPLE, plan.multiple, plan.bound, again)
 
 
 def encode(
-    graphs: tuple[ComponentGraph, ...], plan: ComponentPlan, budget: float | None, wall_s: float
+    graphs: tuple[ComponentGraph, ...],
+    plan: ComponentPlan,
+    budget: float | None,
+    wall_s: float,
+    checks: Sequence[Comparison] = (),
 ) -> bytes:
-    """One JSON object and a newline. Its keys are a stable interface."""
+    """One JSON object and a newline. Its keys are a stable interface. checks: the second opinion,
+    if --verify requests it."""
     value = {
         "budget_usd_per_h": budget,
         "cost_usd_per_h": plan.usd_per_h,
@@ -79,6 +101,8 @@ def encode(
         ],
         "planned_in_s": wall_s,
     }
+    if checks:
+        value["verification"] = plan_verify.as_json(checks)
     return encoded(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +18,9 @@ from autoscaler.planning.cost_attribution import usd_per_h_by_model
 from autoscaler.planning.plan import Plan
 from autoscaler.planning.planning_problem import PlanningProblem
 from autoscaler.planning.time_limits import Contradiction, contradictions
+from streams.cli import plan_verify
 from streams.cli.json_output import encoded
+from streams.solver.plan_verification import Comparison
 
 
 def encode(
@@ -28,9 +31,10 @@ def encode(
     wall_s: float,
     profile: Profile,
     steps: list[dict[str, Any]] | None = None,
+    checks: Sequence[Comparison] = (),
 ) -> bytes:
     """One JSON object and a newline. A gap of -1 means that there is no bound. steps: the steps of
-    the search, if --stats requests them."""
+    the search, if --stats requests them. checks: the second opinion, if --verify requests it."""
     shares = usd_per_h_by_model(
         ((target.combo, target.count) for target in plan.targets),
         {node.pool: node.usd_per_h for node in plan.nodes},
@@ -93,6 +97,8 @@ def encode(
     }
     if steps is not None:
         value["steps"] = steps
+    if checks:
+        value["verification"] = plan_verify.as_json(checks)
     return encoded(value)
 
 

@@ -36,17 +36,19 @@ from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planning_problem import PlanningProblem, PlanOptions, make_problem
+from autoscaler.planning.strategies.shoal import ShoalStrategy
 from autoscaler.simulation.strategies.registry import strategy
-from streams.cli import plan_json, plan_view
+from streams.cli import plan_json, plan_verify, plan_view
 from streams.cli.json_output import show_json
 from streams.files.shoal_yaml import Config
 from streams.files.user_errors import UserError
 from streams.html_text import escaped
+from streams.solver.plan_verification import RecordingSolver, verify_plan
 from streams.terminal_console import SafeConsole
 from streams.tools.backtest.html_report import STYLE
 from streams.tools.backtest.svg_charts import Series, line_chart
 
-Fleet = tuple[PlanningProblem, Plan]
+Fleet = tuple[PlanningProblem, Plan, RecordingSolver]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,14 +90,17 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
     wall_s = time.monotonic() - started_s
     if args.pareto:
         args.pareto.write_text(page(route, options, chosen), encoding="utf-8")
-    problem, made = chosen.fleet
+    problem, made, recorded = chosen.fleet
+    checks = verify_plan(problem, made, recorded, args.time_limit) if args.verify else ()
     reasons = None if args.no_explain else explain(problem, made, profile, strategy(args.strategy))
     if args.json:
-        body = orjson.loads(plan_json.encode(problem, made, reasons, config.mode, wall_s, profile))
+        body = orjson.loads(
+            plan_json.encode(problem, made, reasons, config.mode, wall_s, profile, None, checks)
+        )
         value = {"routing": _split_json(route, chosen), "plan": body}
         value["front"] = [_split_json(route, option) for option in pareto_front(options)]
         show_json(value)
-        return 0
+        return plan_verify.exit_code(checks)
     print(_sentence(route, chosen.split))
     print(f"limited by  {text(binding_reason(route, chosen, options))}")
     plan_view.show(problem, made, reasons, config.mode, profile, "the cheapest split")
@@ -107,7 +112,8 @@ def run(args: argparse.Namespace, config: Config, demands: Mapping[str, Demand])
         print(f"{option.split.quality:7.4g} {option.usd_per_h:7.2f}{marked} {shares}")
     if args.pareto:
         print(f"front of {len(pareto_front(options))} plans: {args.pareto}")
-    return 0
+    plan_verify.show(checks)
+    return plan_verify.exit_code(checks)
 
 
 def loaded(route: QualityRoute, split: Split, own: Mapping[str, Demand]) -> dict[str, Demand]:
@@ -161,10 +167,11 @@ def _plan(
         elapsed_s=lambda: time.monotonic() - started_s,
     )
     problem = make_problem(cluster, demands, profile, options=options)
-    made = strategy(args.strategy).solve(problem)
+    recorded = RecordingSolver()
+    made = (ShoalStrategy(recorded) if args.verify else strategy(args.strategy)).solve(problem)
     if made.status is PlanStatus.FAILED:
         raise UserError(f"no plan: {text_with_subject(made.notes[-1])}")
-    return problem, made
+    return problem, made, recorded
 
 
 def _sentence(route: QualityRoute, split: Split) -> str:

@@ -11,6 +11,7 @@ before a plan is found, the running fleet stays.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,7 +29,7 @@ from autoscaler.modes.budget.budget_program import (
     without_floors,
     without_models,
 )
-from autoscaler.optimizer.activity_lp import Mix, Unfound, most_work, work_of
+from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, most_work, work_of
 from autoscaler.planning.decode_solution import decode_plan, failed_plan
 from autoscaler.planning.plan import BudgetWork, Plan, PlanStatus
 from autoscaler.planning.plan_notes import with_notes
@@ -46,10 +47,15 @@ _URGENT_S = 4.0
 """Time limit of an urgent plan of additions in seconds; the next full plan improves it."""
 
 
+Solver = Callable[[MixProblem, float, float, float], Mix | Unfound]
+"""`most_work`, or one that records its problems."""
+
+
 @dataclass(frozen=True, slots=True)
 class BudgetStrategy:
     """The program of Demystifying Cost-Efficiency as one MIP."""
 
+    solver: Solver = most_work
     name: str = "budget"
 
     def solve(self, problem: PlanningProblem) -> Plan:
@@ -59,11 +65,11 @@ class BudgetStrategy:
             return failed_plan(problem, self.name, Reason(ReasonCode.NO_BUDGET_OBJECTIVE), ())
         options = _options(problem)
         reduced, dropped = problem, tuple[str, ...]()
-        arrays, best = _best(reduced, options)
+        arrays, best = _best(reduced, options, self.solver)
         if best is Unfound.IMPOSSIBLE and arrays.types:
-            dropped = _unaffordable_models(problem, arrays, options)
+            dropped = _unaffordable_models(problem, arrays, options, self.solver)
             reduced = without_models(problem, dropped)
-            arrays, best = _best(reduced, options)
+            arrays, best = _best(reduced, options, self.solver)
         if best is Unfound.LIMIT or (best is Unfound.IMPOSSIBLE and arrays.types):
             return failed_plan(problem, self.name, Reason(ReasonCode.NOT_IN_TIME), ("time",))
         if isinstance(best, Unfound):
@@ -117,24 +123,26 @@ def _seconds(options: PlanOptions, share: float) -> float:
     return share * (options.time_limit_s if math.isinf(left_s) else max(0.0, left_s))
 
 
-def _best(problem: PlanningProblem, options: PlanOptions) -> tuple[BudgetArrays, Mix | Unfound]:
+def _best(
+    problem: PlanningProblem, options: PlanOptions, solver: Solver
+) -> tuple[BudgetArrays, Mix | Unfound]:
     """The best plan that meets the floors as far as possible. If the time limit ends the search,
     the fallback is the running fleet if it meets the floors, else a plan that keeps each model's
     running instances up to its floor.
     """
     arrays = budget_arrays(problem)
-    best = _search(arrays, options)
+    best = _search(arrays, options, solver)
     if best is Unfound.LIMIT and (running := _running_mix(arrays)) is not None:
         best = replace(running, solved=False)
     if isinstance(best, Mix) or not arrays.mix.copies_min.any():
         return arrays, best
-    free = _search(without_floors(arrays), options)
+    free = _search(without_floors(arrays), options, solver)
     if isinstance(free, Unfound):
         return arrays, free
     if best is Unfound.IMPOSSIBLE:
         seconds = _seconds(options, _SEARCH)
         arrays = with_feasible_floors(problem, arrays, free.multiple, seconds)
-        best = _search(arrays, options)
+        best = _search(arrays, options, solver)
         if isinstance(best, Mix):
             return arrays, best
     if not _keeps_running(arrays, free):
@@ -148,11 +156,11 @@ def _keeps_running(arrays: BudgetArrays, mix: Mix) -> bool:
     return bool(np.all(p.groups @ mix.copies >= np.minimum(p.copies_min, p.groups @ p.running)))
 
 
-def _search(arrays: BudgetArrays, options: PlanOptions) -> Mix | Unfound:
+def _search(arrays: BudgetArrays, options: PlanOptions, solver: Solver) -> Mix | Unfound:
     if not arrays.types:
         return Unfound.IMPOSSIBLE
     slack = max(1e-7, options.gap)
-    return most_work(arrays.mix, _seconds(options, _SEARCH), options.gap, slack)
+    return solver(arrays.mix, _seconds(options, _SEARCH), options.gap, slack)
 
 
 def _prefer_running(problem: PlanningProblem, arrays: BudgetArrays, best: Mix) -> Mix:
@@ -186,7 +194,7 @@ def _fits(arrays: BudgetArrays, mix: Mix) -> bool:
 
 
 def _unaffordable_models(
-    problem: PlanningProblem, arrays: BudgetArrays, options: PlanOptions
+    problem: PlanningProblem, arrays: BudgetArrays, options: PlanOptions, solver: Solver
 ) -> tuple[str, ...]:
     """Models for which the budget does not suffice for one instance in addition to the more
     important models."""
@@ -195,6 +203,6 @@ def _unaffordable_models(
     out = set(models)
     for k in by_importance(problem, models):
         trial = without_models(problem, out - {models[k]})
-        if _search(without_floors(budget_arrays(trial)), quick) is not Unfound.IMPOSSIBLE:
+        if _search(without_floors(budget_arrays(trial)), quick, solver) is not Unfound.IMPOSSIBLE:
             out.remove(models[k])
     return tuple(model for model in models if model in out)

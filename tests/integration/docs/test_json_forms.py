@@ -25,9 +25,10 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "shoal plan": (
         "streams/cli/plan_json.py", "streams/cli/plan_quality.py", "streams/cli/plan_stats.py",
         "autoscaler/explain/explanation.py", "autoscaler/planning/capacity_provenance.py",
+        "streams/cli/plan_verify.py",
     ),
-    "shoal plan in budget mode": ("streams/cli/plan_budget.py",),
-    "shoal plan with components": ("streams/cli/plan_components.py",),
+    "shoal plan in budget mode": ("streams/cli/plan_budget.py", "streams/cli/plan_verify.py"),
+    "shoal plan with components": ("streams/cli/plan_components.py", "streams/cli/plan_verify.py"),
     "shoal diff": ("streams/cli/diff.py", "autoscaler/rollout/wave_preview.py"),
     "shoal status": (
         "streams/health/controller_facts.py", "autoscaler/tick/status.py",
@@ -68,13 +69,14 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
 """The files that make the JSON of each section."""
 RUNS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "shoal plan": (
-        ("plan", "--config", str(EXAMPLES / "four-models.yaml"), "--json", "--stats"),
+        ("plan", "--config", str(EXAMPLES / "four-models.yaml"), "--json", "--stats",
+         "--verify"),
     ),
     "shoal plan in budget mode": (
-        ("plan", "--config", str(EXAMPLES / "budget.yaml"), "--json"),
+        ("plan", "--config", str(EXAMPLES / "budget.yaml"), "--json", "--verify"),
     ),
     "shoal plan with components": (
-        ("plan", "--config", str(EXAMPLES / "components.yaml"), "--json"),
+        ("plan", "--config", str(EXAMPLES / "components.yaml"), "--json", "--verify"),
     ),
     "shoal doctor": (
         ("doctor", "--config", str(EXAMPLES / "budget.yaml"), "--json", "--url",

@@ -9,6 +9,7 @@ import pytest
 from autoscaler.domain.cluster import Cluster, Market, Objective, Policy, Pool, Service
 from autoscaler.domain.reason import Reason, codes_of
 from autoscaler.domain.workload import Demand, Lengths, Slo, WorkloadType
+from autoscaler.modes.budget.budget_strategy import BudgetStrategy, Solver
 from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, most_work
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
@@ -58,6 +59,7 @@ def solve(
     hold: float = 0.0,
     mix: tuple[tuple[str, float], ...] = (),
     additions_only: bool = False,
+    solver: Solver = most_work,
 ) -> Plan:
     demands = {m: Demand(m, rate, where.service(m).lengths, mix=mix) for m, rate in rates.items()}
     problem = make_problem(
@@ -68,7 +70,7 @@ def solve(
         options=PlanOptions(gap=1e-4, hysteresis=hold),
         additions_only=additions_only,
     )
-    return BUDGET_STRATEGY.solve(problem)
+    return BudgetStrategy(solver).solve(problem)
 
 
 def test_the_policy_chooses_the_strategy() -> None:
@@ -201,9 +203,7 @@ def test_a_model_is_not_called_infeasible_because_time_ran_out() -> None:
     assert none.notes == (Reason(ReasonCode.NOT_IN_TIME),)
 
 
-def test_no_model_falls_below_its_minimum_because_time_ran_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_model_falls_below_its_minimum_because_time_ran_out() -> None:
     """The budget was lowered below the cost of the running fleet. The search for all minimums
     reaches its time limit.
     """
@@ -211,19 +211,17 @@ def test_no_model_falls_below_its_minimum_because_time_ran_out(
     def late(problem: MixProblem, *rest: float) -> Mix | Unfound:
         return Unfound.LIMIT if problem.copies_min.any() else most_work(problem, *rest)
 
-    monkeypatch.setattr("autoscaler.modes.budget.budget_strategy.most_work", late)
     services = service("m", min_instances=1), service("n", min_instances=6)
     where = cluster(6.0, *services)
     rates = {"m": 1.0, "n": 1.0}
     fleet = {"m:a1@r/l40s/on-demand": 1, "n:a1@r/l40s/on-demand": 3}
-    assert (
-        solve(where, rates, fleet).status is PlanStatus.FAILED
-    )  # With more time the plan has two of n.
-    made = solve(where, rates, dict(fleet, **{"n:a1@r/l40s/on-demand": 1}))
+    # With more time the plan has two of n.
+    assert solve(where, rates, fleet, solver=late).status is PlanStatus.FAILED
+    made = solve(where, rates, dict(fleet, **{"n:a1@r/l40s/on-demand": 1}), solver=late)
     assert made.work is not None and made.status is PlanStatus.LIMIT
 
 
-def test_searches_share_the_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_share_the_remaining_time() -> None:
     """Each of six models has its own search, and all searches share one time limit."""
     asked: list[float] = []
 
@@ -231,12 +229,11 @@ def test_searches_share_the_remaining_time(monkeypatch: pytest.MonkeyPatch) -> N
         asked.append(seconds)
         return Unfound.IMPOSSIBLE
 
-    monkeypatch.setattr("autoscaler.modes.budget.budget_strategy.most_work", impossible)
     six = cluster(1.9, *(service(f"m{i}", min_instances=0) for i in range(6)))
     demands = {s.model: Demand(s.model, 1.0, s.lengths) for s in six.services}
     options = PlanOptions(time_limit_s=10.0, elapsed_s=lambda: 1.5 * sum(asked))
     problem = make_problem(six, demands, default_profile(), options=options)
-    assert BUDGET_STRATEGY.solve(problem).status is PlanStatus.FAILED
+    assert BudgetStrategy(impossible).solve(problem).status is PlanStatus.FAILED
     assert len(asked) == 7 and 1.5 * sum(asked) <= 10.0
 
 
