@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 
 from loadtests.chaos.run import Chaos, Outcome
-from loadtests.chaos.watch import Request
+from loadtests.session_load import Request
 from streams.html_text import escaped
 from streams.tools.backtest.html_report import STYLE
 
@@ -33,8 +33,8 @@ def summary(chaos: Chaos, title: str) -> dict[str, object]:
         "faults": len(chaos.outcomes),
         "broken": sum(bool(o.broken) for o in chaos.outcomes),
         "requests": len(requests),
-        "failed": sum(r.status != 200 for r in requests),
-        "lost": [_lost(r, chaos) for r in requests if r.status != 200],
+        "failed": sum(bool(r.why) for r in requests),
+        "lost": [_lost(r, chaos) for r in requests if r.why],
         "worst_takeover_s": round(max(takeovers, default=-1.0), 2),
         "worst_rate_off": round(max((o.rate_off for o in chaos.outcomes), default=-1.0), 5),
         "outcomes": [asdict(o) for o in chaos.outcomes],
@@ -42,7 +42,7 @@ def summary(chaos: Chaos, title: str) -> dict[str, object]:
 
 
 def _lost(request: Request, chaos: Chaos) -> dict[str, object]:
-    """Describe a request without an answer, with the fault at its time ("" for none)."""
+    """Describe a request without a whole answer, with the fault at its time ("" for none)."""
     at_s = request.sent_s - chaos.began_s
     met = (
         o.fault
@@ -79,7 +79,7 @@ def html(chaos: Chaos, title: str) -> str:
         rows, "</table>",
         "<h2>Requests without an answer</h2><table><tr><th>at s</th><th>took s</th><th>model</th>"
         "<th>gateway</th><th>what came</th><th>during</th></tr>",
-        "".join(_cells(_lost(r, chaos).values()) for r in chaos.requests if r.status != 200),
+        "".join(_cells(_lost(r, chaos).values()) for r in chaos.requests if r.why),
         "</table></html>",
     ])  # fmt: skip
 
@@ -115,7 +115,7 @@ def timeline(chaos: Chaos) -> str:
         parts.append(_bar(max(until, x + 2.0), y, scale * well, light))
     y = _ROW * len(names) + 4
     for r in chaos.requests:
-        if r.status != 200:
+        if r.why:
             x = _LEFT + scale * (r.sent_s - chaos.began_s)
             parts.append(_bar(x, y, 1.0, "#c0392b"))
     step = 300 if end_s > 900 else 60

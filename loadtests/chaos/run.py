@@ -17,10 +17,13 @@ from autoscaler.estimate.windows import Stats
 from loadtests.chaos.fault import Fault
 from loadtests.chaos.script import order
 from loadtests.chaos.stack import CONTROLLERS, GATEWAYS, MODELS, Stack
-from loadtests.chaos.watch import Host, Load, Request, Topics
+from loadtests.chaos.watch import Host, Topics
+from loadtests.session_load import SessionLoad
 from topics.fleet import InstanceState
 
 _FIRST_S = 180.0
+_USERS = 20
+"""Five for each model on each gateway: together about 2 requests/s for each model."""
 _POLL_S = 0.25
 _GIVE_UP_S = 120.0
 _STEADY_S = 5.0
@@ -74,7 +77,10 @@ class Chaos:
     ) -> None:
         self.stack, self.embedded, self._killable = stack, embedded, killable
         self.rng = random.Random(f"shoal chaos {seed}")
-        self.topics, self.load, self.host = Topics(), Load(), Host()
+        self.topics, self.host = Topics(), Host()
+        gateways = {name: f"http://127.0.0.1:{stack.ports[name]}" for name in GATEWAYS}
+        self.load = SessionLoad(gateways, MODELS, _USERS, stack.folder / "locust.log", seed=seed)
+        self.requests = self.load.requests
         self.hit = ""
         self.engine_pid = 0
         self.poison: set[tuple[str, int, int]] = set()
@@ -82,7 +88,6 @@ class Chaos:
         self.bases = {stack.base.format()}
         self.began_s = time.monotonic()
         self.outcomes: list[Outcome] = []
-        self.requests: list[Request] = []
         self._say = say
         self._why = ""
 
@@ -90,10 +95,9 @@ class Chaos:
         """Inject faults for `minutes`. only: name of the single fault to inject, "" for all."""
         tasks = [
             asyncio.create_task(self.topics.follow(self.stack, self.embedded)),
-            asyncio.create_task(self.load.run(self.stack)),
+            asyncio.create_task(self.load.run()),
             asyncio.create_task(self.host.run()),
         ]
-        self.requests = self.load.requests
         try:
             if await self._well(_FIRST_S) < 0:
                 raise RuntimeError(f"the stack did not come up: {self._why}")
@@ -113,6 +117,8 @@ class Chaos:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        if differs := self.load.unread():
+            raise RuntimeError(differs)
 
     def _now(self) -> float:
         return time.monotonic() - self.began_s
@@ -219,13 +225,15 @@ class Chaos:
         )
 
     def _load_ill(self) -> str:
+        if self.load.ended:
+            return f"the load ended; see {self.load.log}"
         since_s = time.monotonic() - 3.0
         recent = [r for r in self.requests[-200:] if r.sent_s + r.took_s > since_s]
         for name in GATEWAYS:
             own = [r for r in recent if r.gateway == name]
             if not own:
                 return f"no answer of {name}"
-            if own[-1].status != 200:
+            if own[-1].why:
                 return f"{name}: {own[-1].status} {own[-1].why}"
         return ""
 

@@ -14,7 +14,12 @@ _WORD = b"a "
 
 
 class BrokenAnswer(Exception):
-    """The answer was refused, ended with an error, or is incomplete."""
+    """The answer was refused, ended with an error, or is incomplete. status: of the response; 200
+    if it broke after its head."""
+
+    def __init__(self, why: str, status: int = 200) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,11 @@ class Client:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     def complete(self, model: str, inputs: int, outputs: int, due_s: float) -> Answer:
-        """Request a completion of `outputs` tokens for a prompt of about `inputs` tokens.
+        """`ask` with a prompt of about `inputs` tokens."""
+        return self.ask(model, (_WORD * inputs)[:-1].decode(), outputs, due_s)
+
+    def ask(self, model: str, prompt: str, outputs: int, due_s: float) -> Answer:
+        """Request a completion of `outputs` tokens.
 
         due_s: monotonic time at which the request is due. Raises BrokenAnswer.
         """
@@ -54,13 +63,13 @@ class Client:
                 "ignore_eos": True,
                 "stream": True,
                 "stream_options": {"include_usage": True},
-                "prompt": (_WORD * inputs)[:-1].decode(),
+                "prompt": prompt,
             }
         )
         response = self._http.post(self._path, body, self._headers)
         try:
             if response.status_code != 200:
-                raise BrokenAnswer(f"status {response.status_code}")
+                raise BrokenAnswer(f"status {response.status_code}", response.status_code)
             return self._read(response, due_s)
         finally:
             response.release()

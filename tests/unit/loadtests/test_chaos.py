@@ -20,8 +20,9 @@ from loadtests.chaos.__main__ import main
 from loadtests.chaos.broker_relay import Relay
 from loadtests.chaos.run import Outcome, line
 from loadtests.chaos.script import FAULTS, order
-from loadtests.chaos.watch import Request, Topics
+from loadtests.chaos.watch import Topics
 from loadtests.extreme import WRITER
+from loadtests.session_load import Request
 from topics.checks import MAX_MS
 from topics.codec import encode
 from topics.fleet import Assignment
