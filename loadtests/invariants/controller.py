@@ -55,8 +55,8 @@ from topics.time_base import TimeBase
 from topics.topic_table import LEADERSHIP, PREFIX
 
 KEYS = Keys(cluster="simulation" * 4)
-_SAMPLED, _SECOND_S = 10, 2.0
-"""A second solver gets every tenth plan, for at most so many seconds of CPU time a search."""
+_SAMPLED, _SECOND_S = 2, 2.0
+"""A second solver gets every second plan, for at most so many seconds of CPU time a search."""
 
 
 @dataclass(slots=True)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from loadtests import fleet_day, perturbed, public_points, scorecard, sizing_bench, start_logs
+from loadtests import (
+    fleet_day,
+    paper_points,
+    perturbed,
+    public_points,
+    scorecard,
+    sizing_bench,
+    start_logs,
+)
 from loadtests.experiments import (
     boute,
     cauchy_allocation,
@@ -40,6 +48,8 @@ _PREDICTIONS = (
     Entry("public-points", "predictions", "Predictions of public benchmarks",
           public_points.measure,
           inputs=("loadtests/data/public_points.csv", "loadtests/data/public_models.json")),
+    Entry("paper-points", "predictions", "Throughputs that two papers print",
+          paper_points.measure, inputs=("loadtests/data/paper_points.csv",)),
     Entry("start-logs", "predictions", "Predictions of the KV cache", start_logs.measure,
           inputs=("loadtests/data/start_logs.json", "tests/data/checkpoints/facts.json.gz")),
     Entry("sizing", "predictions", "Sizing against simulated engines", sizing_bench.measure,
