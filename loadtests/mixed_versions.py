@@ -1,12 +1,12 @@
 """An upgrade of Shoal itself under load: `python -m loadtests.mixed_versions --former FOLDER
-[--broker kafka://HOST:PORT] [--seed 1] [--rate 6]`.
+[--broker kafka://HOST:PORT] [--seed 1] [--users 40]`.
 
 FOLDER is a working tree of an earlier commit. Two controllers, an executor, two gateways and
 simulated engines begin in that version. In random order, each process is replaced by the present
-version, and killed once; then all return to the former version in the same way. Clients stream
-answers all the time. As behind a load balancer, they repeat a request at the other gateway if its
-gateway refuses the connection or was killed. No request may be lost, no stream may break that a
-killed gateway does not explain, and no engine may be started again. JSON keys:
+version, and killed once; then all return to the former version in the same way. Sessions of Locust
+stream answers all the time. As behind a load balancer, they repeat a failed request at the other
+gateway. No request may be lost, no stream may break that a killed gateway does not explain, and no
+engine may be started again. JSON keys:
 
     former, requests, lost, repeated, broken, engine_launches, steps: [[process, version, event,
     seconds]]
@@ -28,17 +28,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import orjson
-from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTimeout
 
 from loadtests.arguments import number
 from loadtests.chaos.stack import CONTROLLERS, GATEWAYS, Stack
 from loadtests.chaos.watch import Topics
+from loadtests.session_load import Request, SessionLoad
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.child_broker import own_broker
 from streams.broker.topic_admin import ensure_topics
@@ -77,6 +77,7 @@ sys.stdout.buffer.write(orjson.dumps(found))
 _STARTUP_S = 6.0
 _READY_S = 240.0
 _TRIES = 5
+_REFUSED = ConnectionRefusedError.__name__
 _DRAIN_S = "60"
 _HERE = Path(__file__).parents[1]
 
@@ -128,11 +129,11 @@ def _code(tree: Path) -> list[str]:
 
 
 @dataclass(slots=True)
-class Clients:
-    """Clients of both gateways. killed_s: times of kills by gateway. repeated, broken: reasons of
-    further tries, and of those that no killed gateway explains."""
+class Judge:
+    """Requests by their tries. killed_s: times of kills by gateway. answered: number of requests
+    with a whole answer. lost: reasons of the last tries of the others. repeated, broken: reasons of
+    failed tries, and of those that no killed gateway explains."""
 
-    ports: dict[str, int]
     killed_s: dict[str, list[float]] = field(default_factory=dict)
     answered: int = 0
     lost: Counter[str] = field(default_factory=Counter)
@@ -144,57 +145,21 @@ class Clients:
         self.killed_s.setdefault(name, []).append(time.monotonic())
         await stack.restart(name)
 
-    async def run(self, req_per_s: float, rng: random.Random) -> None:
-        """Send requests at random times until cancelled; then wait for those that run."""
-        tasks = set[asyncio.Task[None]]()
-        async with ClientSession(timeout=ClientTimeout(total=120.0)) as session:
-            try:
-                while True:
-                    await asyncio.sleep(rng.expovariate(req_per_s))
-                    first = rng.choice(GATEWAYS)
-                    task = asyncio.create_task(self._request(session, first, rng.randint(32, 96)))
-                    tasks.add(task)
-                    task.add_done_callback(tasks.discard)
-            finally:
-                await asyncio.gather(*tasks)
-
-    async def _request(self, session: ClientSession, gateway: str, tokens: int) -> None:
-        why = ""
-        for _ in range(_TRIES):
-            sent_s = time.monotonic()
-            why = await self._stream(session, gateway, tokens)
-            if not why:
+    def judge(self, requests: Iterable[Request]) -> None:
+        """Count `requests`, all tries of a run."""
+        for one in requests:
+            if not one.why:
                 self.answered += 1
-                return
-            self.repeated[why] += 1
-            was_killed = any(at_s >= sent_s for at_s in self.killed_s.get(gateway, ()))
-            if why != "refused" and not was_killed:
-                self.broken[f"{gateway}: {why}"] += 1
-            gateway = GATEWAYS[1 - GATEWAYS.index(gateway)]
-            await asyncio.sleep(0.2)
-        self.lost[why] += 1
+                continue
+            self.repeated[one.why] += 1
+            if one.why != _REFUSED and not self._was_killed(one):
+                self.broken[f"{one.gateway}: {one.why}"] += 1
+            if one.tried == _TRIES - 1:
+                self.lost[one.why] += 1
 
-    async def _stream(self, session: ClientSession, gateway: str, tokens: int) -> str:
-        """The reason why the answer is not whole, "" if it is."""
-        body = {
-            "model": "chat", "prompt": "a " * 64, "max_tokens": tokens, "ignore_eos": True,
-            "stream": True,
-        }  # fmt: skip
-        url = f"http://127.0.0.1:{self.ports[gateway]}/v1/completions"
-        try:
-            async with session.post(url, json=body) as answer:
-                if answer.status != 200:
-                    return f"status {answer.status}"
-                async for line in answer.content:
-                    if line.startswith(b"data: [DONE]"):
-                        return ""
-                    if line.startswith(b'data: {"error"'):
-                        return "error event"
-        except ClientConnectorError:
-            return "refused"
-        except (ClientError, TimeoutError) as error:
-            return type(error).__name__
-        return "no end"
+    def _was_killed(self, one: Request) -> bool:
+        until_s = one.sent_s + one.took_s
+        return any(one.sent_s <= at_s <= until_s for at_s in self.killed_s.get(one.gateway, ()))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -204,7 +169,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--former", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--broker", default="", metavar="kafka://HOST:PORT")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rate", type=number(0.1, 1000.0), default=6.0, help="requests/s (6)")
+    parser.add_argument("--users", type=int, default=40, help="sessions at a time (40)")
     parser.add_argument("--parts", default=",".join(PARTS), help="processes to replace (all)")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the logs here")
     parser.add_argument("--pause", type=number(0.0, 600.0), default=5.0, help="s between steps (5)")
@@ -239,8 +204,13 @@ async def _run(options: argparse.Namespace) -> int:
         async with asyncio.timeout(_READY_S):
             while len(getattr(topics.routes.get("chat"), "groups", ())) < _INSTANCES:
                 await asyncio.sleep(0.2)
-        clients = Clients({name: stack.ports[name] for name in GATEWAYS})
-        load = asyncio.create_task(clients.run(options.rate, random.Random(options.seed)))
+        judge = Judge()
+        gateways = {name: f"http://127.0.0.1:{stack.ports[name]}" for name in GATEWAYS}
+        load = SessionLoad(
+            gateways, ("chat",), options.users, Path(folder) / "locust.log", tokens=(32, 96),
+            tries=_TRIES, seed=options.seed,
+        )  # fmt: skip
+        loading = asyncio.create_task(load.run())
         steps: list[tuple[str, str, str, float]] = []
 
         async def step(
@@ -255,23 +225,26 @@ async def _run(options: argparse.Namespace) -> int:
         for version, tree in (("present", _HERE), ("former", former)):
             for name in rng.sample(parts, len(parts)):
                 await step(name, version, "replaced", partial(stack.replace, name, tree))
-                await step(name, version, "killed", partial(clients.kill, stack, name))
+                await step(name, version, "killed", partial(judge.kill, stack, name))
         await asyncio.sleep(options.pause)
-        load.cancel()
-        await asyncio.gather(load, return_exceptions=True)
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+        if differs := load.unread():
+            raise UserError(differs)
+        judge.judge(load.requests)
         following.cancel()
         launches = sum(len(times) for times in topics.launches.values())
         found = {
             "former": former.name,
-            "requests": clients.answered + clients.lost.total(),
-            "lost": dict(clients.lost),
-            "repeated": dict(clients.repeated),
-            "broken": dict(clients.broken),
+            "requests": judge.answered + judge.lost.total(),
+            "lost": dict(judge.lost),
+            "repeated": dict(judge.repeated),
+            "broken": dict(judge.broken),
             "engine_launches": launches,
             "steps": steps,
         }
         print(json.dumps(found, indent=1))
-        return int(bool(clients.lost or clients.broken or launches != _INSTANCES))
+        return int(bool(judge.lost or judge.broken or launches != _INSTANCES))
 
 
 def _keep_logs(folder: Path, to: Path) -> None:

@@ -35,15 +35,21 @@ class Answer:
 
 
 class Client:
-    """Client of one host. base: http://host:port, with or without a path before /v1."""
+    """Client of one host. base: http://host:port, with or without a path before /v1. keep_alive:
+    False gives each request its own connection, because geventhttpclient does not notice that a
+    killed server closed an idle one."""
 
-    def __init__(self, base: str, timeout_s: float, api_key: str = "") -> None:
+    def __init__(
+        self, base: str, timeout_s: float, api_key: str = "", keep_alive: bool = True
+    ) -> None:
         self._http = HTTPClient.from_url(
             base, concurrency=100_000, connection_timeout=10.0, network_timeout=timeout_s
         )
         path = "/" + base.split("//", 1)[-1].partition("/")[2].strip("/")
         self._path = path.rstrip("/").removesuffix("/v1") + "/v1/completions"
         self._headers = {"Content-Type": "application/json"}
+        if not keep_alive:
+            self._headers["Connection"] = "close"
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
 

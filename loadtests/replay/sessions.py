@@ -54,7 +54,7 @@ class Session(User):
         self.model = self.models[number % len(self.models)]
         first = number // len(self.models) % len(gateways)
         self.gateways = [*range(first, len(gateways)), *range(first)]
-        self.clients = [Client(url, options.timeout) for url in gateways]
+        self.clients = [Client(url, options.timeout, keep_alive=False) for url in gateways]
         self.random = random.Random(f"sessions {options.seed} {number}")
         self.name = f"{number}"
         self.turns = self._turns()
