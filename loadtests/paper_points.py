@@ -1,11 +1,12 @@
 """The throughputs of Llama-3-70B that two papers print, against the performance model.
 
-No factor was fitted to them. As requests/s the printed figures contradict the data sheets: 0.56 req/s on eight H100s uses 2.5% of
-their peak. So there are three readings. "printed": the figure is in requests/s. "per USD/h": it is
-divided by the price of the GPUs, as in figures 3 and 4 of Demystifying. "scaled": all figures of
-the table have one unknown factor, which is the geometric mean of prediction / measurement. BOute
-names no GPU: two of its types hold the model on two GPUs, and both are tried. The model has one
-bandwidth between pipeline stages, so "two machines" predicts the same as one.
+No factor was fitted to them. As requests/s the printed figures contradict the data sheets: 0.56
+req/s on eight H100s uses 2.5% of their peak. So there are three readings. "printed": the figure is
+in requests/s. "per USD/h": it is divided by the price of the GPUs, as in figures 3 and 4 of
+Demystifying. "scaled": all figures of the table have one unknown factor, which is the geometric
+mean of prediction / measurement. BOute names no GPU: two of its types hold the model on two GPUs,
+and both are tried. The model has one bandwidth between pipeline stages, so "two machines" predicts
+the same as one.
 """
 
 from __future__ import annotations

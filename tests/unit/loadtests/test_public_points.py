@@ -63,7 +63,7 @@ def test_the_papers_print_fourteen_configurations_and_their_own_errors() -> None
 
 
 def test_the_record_has_mean_and_worst_error_of_each_table_and_reading() -> None:
-    """And each configuration, so that nobody has to compute one again."""
+    """And the prediction of each configuration."""
     found = measure(0)
     assert len(found) == 3
     for table in found.values():
