@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import socket
 import sys
 import time
@@ -24,6 +25,7 @@ from executors.key_files import read_keys
 from executors.kubernetes.kube_client import KubeApi, KubeClient
 from executors.kubernetes.kube_errors import KubeError
 from executors.kubernetes.kubernetes_config import KubernetesConfig, load_kubernetes_config
+from executors.kubernetes.lease import Lease
 from executors.kubernetes.slot_workers import SlotWorkers
 from executors.logs import add_log_level, log_to_stderr
 from executors.node import executor_metrics as metrics_server
@@ -37,17 +39,20 @@ from topics.fleet import Status
 from topics.keys import Keys
 from topics.topic_table import ASSIGNMENTS, STATUS
 
+_LOG = logging.getLogger(__name__)
+
 
 async def run(
     config: KubernetesConfig, keys: Keys, api: KubeApi, timeouts: ProbeTimeouts | None = None
 ) -> None:
-    """Run until SIGTERM."""
+    """Run until SIGTERM, or until the Lease is lost."""
     executor_config = config.executor
     end = shutdown_event(asyncio.get_running_loop())
     metrics = Metrics()
     boot = f"{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:8]}"
-    # The boot of a StatefulSet's pod is its name, so its successor takes over the slots at once.
-    place = f"kubernetes:{api.namespace}:{socket.gethostname()}"
+    # A successor at the same place takes over the slots at once.
+    lease = Lease(api, *config.lease) if config.lease[0] else None
+    place = f"kubernetes:{api.namespace}:{config.lease[0] or socket.gethostname()}"
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5.0)
     timeout = aiohttp.ClientTimeout(total=None)  # each request has its own deadline
     async with (
@@ -77,9 +82,15 @@ async def run(
         except OSError:
             port = executor_config.metrics_port
             raise InvalidRecord("metrics_port", port, "a free port") from None
-        slots.start()
-        tasks = [asyncio.create_task(loads.run()), asyncio.create_task(slots.watch_notices())]
+        tasks: list[asyncio.Task[None]] = []
         try:
+            if lease is not None:
+                print(json.dumps({"standby": executor_config.executor}), flush=True)
+                if not await lease.acquire(end):
+                    return
+                tasks.append(asyncio.create_task(_until_lost(lease, end)))
+            slots.start()
+            tasks += [asyncio.create_task(loads.run()), asyncio.create_task(slots.watch_notices())]
             host, port = server.addresses[0][:2]
             ready = {
                 "ready": True,
@@ -103,6 +114,14 @@ async def run(
             await server.cleanup()
             await executor.close(end_engines=False)
             await slots.close()
+            if lease is not None:
+                await lease.release()
+
+
+async def _until_lost(lease: Lease, end: asyncio.Event) -> None:
+    await lease.hold()
+    _LOG.error("lease %s is lost: another executor acts now", lease.name)
+    end.set()
 
 
 async def _main(config: KubernetesConfig, keys: Keys) -> None:

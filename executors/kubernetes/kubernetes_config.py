@@ -49,7 +49,7 @@ class KubernetesConfig:
     pod templates. key_secret: name and key of the Secret with the engines' API key.
     route_lag_s: time until routers that select pods by label apply a change. read_nodes: whether
     this process may read nodes. scale_kinds: further kinds with `/scale`. metrics_host: address of
-    /metrics.
+    /metrics. lease: name of a Lease and of this holder; ("", "") = this executor is the only one.
     """
 
     executor: ExecutorConfig
@@ -63,6 +63,7 @@ class KubernetesConfig:
     read_nodes: bool = True
     scale_kinds: tuple[Kind, ...] = SCALABLE
     metrics_host: str = "127.0.0.1"
+    lease: tuple[str, str] = ("", "")
 
 
 def load_kubernetes_config(path: Path) -> KubernetesConfig:
@@ -82,10 +83,10 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
     optional = {
         "kubeconfig": "", "context": "", "namespace": "", "templates": "/etc/shoal/templates",
         "key_secret": "", "route_lag_s": 0.0, "read_nodes": True, "scale_kinds": [],
-        "metrics_host": "127.0.0.1",
+        "metrics_host": "127.0.0.1", "lease": "",
     }  # fmt: skip
     own = object_fields("kubernetes", top["kubernetes"], ("pools",), optional)
-    for key in ("kubeconfig", "context", "namespace", "templates", "key_secret"):
+    for key in ("kubeconfig", "context", "namespace", "templates", "key_secret", "lease"):
         text(f"kubernetes.{key}", own[key], 4000)
     name("kubernetes.metrics_host", own["metrics_host"])
     number("kubernetes.route_lag_s", own["route_lag_s"], 0.0, 600.0)
@@ -93,6 +94,9 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
     secret, _, key = own["key_secret"].partition("/")
     if bool(secret) != bool(key):
         raise InvalidRecord("kubernetes.key_secret", own["key_secret"], "SECRET/KEY")
+    lease, _, holder = own["lease"].partition("/")
+    if bool(lease) != bool(holder):
+        raise InvalidRecord("kubernetes.lease", own["lease"], "NAME/HOLDER")
     if not isinstance(own["pools"], dict):
         raise InvalidRecord("kubernetes.pools", own["pools"], "a JSON object")
     if not isinstance(own["scale_kinds"], list):
@@ -113,6 +117,7 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
         read_nodes=own["read_nodes"],
         scale_kinds=(*SCALABLE, *(parse_kind(str(item)) for item in own["scale_kinds"])),
         metrics_host=own["metrics_host"],
+        lease=(lease, holder),
     )
     for node in config.executor.nodes:
         if node.pool not in pools:

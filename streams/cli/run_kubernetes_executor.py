@@ -36,6 +36,7 @@ def add_options(executor: Any) -> None:
         ("--namespace", "NAME", "", "of the engines (default: of the service account)"),
         ("--pod-templates", "DIR", TEMPLATES, f"pod templates (default {TEMPLATES})"),
         ("--engine-key-secret", "SECRET/KEY", "", "Secret with the engines' API key"),
+        ("--lease", "NAME/HOLDER", "", "of several executors of one --id, only the holder acts"),
         ("--metrics-host", "HOST", "127.0.0.1", "address of its /metrics (default 127.0.0.1)"),
     ):
         group.add_argument(option, metavar=kind, default=default, help=what)
@@ -84,6 +85,7 @@ def run_on_kubernetes(
         "read_nodes": not args.no_nodes,
         "scale_kinds": args.scale_kind,
         "metrics_host": args.metrics_host,
+        "lease": args.lease,
     }
     path = folder / "executor.json"
     try:

@@ -98,6 +98,18 @@ def test_replicas_are_spread_without_being_refused(render: Render) -> None:
 
 
 @pytest.mark.parametrize("values", EVERY_MODE)
+def test_executors_share_a_lease_and_a_name(values: Manifest, render: Render) -> None:
+    """Their pods have random names, so the slots follow the name of the release."""
+    for (kind, name), one in render(values).items():
+        if name == "shoal-executor" and kind in ("Deployment", "StatefulSet"):
+            assert kind == "Deployment"
+            args = one["spec"]["template"]["spec"]["containers"][0]["args"]
+            if args[0] == "executor":
+                assert "--id=shoal-executor" in args
+                assert "--lease=shoal-executor/$(POD_NAME)" in args
+
+
+@pytest.mark.parametrize("values", EVERY_MODE)
 def test_openshift_chooses_the_user(values: Manifest, render: Render) -> None:
     """Its restricted profile refuses a fixed user and group."""
     for pod in pods(render({**values, "pod": {"user": None}})):
@@ -262,6 +274,7 @@ def test_a_gateway_has_time_for_its_drain(render: Render) -> None:
     ("values", "reason"),
     [
         ({"gateway": {"replicas": 2}}, "gateway.replicas is 2, but kafka.bootstrap is not set"),
+        ({"executor": {"replicas": 2}}, "executor.replicas is 2, but kafka.bootstrap"),
         ({"controller": {"replicas": 2}}, "controllers elect a leader through Kafka"),
         ({"executor": {"mode": "pods"}}, "there is no pod template"),
         ({"config": {}}, "config is empty"),

@@ -92,13 +92,12 @@ async def test_a_release_changes_its_mode_and_leaves_while_an_engine_serves(
     # No node has this label, so no container of the release starts: the test has no images.
     there = {"engines": {"namespace": "serving"}, "pod": {"nodeSelector": {"pool": "none"}}}
 
-    def sets() -> str:
-        return f"/apis/apps/v1/namespaces/{FLEET}/statefulsets"
+    apps = f"/apis/apps/v1/namespaces/{FLEET}"
 
-    async def made(name: str, replicas: int) -> None:
+    async def made(name: str, replicas: int, kinds: str = "statefulsets") -> None:
         async with asyncio.timeout(60):
             while True:
-                found = await admin.get(f"{sets()}/{name}")
+                found = await admin.get(f"{apps}/{kinds}/{name}")
                 if found and found["status"].get("replicas", 0) == replicas:
                     return
                 await asyncio.sleep(0.3)
@@ -111,8 +110,8 @@ async def test_a_release_changes_its_mode_and_leaves_while_an_engine_serves(
     await asyncio.to_thread(run, "upgrade", "shoal", str(CHART), values=scale)
     await until_rights(admin, MAY["scale"])
     await made("shoal-gateway", 3)
-    await made("shoal-executor", 1)
-    assert await admin.get(f"{sets()}/shoal") is None  # The single pod's place is taken.
+    await made("shoal-executor", 1, "deployments")
+    assert await admin.get(f"{apps}/statefulsets/shoal") is None  # The single pod's place is taken.
 
     pods = {**there, "executor": {"mode": "pods", "podTemplates": {"pod.yaml": TEMPLATE}}}
     await asyncio.to_thread(run, "upgrade", "shoal", str(CHART), values={**KAFKA, **pods})
@@ -126,7 +125,8 @@ async def test_a_release_changes_its_mode_and_leaves_while_an_engine_serves(
 
     await asyncio.to_thread(run, "uninstall", "shoal")
     await until_rights(admin, set())
-    assert not (await admin.get(sets()))["items"]
+    for kinds in ("statefulsets", "deployments"):
+        assert not (await admin.get(f"{apps}/{kinds}"))["items"]
     roles = await admin.get("/apis/rbac.authorization.k8s.io/v1/clusterroles")
     assert not [one for one in roles["items"] if one["metadata"]["name"].startswith(FLEET)]
     left = await admin.get(f"{PODS}/engine")

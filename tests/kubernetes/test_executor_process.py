@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from executors.kafka_client import KafkaClient
+from executors.kubernetes.kube_client import KubeClient
+from executors.kubernetes.lease import Lease
 from tests.kubernetes.executor_bench import config_file, wish
 from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
@@ -109,6 +111,95 @@ async def test_a_killed_executor_is_followed_by_one_that_serves_the_same_pods(
         for one in (process, again):
             assert one.stdout is not None
             one.stdout.close()
+
+
+async def test_a_standby_takes_over_the_pods_of_a_killed_a_stopped_and_an_ended_holder(
+    plane: ControlPlane, kubelets: Any, admin: RawApi, tmp_path: Path, bootstrap: str
+) -> None:
+    """Killed and stopped: within the Lease's duration of 15 s. Ended: at once. The stopped one ends
+    when it runs again. The pod is the same all the time."""
+    kubelets("x0", third=70)
+    log = tmp_path / "executor.log"
+
+    def started(holder: str) -> subprocess.Popen[bytes]:
+        file = config_file(tmp_path, POOL, slots=1, kubeconfig=str(plane.kubeconfig("shoal-pods")))
+        file["executor"] |= {
+            "broker": bootstrap, "metrics_port": 0,
+            "time_base": f"1.0,{time.time_ns() // 10**6},{time.monotonic_ns()}",
+        }  # fmt: skip
+        file["kubernetes"]["lease"] = f"shoal-executor/{holder}"
+        path = tmp_path / f"{holder}.json"
+        path.write_text(json.dumps(file))
+        process, hello = spawn(path, log)
+        assert "standby" in hello
+        return process
+
+    boots: list[str] = []
+    ready: set[str] = set()
+
+    def follow(_topic: str, _key: str, record: Status, _append_ms: int) -> None:
+        if record.boot not in boots:
+            boots.append(record.boot)
+        if any(one.state is InstanceState.READY for one in record.instances):
+            ready.add(record.boot)
+
+    async def acts(count: int, limit_s: float) -> float:
+        """Seconds until the `count`-th executor has reported a ready instance."""
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(limit_s):
+                while len(boots) < count or boots[count - 1] not in ready:
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"{boots} {ready} {log.read_text()}") from None
+        return time.monotonic() - began_s
+
+    async with KafkaClient(bootstrap, "test") as kafka:
+        while not kafka.connected:
+            await asyncio.sleep(0.05)
+        claim = Leadership("c-1", uuid.uuid4().hex, "claim", 0)
+        assert await kafka.publish("leadership", "claim", claim)
+        kafka.follow(("status",), follow, only=(SLOT,))
+        record = Assignment(SLOT, "us/l4/owned", 1, 1, 0, (wish("a", 0),))
+        assert await kafka.publish("assignments", SLOT, record)
+        while (await admin.get(PODS))["items"]:  # Pods of the last test are still leaving.
+            await asyncio.sleep(0.1)
+        killed = await asyncio.to_thread(started, "h0")
+        await acts(1, 60)
+        stopped = await asyncio.to_thread(started, "h1")
+        before = {p["metadata"]["uid"] for p in (await admin.get(PODS))["items"]}
+        killed.kill()
+        took_s = [await acts(2, 60)]
+        ended = await asyncio.to_thread(started, "h2")
+        stopped.send_signal(signal.SIGSTOP)
+        took_s.append(await acts(3, 60))
+        stopped.send_signal(signal.SIGCONT)
+        assert await asyncio.to_thread(stopped.wait, 20) == 0
+        last = await asyncio.to_thread(started, "h3")
+        ended.terminate()
+        took_s.append(await acts(4, 60))
+        assert len(boots) == 4, boots  # The stopped one reported nothing after its successor.
+        print("took over within", [round(one, 1) for one in took_s], "s")
+        after = {p["metadata"]["uid"] for p in (await admin.get(PODS))["items"]}
+        assert after == before, log.read_text()
+        last.terminate()
+        for one in (killed, stopped, ended, last):
+            await asyncio.to_thread(one.wait, 20)
+            assert one.stdout is not None
+            one.stdout.close()
+    lease = await admin.get("/apis/coordination.k8s.io/v1/namespaces/serving/leases/shoal-executor")
+    assert lease["spec"]["holderIdentity"] == ""
+
+
+@pytest.mark.parametrize("account", ["shoal-scale", "shoal-pods"])
+async def test_the_rights_of_a_mode_suffice_for_a_lease(plane: ControlPlane, account: str) -> None:
+    api, end = KubeClient(str(plane.kubeconfig(account)), "serving"), asyncio.Event()
+    api.open()
+    lease = Lease(api, f"lease-{account}", "one")
+    assert await lease.acquire(end) and await lease.acquire(end)
+    await lease.release()
+    assert await Lease(api, f"lease-{account}", "other").acquire(end)
+    await api.close()
 
 
 def _read(url: str) -> str:

@@ -155,7 +155,9 @@ class FakeCluster:
     async def patch(self, kind: Kind, name: str, change: Mapping[str, Any]) -> Manifest:
         self._check()
         self.writes.append(("patch", kind.plural, name))
-        self._existing(kind, name)
+        stored = self._existing(kind, name)["metadata"]["resourceVersion"]
+        if change.get("metadata", {}).get("resourceVersion", stored) != stored:
+            raise Conflict(409, "Conflict", f"{name} has been modified")
         return self._answer(self.change(kind, name, change))
 
     async def delete(self, kind: Kind, name: str, grace_s: int) -> None:

@@ -14,6 +14,9 @@
 {{- if gt (int $v.controller.replicas) 1 }}
 {{- fail (printf "controller.replicas is %d, but kafka.bootstrap is not set: controllers elect a leader through Kafka; allowed is 1, or set kafka.bootstrap" (int $v.controller.replicas)) }}
 {{- end }}
+{{- if gt (int $v.executor.replicas) 1 }}
+{{- fail (printf "executor.replicas is %d, but kafka.bootstrap is not set: one pod runs all parts; allowed is 1, or set kafka.bootstrap" (int $v.executor.replicas)) }}
+{{- end }}
 {{- if or (ne $v.kafka.protocol "PLAINTEXT") $v.kafka.password $v.kafka.existingSecret }}
 {{- fail "kafka has a protocol or a login, but kafka.bootstrap is not set" }}
 {{- end }}
