@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from autoscaler.serving.round_robin import Ring, without_slots
 from topics.records import Endpoint
 
+_LEARNING_RATE = 0.01  # of the means over reports
+_SHARED = 0.1
+"""Share of foreign requests from which instances are shared."""
+
 
 @dataclass(slots=True)
 class InstanceLoads:
@@ -21,6 +25,14 @@ class InstanceLoads:
     _in_flight: dict[Endpoint, int] = field(default_factory=dict)
     _others: dict[Endpoint, int] = field(default_factory=dict)
     _held_kv: dict[Endpoint, int] = field(default_factory=dict)
+    _mean_reported: float = 0.0
+    _mean_foreign: float = 0.0
+
+    @property
+    def shared(self) -> bool:
+        """Whether other gateways have sent a part of the reported requests. A single report does
+        not show it, because it is older than the gateway's own count."""
+        return self._mean_foreign > _SHARED * self._mean_reported
 
     def set_slots(self, slots: Mapping[Endpoint, int], live: Collection[Endpoint]) -> None:
         """Use `slots` from now on. Reports of instances outside `live` are forgotten, but their
@@ -51,7 +63,10 @@ class InstanceLoads:
     def report(self, endpoint: Endpoint, requests: int, held_kv: int) -> None:
         """Store the report of `endpoint`: its requests from all gateways, and its held KV. So
         requests from other gateways take slots too."""
-        self._others[endpoint] = max(0, requests - self._in_flight.get(endpoint, 0))
+        foreign = requests - self._in_flight.get(endpoint, 0)
+        self._mean_foreign += _LEARNING_RATE * (foreign - self._mean_foreign)
+        self._mean_reported += _LEARNING_RATE * (requests - self._mean_reported)
+        self._others[endpoint] = max(0, foreign)
         self._held_kv[endpoint] = held_kv
         self._count(endpoint)
 

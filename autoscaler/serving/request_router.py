@@ -247,7 +247,9 @@ class Router:
         if not usable:
             return None
         shares, load = self._shares, self._occupancy.load
-        found = self._prefixes.choose(want.blocks, usable, lambda end: load(end) / shares[end])
+        found = self._prefixes.choose(
+            want.blocks, usable, lambda end: load(end) / shares[end], self._occupancy.shared
+        )
         return next(lane for lane in self._lanes if found in lane.first.endpoints), found
 
     def _relative_shares(self) -> dict[Endpoint, float]:
@@ -295,7 +297,9 @@ class Router:
     def _next_instance(self, ring: Ring, out: frozenset[Endpoint], want: RequestTraits) -> Endpoint:
         if self.policy.inside is WithinCombo.PREFIX and want.blocks:
             usable = [end for end in ring.endpoints if end not in out]
-            return self._prefixes.choose(want.blocks, usable, self._occupancy.load)
+            return self._prefixes.choose(
+                want.blocks, usable, self._occupancy.load, self._occupancy.shared
+            )
         if self._occupancy.all_reported(ring.endpoints):
             found = ring.least_loaded(out, self._occupancy.load)
         else:
@@ -375,8 +379,9 @@ class Router:
 
     def eject(self, endpoint: Endpoint, now_ms: int) -> bool:
         """Send no requests to `endpoint` until `readmit`. False if it is already ejected."""
-        endpoint = without_slots(endpoint)
-        return endpoint in self.endpoints() and self._ejections.eject(endpoint, now_ms)
+        endpoint, live = without_slots(endpoint), self.endpoints()
+        self._prefixes.keep(live - {endpoint})  # if its engine restarts, its cache is empty
+        return endpoint in live and self._ejections.eject(endpoint, now_ms)
 
     def due_probes(self, now_ms: int) -> tuple[Endpoint, ...]:
         """Ejected endpoints to probe now; the wait until the next probe doubles each time."""
