@@ -21,7 +21,7 @@ from autoscaler.estimate.windows import (
 
 _NEVER = NoData(None)
 NO_HITS = PrefixHits()
-HITS_RECENT_S = 30
+HITS_RECENT_S = (10, 30)
 """Seconds in which a lower hit rate of prefix caches is noticed."""
 SHIFT_SPANS_S = (20, 40, 80)
 """Spans in seconds, shorter than the local window, that are searched for a length shift."""

@@ -3,8 +3,8 @@
 Too high a share means too little capacity, so it falls at once and rises slowly. It rises to a
 share that nine tenths of the tokens of the long window reach, if the local window reaches it too
 and the last half minute does not contradict it.
-It falls as soon as the last half minute is clearly lower. Shares are multiples of STEP, so that
-noise evaluates no combo again.
+It falls as soon as the last seconds or the last half minute are clearly lower. Shares are multiples
+of STEP, so that noise evaluates no combo again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MIN_MINUTES = 5
 each other."""
 _SPREAD = 0.5
 """Largest standard deviation of a request's share, for requests that hit all or nothing."""
-_SIGMAS = 2.0
-"""Standard errors by which the last half minute must be lower."""
+_SIGMAS = 2.5
+"""Standard errors by which a span up to the last half minute must be lower."""
 _MIN_REQUESTS = 10
 
 
@@ -33,12 +33,12 @@ def estimate_prefix_hit(current: float, demand: ModelDemand) -> float:
     mean_tokens = demand.local_lengths.mean_input_tokens or demand.long_lengths.mean_input_tokens
     if not hits.local_queried or not mean_tokens:
         return current
-    recent = _recent_bound(hits, mean_tokens)
-    if recent is not None and recent < current:
-        return _on_grid(hits.recent_hit / hits.recent_queried)
+    recent, share = _lowest_recent(hits, mean_tokens)
+    if recent < current:
+        return _on_grid(share)
     local = hits.local_hit / hits.local_queried
     # A share that fell at once must not rise while older minutes of the windows still have hits.
-    proven = min(hits.low_share, local, 1.0 if recent is None else recent)
+    proven = min(hits.low_share, local, recent)
     if hits.minutes < MIN_MINUTES:
         # Too little for a higher share, but enough requests may show that the share is lower.
         enough = hits.local_queried >= _MIN_REQUESTS * mean_tokens
@@ -47,12 +47,16 @@ def estimate_prefix_hit(current: float, demand: ModelDemand) -> float:
     return found if found < current or found >= current + 0.5 * STEP else current
 
 
-def _recent_bound(hits: PrefixHits, mean_tokens: float) -> float | None:
-    """Upper bound of the share of the last half minute; None for too few requests."""
-    requests = hits.recent_queried / mean_tokens
-    if requests < _MIN_REQUESTS:
-        return None
-    return hits.recent_hit / hits.recent_queried + _SIGMAS * _SPREAD / math.sqrt(requests)
+def _lowest_recent(hits: PrefixHits, mean_tokens: float) -> tuple[float, float]:
+    """(upper bound, share) of the recent span with the lowest bound; (1, 1) for too few
+    requests."""
+    found = [(1.0, 1.0)]
+    for queried, hit in hits.recent:
+        requests = queried / mean_tokens
+        if requests >= _MIN_REQUESTS:
+            share = hit / queried
+            found.append((share + _SIGMAS * _SPREAD / math.sqrt(requests), share))
+    return min(found)
 
 
 def _on_grid(share: float) -> float:

@@ -99,13 +99,12 @@ class TokenSums:
 class PrefixHits:
     """Prompt tokens that engines looked up in their prefix caches, and the part that hit.
 
-    recent: of about the last half minute. local: of the local window. long: of the whole minutes of
-    the long window, which are `minutes`, with low_share, the share of hits that nine tenths of
-    these tokens reach by minute.
+    recent: of spans up to the last half minute, shortest first. local: of the local window. long:
+    of the whole minutes of the long window, which are `minutes`, with low_share, the share of hits
+    that nine tenths of these tokens reach by minute.
     """
 
-    recent_queried: int = 0
-    recent_hit: int = 0
+    recent: tuple[tuple[int, int], ...] = ()
     local_queried: int = 0
     local_hit: int = 0
     long_queried: int = 0

@@ -297,9 +297,9 @@ class TelemetryWindows:
         return [tuple(TokenSums(*one[at]) for one in found) for at in range(len(models))]
 
     def all_prefix_hits(
-        self, models: Sequence[str], now_ms: int, recent_s: int, local_s: int, long_s: int
+        self, models: Sequence[str], now_ms: int, recent_s: Sequence[int], local_s: int, long_s: int
     ) -> list[PrefixHits]:
-        """Prompt tokens of each of `models` that came from prefix caches, in three spans before
+        """Prompt tokens of each of `models` that came from prefix caches, in the spans before
         `now_ms`."""
         self.advance(now_ms)
         numbers, now_s = self._indices(models), now_ms // 1000
@@ -308,12 +308,14 @@ class TelemetryWindows:
         sums = self._totals.sums_at(numbers, minutes)[:, :, [_QUERIED, _HIT]]
         spans = [
             self._totals.counts_between(numbers, now_s - span_s, now_s)[:, [_QUERIED, _HIT]]
-            for span_s in (recent_s, local_s)
+            for span_s in (*recent_s, local_s)
         ]
         each = np.diff(sums, axis=0)
         return [
-            PrefixHits(recent[0], recent[1], local[0], local[1], *low_share(each[:, at]))
-            for at, (recent, local) in enumerate(zip(*(one.tolist() for one in spans), strict=True))
+            PrefixHits(tuple(map(tuple, recent)), local[0], local[1], *low_share(each[:, at]))
+            for at, (*recent, local) in enumerate(
+                zip(*(one.tolist() for one in spans), strict=True)
+            )
         ]
 
     def all_recent(

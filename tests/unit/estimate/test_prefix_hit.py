@@ -14,7 +14,7 @@ from autoscaler.estimate.request_lengths import estimate_lengths
 from autoscaler.estimate.window_stats import PrefixHits, WindowLengths, low_share
 
 STEADY = PrefixHits(
-    recent_queried=100_000, recent_hit=62_000,
+    recent=((30_000, 18_600), (100_000, 62_000)),
     local_queried=1_000_000, local_hit=620_000,
     long_queried=6_000_000, minutes=30, low_share=0.57,
 )  # fmt: skip
@@ -24,9 +24,14 @@ def demand(hits: PrefixHits, mean_tokens: float = 1000.0) -> ModelDemand:
     return ModelDemand(prefix_hits=hits, local_lengths=WindowLengths(mean_input_tokens=mean_tokens))
 
 
+def last(hit: int, queried: int = 100_000) -> PrefixHits:
+    """`STEADY`, with `hit` of `queried` tokens in the last half minute."""
+    return replace(STEADY, recent=((queried, hit),))
+
+
 def test_a_measured_share_replaces_the_declared_one() -> None:
     assert estimate_prefix_hit(0.0, demand(STEADY)) == pytest.approx(0.55)
-    assert estimate_prefix_hit(0.7, demand(replace(STEADY, recent_hit=70_000))) == 0.55
+    assert estimate_prefix_hit(0.7, demand(last(70_000))) == 0.55
     # Without a report of cached tokens, the declared share stays.
     assert estimate_prefix_hit(0.7, demand(PrefixHits())) == 0.7
 
@@ -39,24 +44,35 @@ def test_the_share_is_a_part_of_the_planned_lengths() -> None:
 def test_a_share_rises_only_after_minutes_and_not_above_the_local_window() -> None:
     early = replace(STEADY, minutes=3)
     assert estimate_prefix_hit(0.0, demand(early)) == 0.0
-    assert estimate_prefix_hit(0.8, demand(replace(early, recent_hit=90_000))) == pytest.approx(0.6)
+    assert estimate_prefix_hit(
+        0.8, demand(replace(early, recent=((100_000, 90_000),)))
+    ) == pytest.approx(0.6)
     assert estimate_prefix_hit(0.0, demand(replace(STEADY, local_hit=310_000))) == pytest.approx(
         0.3
     )
 
 
 def test_hits_that_vanish_count_within_the_last_half_minute() -> None:
-    gone = replace(STEADY, recent_hit=0)
-    assert estimate_prefix_hit(0.55, demand(gone)) == 0.0
+    assert estimate_prefix_hit(0.55, demand(last(0))) == 0.0
     # Four requests without hits may be chance; so may a small difference.
-    assert estimate_prefix_hit(0.55, demand(replace(gone, recent_queried=4000))) == 0.55
-    assert estimate_prefix_hit(0.55, demand(replace(STEADY, recent_hit=48_000))) == 0.55
+    assert estimate_prefix_hit(0.55, demand(last(0, 4000))) == 0.55
+    assert estimate_prefix_hit(0.55, demand(last(45_000))) == 0.55
+
+
+def test_the_last_seconds_count_if_they_are_clearly_lower_than_the_half_minute() -> None:
+    sinking = replace(STEADY, recent=((30_000, 3_000), (100_000, 35_000)))
+    assert estimate_prefix_hit(0.55, demand(sinking)) == pytest.approx(0.1)
+    # Nine requests are too few, and thirty may differ by chance.
+    few = replace(STEADY, recent=((9_000, 0), (100_000, 62_000)))
+    assert estimate_prefix_hit(0.55, demand(few)) == 0.55
+    noisy = replace(STEADY, recent=((30_000, 11_000), (100_000, 62_000)))
+    assert estimate_prefix_hit(0.55, demand(noisy)) == 0.55
 
 
 def test_a_share_that_fell_does_not_rise_while_the_windows_still_have_old_hits() -> None:
     shares = [0.55]
     for _ in range(4):
-        shares.append(estimate_prefix_hit(shares[-1], demand(replace(STEADY, recent_hit=0))))
+        shares.append(estimate_prefix_hit(shares[-1], demand(last(0))))
     assert shares == [0.55, 0.0, 0.1, 0.1, 0.1]
 
 

@@ -357,16 +357,17 @@ def test_arrivals_of_a_second_are_limited_to_what_a_demand_allows() -> None:
     assert windows.all_tokens(["chat"], T0 + 3000, [10])[0][0].input_tokens == MOST_PER_S[5]
 
 
-def test_prefix_hits_of_three_spans() -> None:
+def test_prefix_hits_of_several_spans() -> None:
     """Half of the tokens hit, except in one half minute and in the last one."""
     windows = TelemetryWindows(1800)
     for k in range(1, 1231):
         rate = 10 if 120 < k <= 150 or k > 1200 else 50
         record = replace(BLANK, sequence=k, cache_queried_tokens=100, cache_hit_tokens=rate)
         windows.add(record, T0 + k * 1000)
-    (found,) = windows.all_prefix_hits(["chat"], T0 + 1_230_000, 30, 300, 1800)
-    assert (found.recent_queried, found.recent_hit) == (3000, 300)
+    (found,) = windows.all_prefix_hits(["chat"], T0 + 1_230_000, (10, 30), 300, 1800)
+    assert found.recent == ((1000, 100), (3000, 300))
     assert (found.local_queried, found.local_hit) == (30_000, 13_800)
     assert found.low_share == 0.5
     assert found.minutes == 20
-    assert windows.all_prefix_hits(["other"], T0 + 1_230_000, 30, 300, 1800) == [PrefixHits()]
+    (other,) = windows.all_prefix_hits(["other"], T0 + 1_230_000, (10, 30), 300, 1800)
+    assert other == PrefixHits(((0, 0), (0, 0)))
