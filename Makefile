@@ -63,7 +63,8 @@ loadtest: $(VENV)/.dev        ## replay a trace against a gateway; ARGS="--host 
 results: $(VENV)/.dev         ## docs/results and the README's figures, measured again; ARGS=NAME for one, ARGS=--list
 	@$(BIN)/python -m loadtests.results $(ARGS) $(OR_END)
 
-docs: $(VENV)/.dev       ## the documentation as a site, in build/site
+docs: $(VENV)/.dev       ## the documentation as a site, in build/site; results say if they are older than the code
+	@$(BIN)/python -m loadtests.results --pages
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(VENV)/.dev            ## style, types and layers

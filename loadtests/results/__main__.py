@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for entry in () if args.pages else chosen:
             records.write(_measured(entry, args.seed))
             print(_line(entry), flush=True)
-        print("\n".join(pages.write_pages()), end="")
+        for line in pages.write_pages():
+            print(line)
     return 0
 
 

@@ -33,6 +33,10 @@ STALE = "**older than the code**"
 _MARKS = re.compile(r"(<!-- results[^\n]*-->\n).*?(<!-- /results -->)", re.DOTALL)
 
 
+class NoRecord(Exception):
+    """An entry was not measured yet."""
+
+
 class View:
     """A record as templates see it."""
 
@@ -125,7 +129,7 @@ def view(name: str) -> View:
     entry = next(one for one in ENTRIES if one.name == name)
     record = records.read(name)
     if record is None:
-        raise LookupError(f"{name}: no record; run `make results ARGS={name}`")
+        raise NoRecord(f"{name}: no record; run `make results ARGS={name}`")
     return View(entry, record)
 
 
@@ -150,22 +154,29 @@ def _listed(seeds: Sequence[int]) -> str:
     return str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
 
 
+def _is_measured(name: str) -> bool:
+    return records.path_of(name).exists()
+
+
 def _environment() -> jinja2.Environment:
+    measured = [one for one in SCENARIOS if _is_measured(f"scorecard-{one.name}")]
+    scenarios = measured or SCENARIOS  # without any, the page is not written
     made = jinja2.Environment(  # noqa: S701  (the pages are Markdown)
         loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     made.filters |= {"shown": shown, "percent": percent, "cpu_s": lambda name: view(name).cpu_s}
+    made.tests["measured"] = _is_measured
     made.globals |= {
         "record": view, "source": source, "entries": ENTRIES, "policies": POLICIES,
-        "scenarios": SCENARIOS, "hindsight": HINDSIGHT, "stale": STALE, "baselines": BASELINES,
-        "scorecards": [f"scorecard-{one.name}" for one in SCENARIOS],
+        "scenarios": scenarios, "hindsight": HINDSIGHT, "stale": STALE, "baselines": BASELINES,
+        "scorecards": [f"scorecard-{one.name}" for one in scenarios], "measured": _is_measured,
     }  # fmt: skip
     return made
 
 
 def rendered(template: Path) -> tuple[Path, str]:
-    """The file that is made from a template, and its text. LookupError: a record is missing."""
+    """The file that is made from a template, and its text. Raises NoRecord."""
     text = _environment().get_template(template.name).render()
     if template.name != README:
         return DOCS / template.name, text
@@ -175,12 +186,13 @@ def rendered(template: Path) -> tuple[Path, str]:
 
 def write_pages() -> list[str]:
     """Write every page again. Returns a line for each page that lacks a record."""
+    records.named_commits(ENTRIES)
     view.cache_clear()
     missing = []
     for template in sorted(TEMPLATES.glob("*.md")):
         try:
             path, text = rendered(template)
-        except LookupError as error:
+        except NoRecord as error:
             missing.append(f"{template.name}: not written: {error.args[0]}")
         else:
             path.write_text(text, encoding="utf-8")
@@ -188,10 +200,16 @@ def write_pages() -> list[str]:
 
 
 def stale_pages() -> list[str]:
-    """Pages whose text differs from that of the records, apart from marks of older code."""
+    """Pages whose text differs from that of the records, apart from marks of older code.
+
+    A page that lacks a record is left out.
+    """
     found = []
     for template in sorted(TEMPLATES.glob("*.md")):
-        path, text = rendered(template)
+        try:
+            path, text = rendered(template)
+        except NoRecord:
+            continue
         if _plain(path.read_text(encoding="utf-8")) != _plain(text):
             found.append(str(path.relative_to(ROOT)))
     return found

@@ -12,8 +12,8 @@ import hashlib
 import math
 import resource
 import subprocess
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ FOLDER = Path(__file__).parent / "records"
 PACKAGES = ("autoscaler", "executors", "loadtests", "streams", "topics")
 _DATA = "autoscaler/data/*"
 _DIGITS = 6
+_CHANGED = " with changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +141,30 @@ def is_current(entry: Entry, record: Record) -> bool:
 
 
 def commit() -> str:
-    """The commit of the running code."""
-    git = ["git", "-C", str(ROOT)]
-    head = subprocess.run(
-        [*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    changed = [*git, "status", "--porcelain", "--untracked-files=no", "--", *PACKAGES]
-    changes = subprocess.run(changed, capture_output=True, text=True, check=True).stdout
-    lines = [line for line in changes.splitlines() if "/records/" not in line]
-    return f"{head} with changes" if lines else head
+    """The commit of the running code; with a note if a file of the code has changed since."""
+    head = _git("rev-parse", "--short=8", "HEAD").strip()
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", *PACKAGES).splitlines()
+    return f"{head}{_CHANGED}" if any("/records/" not in line for line in changes) else head
+
+
+def named_commits(entries: Sequence[Entry]) -> None:
+    """Name the present commit in records of equal code whose own commit is not in its history.
+
+    After a rebase, the commit of a measurement is in no history.
+    """
+    head = commit()
+    for entry in entries:
+        record = read(entry.name)
+        if record is None or head.endswith(_CHANGED) or not is_current(entry, record):
+            continue
+        known = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", record.commit, "HEAD"]
+        if subprocess.run(known, capture_output=True).returncode != 0:
+            write(replace(record, commit=head))
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def code_hash(entry: Entry) -> str:
