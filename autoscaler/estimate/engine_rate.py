@@ -20,6 +20,9 @@ MOST_LOAD = 2.0
 """Highest load that executors' counts can show, as a multiple of the predicted capacity. It limits
 the effect of an executor that reports wrong counts to the capacity of its own groups."""
 
+PROBES_PER_S = 0.2
+"""Highest rate at which an executor probes an idle instance with a request, which counts too."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupCount:
@@ -33,7 +36,7 @@ class GroupCount:
 @dataclass(frozen=True, slots=True)
 class Moment:
     """The requests of a model at `at_ms` of the controller's clock. groups: counts of the reported
-    groups by name, empty while telemetry arrives."""
+    groups by name, empty while telemetry shows arrivals."""
 
     at_ms: int
     in_flight: int

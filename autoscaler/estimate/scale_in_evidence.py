@@ -39,9 +39,8 @@ def missing_evidence(
         names = tuple(seen.gateway for seen in silent)
         ages_s = tuple(seen.age_ms / 1000 for seen in silent)
         return Reason(ReasonCode.GATEWAY_SILENT, "", names, ages_s)
-    lately = next((n for s, n in demand.recent if s >= _ENDED_S), local.arrivals)
     waiting = max(in_flight, demand.in_flight)
-    if waiting and not (lately and local.arrivals):
+    if waiting and not shows_arrivals(demand):
         return Reason(ReasonCode.STILL_IN_FLIGHT, quantities=(waiting,))
     confirmed = any(seen.route_generation >= route_generation for seen in demand.reporting_gateways)
     if local.arrivals == 0 and not confirmed:
@@ -91,3 +90,17 @@ def is_stale(demand: ModelDemand) -> bool:
     """Whether the telemetry of the last seconds is missing. A tick with stale telemetry removes
     nothing."""
     return isinstance(demand.local, NoData) or demand.local.age_ms >= STALE_MS
+
+
+def shows_arrivals(demand: ModelDemand) -> bool:
+    """Whether gateways reported arrivals in the last seconds."""
+    local = demand.local
+    if isinstance(local, NoData) or not local.arrivals:
+        return False
+    return bool(next((n for s, n in demand.recent if s >= _ENDED_S), local.arrivals))
+
+
+def counted_by_engines(demand: ModelDemand) -> bool:
+    """Whether the counts of engines are needed: telemetry is missing, or shows no arrivals, which
+    may be wrong."""
+    return is_stale(demand) or not shows_arrivals(demand)

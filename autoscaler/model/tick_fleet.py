@@ -16,7 +16,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.estimate.engine_rate import engine_rates
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
 from autoscaler.estimate.queue_model import queue_drains
-from autoscaler.estimate.scale_in_evidence import is_stale
+from autoscaler.estimate.scale_in_evidence import counted_by_engines
 from autoscaler.model.unmanaged_servers import unmanaged_counts
 from autoscaler.modes.quality.quality_state import RoutedTraffic
 from autoscaler.rollout.backoff import Backoff
@@ -167,7 +167,9 @@ def _view(
     routes = inputs.state.published.routes.get(service.model)
     demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
     since_ms = _settled_ms(state, settled, demand.in_flight, inputs.now_ms)
-    counts = sight.accepted(groups) if is_stale(demand) else {}
+    moments = state.estimate.moments
+    doubted = counted_by_engines(demand) or any(then.groups for then in moments)
+    counts = sight.accepted(groups) if doubted else {}
     rated = {
         group.name: combos[group.combo_id].req_per_s
         for group in groups
@@ -182,7 +184,7 @@ def _view(
             nothing_starting=settled,
             requests_in_engines=held,
             group_counts=counts,
-            engine_rates=engine_rates(state.estimate.moments, inputs.now_ms, counts, rated),
+            engine_rates=engine_rates(moments, inputs.now_ms, counts, rated),
             route_generation=routes.generation if routes else 0,
         ),
         service=service,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.poisson_tests import is_significant
+from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.sizing.rate_increase import increase_reason, least_order
 from autoscaler.sizing.sizing_rate import likely_engine_req_per_s
 from autoscaler.state.model_view import ModelView, TargetProposal
@@ -22,6 +23,8 @@ def propose(view: ModelView) -> TargetProposal | None:
     Successive tests of a long span see nearly the same requests, so the test of a longer span may
     err more often in proportion. (`rate_increase` tests shorter spans more strictly.)
     """
+    if not is_stale(view.demand):
+        return None
     planned, blocks, policy = view.planned_req_per_s, view.demand.blocks, view.policy
     spread = dispersion(blocks).confirmed
     proven = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.engine_rate import MOST_LOAD, Moment
 from autoscaler.estimate.queue_model import detect_overload
-from autoscaler.estimate.scale_in_evidence import is_stale
+from autoscaler.estimate.scale_in_evidence import counted_by_engines, is_stale
 from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
@@ -56,4 +56,5 @@ def _in_flight(view: ModelView) -> int:
 
 def moment(view: ModelView) -> Moment:
     """The requests of the model now."""
-    return Moment(view.now_ms, _in_flight(view), view.serving.group_counts)
+    groups = view.serving.group_counts if counted_by_engines(view.demand) else {}
+    return Moment(view.now_ms, _in_flight(view), groups)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.result_caches import TICK_CACHES
+from autoscaler.domain.workload import Phase
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, since_first_arrival
 from autoscaler.estimate.change_point import current_rate
+from autoscaler.estimate.engine_rate import PROBES_PER_S
 from autoscaler.estimate.poisson_tests import mean_bounds
 from autoscaler.estimate.windows import Stats
 from autoscaler.sizing.burst_headroom import mean_and_burst
@@ -46,12 +48,14 @@ def propose(view: ModelView) -> TargetProposal | None:
     )
     if view.now_ms - view.started_ms < must_s * 1000 or covered_s < _COVERED * must_s:
         return None
-    if not arrivals and not seen.arrivals and not expected_req_per_s(view):
+    engines = _engine_req_per_s(view, must_s)
+    if not arrivals and not seen.arrivals and not engines and not expected_req_per_s(view):
         return _propose_zero(view, must_s)
     mean, burst = mean_and_burst(view)
     rate = max(
         mean_bounds(arrivals, _TWO_SIDED_95)[1] / covered_s,
         highest,
+        engines,
         current_rate(view.demand, view.policy).req_per_s,
         burst if burst > mean else 0.0,
         expected_req_per_s(view),
@@ -60,6 +64,20 @@ def propose(view: ModelView) -> TargetProposal | None:
     known = max(rate, kept), view.service.utilization, view.raw_req_per_s, must_s
     code = ReasonCode.LOWER_DEMAND if rate >= kept else ReasonCode.WORTH_ITS_RENT
     return _lower(view, max(rate, kept), Reason(code, view.service.model, quantities=known))
+
+
+def _engine_req_per_s(view: ModelView, for_s: float) -> float:
+    """The upper bound of the rate that engines counted in the last `for_s` seconds, or in a shorter
+    time if they have not counted for so long. It contradicts gateways that reported no arrivals. 0
+    if probes explain the counts."""
+    rates = view.serving.engine_rates
+    seen = next((rate for rate in rates if rate.span_s >= for_s), rates[-1] if rates else None)
+    if seen is None:
+        return 0.0
+    members = [member for combo in view.serving.ready for member in combo.members]
+    instances = sum(one.count for one in members if one.phase is not Phase.PREFILL)
+    arrived = seen.req_per_s * seen.span_s - instances * (PROBES_PER_S * seen.span_s + 1.0)
+    return mean_bounds(arrived, _TWO_SIDED_95)[1] / seen.span_s if arrived > 0.0 else 0.0
 
 
 def _propose_zero(view: ModelView, must_s: float) -> TargetProposal | None:

@@ -27,8 +27,8 @@ class ObservedServing:
     """The observed instances and routes of one model. ready: combos with all instances ready.
     nothing_starting: whether no instance is starting. requests_in_engines: as reported by engines.
     route_generation: of the published routes, 0 without routes. group_counts, engine_rates: counts
-    of accepted requests by group, and rates by these counts (shortest span first), both empty while
-    telemetry arrives."""
+    of accepted requests by group, and rates by these counts (shortest span first), both empty if
+    telemetry has shown arrivals for two minutes."""
 
     ready: tuple[Combo, ...] = ()
     nothing_starting: bool = False

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _WAY_S = 3.0  # The delay of a record and two ticks
 _TAKEOVER_S = 10.0
+_IN_WINDOWS_S = 40.0  # Telemetry of an ended fault is still in the local window.
 _EVERY = 40  # Every 40th tick is decided twice.
 _EXACT_S = 40
 _LEAVING = (Life.UNROUTED, Life.DRAINING)
@@ -110,7 +111,7 @@ class Promises:
                 continue
             gap_s = self._gap_s(model)
             self._hold("1", gap_s <= _WAY_S, f"scale-in of {model} {gap_s:.0f} s into a gap")
-            zero = self._since("false zero", model)
+            zero = self._since("false zero", model, _IN_WINDOWS_S)
             left = sum(_rate(g, done) for g in done.after.groups if g.model == model and g.counts)
             false = zero is not None and now_s - zero > _WAY_S and left < world.loads_of(model)
             self._hold("2", not false, f"scale-in of {model} on a false zero")
@@ -125,10 +126,12 @@ class Promises:
         gap = self._since("telemetry gap", model)
         return 0.0 if gap is None else self._world.now_s - gap
 
-    def _since(self, kind: str, model: str) -> float | None:
+    def _since(self, kind: str, model: str, after_s: float = 0.0) -> float | None:
         """Return the second at which a fault of `kind` began to hit `model`; None if there is no
-        such fault."""
-        for fault in self._world.active.get(kind, []):
+        such fault, and none ended in the last `after_s`."""
+        for fault in self._world.scenario.faults:
+            if fault.kind != kind or not fault.at_s <= self._world.now_s < fault.until_s + after_s:
+                continue
             everything = kind == "telemetry gap" and fault.pick < 0.3
             if everything or model_of(self._world, fault) == model:
                 return fault.at_s

@@ -57,7 +57,8 @@ class World:
     """One controller, its gateways and executors.
 
     rate(model, t_s) -> arrivals/s. step_s: seconds between ticks while something happens. poisson:
-    arrivals with seeded noise; otherwise exact counts. Switches: silent gateways, zero models, slow
+    arrivals with seeded noise; otherwise exact counts. Switches: silent gateways, zero models (the
+    gateways' reports alone, if the engines are busy), slow
     (TTFT in ms), missing (share of requests that miss the SLO), failing pools, nodes, instances and
     engines, full pools (no launch finds room), stuck pools and engines (no instance becomes ready),
     crashing engines (they restart every 30 s), stubborn instances (they roll role switches back),
@@ -263,7 +264,7 @@ class World:
         return {n for n, a in self.applied.items() if a.pool == pool_id and a.instances}
 
     def _arrivals(self, model: str, second: int) -> int:
-        if model in self.zero:
+        if model in self.zero and model not in self.busy:
             return 0
         rate = self.rate(model, second)
         if self.seed is not None:
@@ -280,7 +281,8 @@ class World:
             if self.counts:
                 self._finish(s.model, arrived)
             for k, gateway in enumerate(self.gateways):
-                part = arrived * (k + 1) // len(self.gateways) - arrived * k // len(self.gateways)
+                told = 0 if s.model in self.zero else arrived
+                part = told * (k + 1) // len(self.gateways) - told * k // len(self.gateways)
                 if gateway in self.silent or s.model in self.silent:
                     continue
                 routes = self.routes.get(s.model)

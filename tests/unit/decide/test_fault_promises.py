@@ -127,6 +127,19 @@ def test_zero_arrivals_are_no_evidence_while_engines_have_requests() -> None:
     assert w.of_kind("scale_in") == []
 
 
+def test_capacity_stays_after_gateways_reported_zero_for_a_time() -> None:
+    """The zeros are still in the windows when gateways count again. Engines counted all along."""
+    w = world(40.0, counts=True).run(400)
+    wanted = w.assigned_count("chat")
+    w.zero.add("chat")
+    w.busy.add("chat")
+    w.run(900)
+    w.zero.clear()
+    w.busy.clear()
+    w.run(700)
+    assert w.of_kind("scale_in") == [] and w.assigned_count("chat") == wanted
+
+
 def test_rising_latency_blocks_scale_in() -> None:
     """Utilisation is low, but TTFT rises."""
     w = over_provisioned().run(450)
