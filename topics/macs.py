@@ -115,13 +115,26 @@ class Verifier:
         principal = SIGNER.get(topic)
         if principal is None or not self._keys:
             return None
-        if topic in BODY_SIGNED_TOPICS and value is not None and self._keys.record_keys(topic, ""):
-            found = body_refusal(topic, value, self._keys)
+        if self._is_body_signed(topic, value):
+            found = body_refusal(topic, value or b"", self._keys)
         else:
             found = self._check_header(topic, principal, key or b"", value, headers, append_ms)
         if found is not None:
             self.refused[topic, found] += 1
         return found
+
+    def is_signed(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> bool:
+        """Whether the signature of a record is valid, whatever its age and order. Nothing is
+        counted or remembered."""
+        principal = SIGNER.get(topic)
+        if principal is None or not self._keys:
+            return True
+        if self._is_body_signed(topic, value):
+            return body_refusal(topic, value or b"", self._keys) is None
+        given = signature_header(headers)
+        return not isinstance(self._fitting(topic, principal, key or b"", value, given), Refusal)
 
     def last_signed_ms(self, topic: str, key: bytes | None) -> int:
         """Signing time of the last accepted record of `key`; 0 if none was read."""
@@ -180,29 +193,16 @@ class Verifier:
         append_ms: int,
     ) -> Refusal | None:
         given = signature_header(headers)
-        if given is None:
-            return None if self._keys.unsigned_accepted else Refusal.UNSIGNED
-        tail, signer = given[_MAC:], given[_HEAD:]
-        if len(given) < _HEAD or len(signer) > _MOST_NAME or bool(signer) != (principal in _NAMED):
-            return Refusal.WRONG
-        if principal is Principal.NODE and signer != key:
-            return Refusal.MISADDRESSED
-        known = self._states.get((topic, signer))
-        states = known or _states(self._keys, topic, signer.decode(errors="replace"))
-        if not states:
-            return None  # accepted: this process has no key to verify it
-        covered = _signed_key(topic, key)
-        fits = [
-            state
-            for state in states
-            if hmac.compare_digest(given[:_MAC], _mac(state, tail, covered, value))
-        ]
-        if not fits:
-            return Refusal.WRONG
-        if known is None and value is not None and len(self._states) < _MOST_REMEMBERED:
-            self._states[topic, signer] = states
+        fit = self._fitting(topic, principal, key, value, given)
+        if isinstance(fit, Refusal):
+            return fit
+        if fit is None or given is None:
+            return None
+        signer = given[_HEAD:]
+        if value is not None and len(self._states) < _MOST_REMEMBERED:
+            self._states.setdefault((topic, signer), self._states_of(topic, signer))
         if principal is Principal.GATEWAY and len(self._gateways) < _MOST_REMEMBERED:
-            self._gateways[signer] = fits[0].copy()
+            self._gateways[signer] = fit.copy()
             self._gateways[signer].update(_NO_KEY)
         at_ms = _signed_ms(given)
         if principal is not Principal.OPERATOR and append_ms - at_ms > MAX_SIGNATURE_AGE_MS:
@@ -216,6 +216,38 @@ class Verifier:
             elif len(self._last_ms) > _MOST_REMEMBERED:
                 del self._last_ms[next(iter(self._last_ms))]
         return None
+
+    def _fitting(
+        self,
+        topic: str,
+        principal: Principal,
+        key: bytes,
+        value: bytes | None,
+        given: bytes | None,
+    ) -> Any:
+        """The hash state of the key that made the signature `given`; a Refusal if no key made it;
+        None if the record is accepted unverified: unsigned during a migration, or this process has
+        no key to verify it."""
+        if given is None:
+            return None if self._keys.unsigned_accepted else Refusal.UNSIGNED
+        tail, signer = given[_MAC:], given[_HEAD:]
+        if len(given) < _HEAD or len(signer) > _MOST_NAME or bool(signer) != (principal in _NAMED):
+            return Refusal.WRONG
+        if principal is Principal.NODE and signer != key:
+            return Refusal.MISADDRESSED
+        covered, states = _signed_key(topic, key), self._states_of(topic, signer)
+        for state in states:
+            if hmac.compare_digest(given[:_MAC], _mac(state, tail, covered, value)):
+                return state
+        return Refusal.WRONG if states else None
+
+    def _states_of(self, topic: str, signer: bytes) -> tuple[Any, ...]:
+        known = self._states.get((topic, signer))
+        return known or _states(self._keys, topic, signer.decode(errors="replace"))
+
+    def _is_body_signed(self, topic: str, value: bytes | None) -> bool:
+        signed = topic in BODY_SIGNED_TOPICS and value is not None
+        return signed and bool(self._keys.record_keys(topic, ""))
 
 
 def signature_header(headers: Headers) -> bytes | None:

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -361,7 +362,7 @@ class ControlTopics:
         consumer.pause(*self._partitions)
         for part, (begin, end) in spans.items():
             topic = self._topics[short_name(part.topic, self._prefix)]
-            found[part] = _Span(topic.cleanup is Cleanup.COMPACT)
+            found[part] = _Span(partial(self._kept_as, topic))
             consumer.seek(part, begin)
             if begin < end:
                 waiting.add(part)
@@ -378,16 +379,25 @@ class ControlTopics:
         consumer.resume(*self._partitions)
         return found
 
+    def _kept_as(self, topic: Topic, message: Any) -> object:
+        """What a `_Span` keeps the last records of: a key of a compacted topic, valid signatures
+        and invalid ones apart, because anyone may write many invalid ones after a valid one."""
+        if topic.cleanup is not Cleanup.COMPACT or message.key is None:
+            return message.offset
+        return message.key, self._verifier.is_signed(
+            topic.name, message.key, message.value, message.headers
+        )
+
 
 class _Span:
-    """Raw records of a section of a partition: all records, or the last three of each key.
+    """Raw records of a section of a partition: the last three of each `kept_as(record)`.
 
     The last record of a key may be invalid or come from a former leader. oldest_ms, newest_ms:
     append times. count: number of records read.
     """
 
-    def __init__(self, per_key: bool) -> None:
-        self._per_key = per_key
+    def __init__(self, kept_as: Callable[[Any], object]) -> None:
+        self._kept_as = kept_as
         self._last: dict[object, list[Any]] = {}
         self.oldest_ms = 0
         self.newest_ms = 0
@@ -405,8 +415,7 @@ class _Span:
             self.oldest_ms = self.oldest_ms or messages[0].timestamp
             self.newest_ms = max(self.newest_ms, messages[-1].timestamp)
         for message in messages:
-            key = message.key if self._per_key and message.key is not None else message.offset
-            last = self._last.setdefault(key, [])
+            last = self._last.setdefault(self._kept_as(message), [])
             last.append(message)
             del last[:-_KEPT_PER_KEY]
 
