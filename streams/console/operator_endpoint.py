@@ -129,6 +129,7 @@ class OperatorEndpoint:
         """Give the command `asked` in the name of `sender`. Returns the HTTP status and body."""
         latest = self._loop.latest
         try:
+            await self._decision_read(asked)
             record, said = self._record(asked, sender)
             in_force = latest.controls.get(record.key)
             if in_force is record:
@@ -167,6 +168,27 @@ class OperatorEndpoint:
         if record.kind == "verdict" and not self._loop.leads():
             return await self._confirmed(record, said)
         return _success(said, record)
+
+    async def _decision_read(self, asked: Any) -> None:
+        """Wait until the decision with the proposal that `asked` answers has been read. The leader
+        shows a proposal before it reads it back, and a standby reads late. The leader waits for no
+        other number."""
+        if not isinstance(asked, dict) or asked.get("command") not in VERDICTS:
+            return
+        number, token = asked.get("proposal"), asked.get("token")
+        for _ in range(int(self._answer_s / _LOOK_S)):
+            if self._loop.leads() and not self._is_open(number, token):
+                return
+            decisions = reversed(self._loop.latest.decisions)
+            if any(d.number == number and token in (None, d.leader_token) for d in decisions):
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    def _is_open(self, number: Any, token: Any) -> bool:
+        """Whether a proposal of this leader, or an earlier version of it, has this number."""
+        proposals = [one.advisory.proposal for one in self._loop.state.models.values()]
+        versions = [version for one in proposals if one is not None for version in one.versions]
+        return any(v.number == number and token in (None, v.leader_token) for v in versions)
 
     async def close(self) -> None:
         """Stop deleting old commands."""

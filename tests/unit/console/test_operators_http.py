@@ -17,7 +17,7 @@ from streams.console.operator_endpoint import OperatorEndpoint
 from streams.health.operators import NO_OPERATORS, Identity, Operator, new_operator
 from tests.hang_limit import HANG_S
 from tests.unit.console.console_world import USER_HEADER, World, world
-from tests.unit.console.linearizability import Call, explains
+from loadtests.linearizability import Call, explains
 from tests.unit.console.test_console_http import command, get
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
@@ -169,6 +169,27 @@ async def test_a_standby_answers_with_the_decision_of_the_leader(
         at.before_read_back = leader_decides
         asked = {"command": "approve", "proposal": 1}
         assert (await command(at, tokens["ann"], **asked))[0] == status
+
+
+async def test_an_answer_waits_until_its_proposal_is_read(people: People) -> None:
+    """The console of the leader shows a proposal before the controller reads its decision back, and
+    a standby reads it later still."""
+    path, _ = people
+    async with world(operators_file=path) as at:
+        at.leads = False
+        _open_proposals(at, 1)
+        proposed = at.loop.latest.decisions.pop()
+        asked = {"command": "approve", "proposal": 1, "token": 3}
+        giving = asyncio.ensure_future(at.endpoint.give(asked, Identity("ann", True)))
+        confirmed = asyncio.ensure_future(_other_leader(at))
+        await asyncio.sleep(0)
+        assert not giving.done() and not at.written
+        at.loop.latest.take(proposed, 0)
+        assert (await giving)[0] == 200
+        confirmed.cancel()
+        at.leads = True
+        status, found = await at.endpoint.give({**asked, "proposal": 9}, Identity("bob", True))
+        assert status == 409 and "no such proposal" in found["error"]
 
 
 @pytest.mark.parametrize(("count", "over_http"), [(500, False), (40, True)])

@@ -15,7 +15,7 @@ from streams.console.operator_endpoint import OperatorEndpoint
 from streams.controller.tick_loop import Ports
 from streams.health.operators import NO_OPERATORS, Identity
 from tests.unit.console.console_world import World, world
-from tests.unit.console.linearizability import Call, explains
+from loadtests.linearizability import Call, explains
 from topics.records import Control, Decision
 
 MODELS = tuple(f"m{number}" for number in range(6))
