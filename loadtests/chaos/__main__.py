@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import secrets
 import shutil
 import sys
 from contextlib import AsyncExitStack
@@ -15,12 +14,10 @@ from typing import Any
 from loadtests.chaos import report
 from loadtests.chaos.run import Chaos
 from loadtests.chaos.script import FAULTS, broker_on
-from loadtests.chaos.stack import Stack
+from loadtests.chaos.stack import open_stack
 from streams.broker.broker_reach import BrokerUnreachable
-from streams.broker.child_broker import own_broker
-from streams.broker.topic_admin import TopicsUnusable, ensure_topics
+from streams.broker.topic_admin import TopicsUnusable
 from streams.files.user_errors import UserError
-from streams.tools.up.host_resources import remove_topics
 
 
 def _minutes(text: str) -> float:
@@ -73,19 +70,12 @@ def main(argv: list[str] | None = None) -> int:
 async def _run(options: argparse.Namespace) -> int:
     folder: Path = options.out.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    prefix = f"chaos-{secrets.token_hex(4)}."
     async with AsyncExitStack() as closing:
         embedded = not options.broker
-        bootstrap = options.broker or await closing.enter_async_context(own_broker(prefix))
-        await ensure_topics(bootstrap, prefix)
-        if not embedded:
-            closing.push_async_callback(remove_topics, bootstrap, prefix)
         work = folder / "work"  # Logs and state; those of an earlier run are removed.
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
-        stack = Stack(work, bootstrap, prefix)
-        closing.push_async_callback(stack.close)
-        await stack.open()
+        stack = await open_stack(closing, work, options.broker)
         chaos = Chaos(
             stack,
             options.seed,
@@ -93,7 +83,7 @@ async def _run(options: argparse.Namespace) -> int:
             lambda text: print(text, flush=True),
             killable=options.kill_broker,
         )
-        broker = "the embedded broker" if embedded else f"Kafka at {bootstrap}"
+        broker = "the embedded broker" if embedded else f"Kafka at {options.broker}"
         title = f"seed {options.seed}, {options.minutes:g} min on {broker}"
         print(title, flush=True)
         try:

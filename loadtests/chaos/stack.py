@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ import orjson
 
 from autoscaler.domain.cluster import Mode
 from loadtests.chaos.broker_relay import Relay
+from streams.broker.child_broker import own_broker
 from streams.broker.kafka_clients import producer
+from streams.broker.topic_admin import ensure_topics
 from streams.files.shoal_yaml import Config, load_config
 from streams.tools.up import process_list
 from streams.tools.up.child_processes import Child, Children
-from streams.tools.up.host_resources import free_port
+from streams.tools.up.host_resources import free_port, remove_topics
 from streams.tools.up.real_engines import RealEngines
 from topics.keys import CLUSTER_KEY, Keys
 from topics.macs import Signer
@@ -60,7 +63,7 @@ _POLL_S = 0.1
 
 class Stack:
     """All processes of one run. folder: for logs and state. bootstrap: the broker's own address.
-    real: real engines to use instead of simulated ones."""
+    real: real engines to use instead of simulated ones. env: further environment variables."""
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class Stack:
         executors: Sequence[str] = EXECUTORS,
         gateways: Sequence[str] = GATEWAYS,
         real: RealEngines | None = None,
+        env: Mapping[str, str] = {},
     ) -> None:
         self._real = real
         self._controllers, self._executors, self._gateways = controllers, executors, gateways
@@ -82,7 +86,7 @@ class Stack:
         self.base = TimeBase(1.0, time.time_ns() // 1_000_000, time.monotonic_ns())
         self.key = secrets.token_hex(32)
         self.token = secrets.token_hex(16)
-        self._env = {CLUSTER_KEY: self.key, "OMP_NUM_THREADS": "1"}
+        self._env = {CLUSTER_KEY: self.key, "OMP_NUM_THREADS": "1", **env}
         self.children = Children(self._env)
         self.relays: dict[str, Relay] = {}
         self.parts: dict[str, Child] = {}
@@ -238,6 +242,20 @@ class Stack:
             by_part[name] += waited_s
         together = sum(by_part[name] for name in self._controllers)
         return max(together, *by_part.values(), 0.0)
+
+
+async def open_stack(closing: AsyncExitStack, folder: Path, broker: str, **parts: Any) -> Stack:
+    """A running stack on the broker at address `broker`, "" for an embedded one, with topics of its
+    own. `closing` ends both. parts: see `Stack`."""
+    prefix = f"chaos-{secrets.token_hex(4)}."
+    bootstrap = broker or await closing.enter_async_context(own_broker(prefix))
+    await ensure_topics(bootstrap, prefix)
+    if broker:
+        closing.push_async_callback(remove_topics, bootstrap, prefix)
+    stack = Stack(folder, bootstrap, prefix, **parts)
+    closing.push_async_callback(stack.close)
+    await stack.open()
+    return stack
 
 
 def shifted(base: TimeBase, by_s: float) -> TimeBase:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from autoscaler.domain.cluster import Mode
+from loadtests.linearizability import Call, explains
 from streams.console.operator_endpoint import OperatorEndpoint
 from streams.health.operators import NO_OPERATORS, Identity, Operator, new_operator
 from tests.hang_limit import HANG_S
 from tests.unit.console.console_world import USER_HEADER, World, world
-from loadtests.linearizability import Call, explains
 from tests.unit.console.test_console_http import command, get
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode

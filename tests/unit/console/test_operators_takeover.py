@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from autoscaler.decide import restore
+from loadtests.linearizability import Call, explains
 from streams.console.operator_endpoint import OperatorEndpoint
 from streams.controller.tick_loop import Ports
 from streams.health.operators import NO_OPERATORS, Identity
 from tests.unit.console.console_world import World, world
-from loadtests.linearizability import Call, explains
 from topics.records import Control, Decision
 
 MODELS = tuple(f"m{number}" for number in range(6))
