@@ -76,7 +76,7 @@ def violations(calls: Iterable[Call], unanswered: Sequence[Call]) -> list[str]:
 
 class Race:
     """Operators of one run. tokens: by name. results: numbers of (operator, HTTP status, error of a
-    refusal that names nobody)."""
+    refusal without a name)."""
 
     def __init__(self, stack: Stack, tokens: dict[str, str], seed: int) -> None:
         self.calls: list[Call] = []

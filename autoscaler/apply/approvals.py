@@ -289,6 +289,8 @@ def _still_valid(
     the reason is None if no part is left out."""
     counting = tuple(counting)
     change = planned_change(proposal.named)
+    if not change.adds.keys() <= fleet.combos.keys():  # forgotten with the last leader
+        return Change(), Reason(ReasonCode.PROPOSAL_OUTDATED)
     if not change.removes:
         return change, None
     if Counter(group.combo_id for group in counting) != Counter(dict(proposal.base)) or not (

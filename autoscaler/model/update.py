@@ -180,7 +180,8 @@ def evaluated_combos(
     running |= {combo_id_of(group.switch.source) for group in state.groups if group.switch}
     for advisory in (model.advisory for model in state.models.values()):
         running |= {i for i, _ in advisory.recommended}
-        running |= {i for i, _ in advisory.proposal.change} if advisory.proposal else set()
+        versions = advisory.proposal.versions if advisory.proposal else ()
+        running |= {i for version in versions for i, _ in version.change}
     combos = {i: combo for i, combo in state.evaluated.combos.items() if i in running}
     demands = {m: value for m, value in state.evaluated.demands.items() if m in declared}
     for answer in observation.answers:

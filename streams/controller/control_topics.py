@@ -380,8 +380,9 @@ class ControlTopics:
         return found
 
     def _kept_as(self, topic: Topic, message: Any) -> object:
-        """What a `_Span` keeps the last records of: a key of a compacted topic, valid signatures
-        and invalid ones apart, because anyone may write many invalid ones after a valid one."""
+        """The group of `message`, of which a `_Span` keeps the last records: on compacted topics
+        its key and whether its signature is valid, because forged records may follow a valid one.
+        """
         if topic.cleanup is not Cleanup.COMPACT or message.key is None:
             return message.offset
         return message.key, self._verifier.is_signed(

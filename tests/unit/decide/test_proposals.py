@@ -217,6 +217,19 @@ def test_an_answer_to_an_earlier_version_applies_what_the_person_saw() -> None:
     assert "updates" not in later.reason
 
 
+def test_an_approval_of_combos_that_the_next_leader_does_not_know_is_planned_again() -> None:
+    """The leader was killed between two entries of its ledger."""
+    w = approving().run(60)
+    newest = open_proposals(w)[-1]
+    w.ledger = {key: entry for key, entry in w.ledger.items() if entry.kind != "combos"}
+    w.restart_controller()
+    answer(w, newest.number, approve=True)
+    w.run(60)
+    (ended,) = [d for d in w.decisions if d.proposal == newest.number]
+    assert ReasonCode.PROPOSAL_OUTDATED in ended.codes and not ended.change
+    assert open_proposals(w)[-1].number > newest.number
+
+
 def test_a_rejected_earlier_version_rejects_the_proposal() -> None:
     w = approving().run(60)
     old = open_proposals(w)[-1]
