@@ -39,7 +39,7 @@ _MODELS = 50
 _CONFIG = (
     """
 mode: approve
-policy: {approve_within: 10s, replan_every: 10s}
+policy: {approve_within: 1m, replan_every: 10s}
 regions: {here: {l4: {gpu: L4, per_node: 1, nodes: COUNT, owned: true}}}
 defaults: {max_len: 8192}
 models:
@@ -61,7 +61,8 @@ _IDLE_S = 240.0
 
 
 def violations(calls: Iterable[Call], unanswered: Sequence[Call]) -> list[str]:
-    """The calls of each proposal that no order explains. unanswered: calls that may have taken
+    """The calls of each proposal that no order explains, or whose answers name the first answer to
+    some operators only. unanswered: calls that may have taken
     effect at any time, or not at all."""
     by_proposal: dict[str, list[Call]] = defaultdict(list)
     for call in calls:
@@ -69,7 +70,8 @@ def violations(calls: Iterable[Call], unanswered: Sequence[Call]) -> list[str]:
     found = []
     for subject, own in by_proposal.items():
         maybe = [[one] for one in unanswered if one.subject == subject]
-        if not any(explains([*own, *more]) for more in ([], *maybe)):
+        told = {bool(call.named) for call in own}  # alike, if the proposal was lost with its leader
+        if len(told) > 1 or not any(explains([*own, *more]) for more in ([], *maybe)):
             found.append("\n".join(map(str, own)))
     return found
 
@@ -175,8 +177,7 @@ async def _run(options: argparse.Namespace, folder: Path) -> int:
     longest_s = max(call.ended - call.began for call in race.calls)
     print(f"{options.proposals} proposals, {race.kills} leaders killed, longest call "
           f"{longest_s:.1f} s, {len(found)} violations")  # fmt: skip
-    nameless = any(status != 200 and error for _, status, error in race.results)
-    return int(bool(found) or nameless)
+    return int(bool(found))
 
 
 def main() -> int:
