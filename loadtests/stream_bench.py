@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -42,16 +42,18 @@ from streams.broker.kafka_clients import admin as new_admin
 from streams.broker.kafka_clients import consumer as new_consumer
 from streams.broker.kafka_clients import producer as new_producer
 from streams.broker.topic_admin import ensure_topics
-from streams.clock import Clock, Times
+from streams.clock import Clock
 from streams.controller.demand_sources import gateways_sink
 from streams.controller.tick_schedule import TickPacing
 from streams.garbage_collection import collect_rarely
+from streams.ports.demand_source import Sink
+from streams.ports.micro_batches import MicroBatch, PartitionMerger
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.ports.telemetry_wire import read_reported
 from topics.codec import encode
 from topics.sketch import bucket_of
 from topics.telemetry import Telemetry
-from topics.telemetry_columns import SEQUENCE, TelemetryBatch, batch_of
+from topics.telemetry_columns import SEQUENCE, batch_of
 from topics.time_base import TimeBase
 from topics.topic_table import TABLE, TELEMETRY
 
@@ -180,6 +182,17 @@ async def _bare(bootstrap: str, parts: list[TopicPartition], count: int) -> floa
     return time.process_time() - began
 
 
+class _Source(TelemetryTopic):
+    """Reads and merges telemetry. note: called with each merged micro-batch."""
+
+    note: Callable[[MicroBatch], None]
+
+    def _count(self, merger: PartitionMerger, batches: Sequence[MicroBatch], sink: Sink) -> None:
+        super()._count(merger, batches, sink)
+        for batch in batches:
+            self.note(batch)
+
+
 class _Followed:
     """Our code as in the controller: read, add to windows, query every model.
 
@@ -190,12 +203,11 @@ class _Followed:
         self, bootstrap: str, prefix: str, models: int, embedded: bool, look_each: int
     ) -> None:
         self.clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
-        self.source = TelemetryTopic(
-            bootstrap, prefix, self.clock, self._poison, {}, 1800, embedded
-        )
+        self.source = _Source(bootstrap, prefix, self.clock, self._poison, {}, 1800, embedded)
+        self.source.note = self.count
         self.windows = TelemetryWindows()
         self.pace = TickPacing(self.clock)
-        self._count = gateways_sink(self.windows, {}, self.pace.fresh.set)
+        self.sink = gateways_sink(self.windows, {}, self.pace.fresh.set)
         self.models = [f"model-{k}" for k in range(models)]
         self.waiting: list[int] = []
         self.delays_ms: list[float] = []
@@ -207,19 +219,18 @@ class _Followed:
     def _poison(self, poison: object) -> None:
         raise AssertionError(poison)
 
-    def sink(self, records: TelemetryBatch, ends_ms: Times) -> None:
-        """Count the records."""
-        self._count(records, ends_ms)
-        due, self.seen = self.seen // self.look_each, self.seen + len(records)
+    def count(self, batch: MicroBatch) -> None:
+        """Count the records of a merged micro-batch, and query the windows every `look_each` of
+        them."""
+        due, self.seen = self.seen // self.look_each, self.seen + len(batch.values)
         if self.seen // self.look_each > due:
             self.query_windows()
 
-    def timed(self, records: TelemetryBatch, ends_ms: Times) -> None:
-        """Count the records, and keep their append times until the next query."""
+    def time(self, batch: MicroBatch) -> None:
+        """Keep the append times of the records of a merged micro-batch until the next query."""
         if not self.waiting and not self.delays_ms:
             self.began_cpu_s, self.looks = time.process_time(), 0
-        self._count(records, ends_ms)
-        self.waiting += ends_ms.tolist()
+        self.waiting += self.clock.of_log()(np.array(batch.log_ms)).tolist()
 
     def query_windows(self) -> None:
         """Query the windows as a tick does. Afterwards they include all waiting records."""
@@ -280,7 +291,8 @@ async def _steady(
     seconds are from the first record to the query that includes the last one.
     """
     count = given.per_s * given.for_s
-    follow = asyncio.create_task(followed.source.follow(followed.timed))
+    followed.source.note = followed.time
+    follow = asyncio.create_task(followed.source.follow(followed.sink))
     await followed.source.live()
     followed.waiting.clear()
     followed.delays_ms.clear()

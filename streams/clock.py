@@ -6,6 +6,7 @@ base. `topics.broker_clock` estimates the broker's time.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +18,6 @@ from numpy.typing import NDArray
 from topics.time_base import TimeBase
 
 Times: TypeAlias = NDArray[np.int64]
-EventsMs: TypeAlias = Callable[[Times, Times], Times]
-"""Conversion: (append times in ms of the broker's clock, ages in ms at the append) to event times
-in domain ms.
-"""
 
 
 def wall_ms() -> int:
@@ -66,13 +63,21 @@ class Clock:
         past_ms = max(0, self.broker_ms() - append_ms)
         return self.now_ms() - int(past_ms * self.time_base.speed)
 
-    def events(self) -> EventsMs:
-        """`event_ms` for many records that were read together. Their ages are subtracted too."""
-        now_ms, broker_ms, speed = self.now_ms(), self.broker_ms(), self.time_base.speed
+    def of_log(self) -> Callable[[Times], Times]:
+        """Conversion of log times (`of_append`) that were read together to event times in domain
+        ms, which are never in the future."""
+        now_ms = self.now_ms()
+        log_ms = of_append(self.time_base, self.broker_ms())
 
-        def events_ms(append_ms: Times, age_ms: Times) -> Times:
-            past_ms = np.maximum(0, broker_ms - append_ms)
-            found: Times = now_ms - (past_ms * speed).astype(np.int64) - age_ms
-            return found
+        def events_ms(times_ms: Times) -> Times:
+            return now_ms - np.maximum(0, log_ms - times_ms)
 
         return events_ms
+
+
+def of_append(time_base: TimeBase, append_ms: int) -> int:
+    """Log time: an append time of the broker's clock in ms as domain time, if that clock agreed
+    with the origin of `time_base`. At speed 1 it is the append time. Every process of a run
+    computes equal values."""
+    origin_ms = time_base.origin_ms
+    return origin_ms + math.floor((append_ms - origin_ms) * time_base.speed)

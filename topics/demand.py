@@ -1,7 +1,8 @@
-"""Demand records: telemetry of all gateways, merged per model and second of a `telemetry`
+"""Demand records: telemetry of all gateways, merged per model and micro-batch of a `telemetry`
 partition.
 
-Points in time (fields `..._ms`) are ms since the epoch by the broker's clock.
+Points in time (fields `..._ms`) are append times in domain ms (`streams.clock.of_append`), which at
+speed 1 are times of the broker's clock.
 """
 
 from __future__ import annotations
@@ -62,14 +63,16 @@ class GatewayState:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """All records of one model that the broker appended to `partition` of `telemetry` within the
-    second `appended_s` (since the epoch).
+    """All records of one model in one micro-batch of `partition` of `telemetry`.
 
-    (model, partition, appended_s) identifies the record. A repeated record is equal to the first
-    one, because merging is deterministic.
+    (model, partition, last_offset) identifies the record. A repeated record is equal to the first
+    one, because the log alone determines a micro-batch.
 
-    model, partition, appended_s: Part of the record's identity. kinds: Number of requests in all
-    `seconds`, by kind, see `Telemetry.sent`.
+    appended_s: Domain second in which the broker appended the micro-batch. kinds: Number of
+    requests in all `seconds`, by kind, see `Telemetry.sent`. first_offset, last_offset: First
+    offset since the previous merged records of the partition, and last offset of the micro-batch;
+    -1 in records of older
+    workers.
     """
 
     model: str
@@ -78,11 +81,15 @@ class Demand:
     seconds: tuple[DemandSecond, ...]
     gateways: tuple[GatewayState, ...]
     kinds: dict[str, int] = field(default_factory=dict)
+    first_offset: int = -1
+    last_offset: int = -1
 
     def __post_init__(self) -> None:
         checks.name("model", self.model)
         checks.count("partition", self.partition, 1_000_000)
         checks.count("appended_s", self.appended_s, checks.MAX_MS // 1000)
+        checks.number("first_offset", self.first_offset, -1, self.last_offset)
+        checks.number("last_offset", self.last_offset, -1, checks.MAX_COUNT)
         for kind, requests in self.kinds.items():
             checks.name("kinds", kind)
             checks.count(f"kinds[{kind}]", requests)

@@ -231,6 +231,7 @@ def _controller(found: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(False, scope, words)
     yield from _releases(found)
     yield from _lag(found)
+    yield from _workers(found)
     for model, why in found.get("refused", {}).items():
         said = f"its last declaration cannot be used, so the previous one stays in force: {why}"
         yield Finding(
@@ -275,6 +276,18 @@ def _lag(found: Mapping[str, Any]) -> Iterator[Finding]:
             f"{age_words(lag_ms / 1000.0)} behind",
             "give the controller and the broker more CPU, or find the process that writes so much; "
             "until the controller has caught up, it removes nothing",
+        )
+
+
+def _workers(found: Mapping[str, Any]) -> Iterator[Finding]:
+    """A finding if window workers are late. Older controllers do not report it."""
+    if late_s := found.get("window_workers_late_s"):
+        yield Finding(
+            False,
+            "window workers",
+            f"late or absent for {age_words(late_s)}; the controller merges the telemetry itself",
+            "start shoal windows, or more of them; without them, start the controller with "
+            "--demand telemetry",
         )
 
 

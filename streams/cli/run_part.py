@@ -20,7 +20,12 @@ from autoscaler.serving.routing_policies import AcrossCombos, WithinCombo
 from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
 from streams.cli.config_option import add_config
 from streams.clock import real_time
-from streams.controller.controller_options import HTTP, add_operator_options, operator_options_argv
+from streams.controller.controller_options import (
+    HTTP,
+    add_demand_option,
+    add_operator_options,
+    operator_options_argv,
+)
 from streams.decision_log.log_folder import default_folder
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
@@ -133,12 +138,7 @@ def add_parser(subparsers: Any) -> None:
     controller = subparsers.add_parser("controller", help="the control plane")
     add_common(controller)
     add_operator_options(controller, record=str(default_folder()), http=HTTP)
-    controller.add_argument(
-        "--demand",
-        default="telemetry",
-        choices=["telemetry", "merged"],
-        help="read the telemetry of every gateway, or the records merged by `shoal windows`",
-    )
+    add_demand_option(controller)
     controller.set_defaults(run=run_controller)
     windows = subparsers.add_parser("windows", help="a worker that merges telemetry")
     add_common(windows)

@@ -244,6 +244,8 @@ def _data(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"{kind} {age_words(max(pools.values()))} old" if pools else f"{kind} as declared"
     for topic, lag_ms in found.get("lag_ms", {}).items():
         yield f"{topic} read {age_words(lag_ms / 1000.0)} late"
+    if late_s := found.get("window_workers_late_s"):
+        yield f"window workers late for {age_words(late_s)}: the controller merges telemetry"
     yield f"{found['writes']} records written"
 
 

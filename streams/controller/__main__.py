@@ -25,7 +25,12 @@ from streams.broker.child_broker import own_broker
 from streams.broker.topic_admin import TopicsUnusable
 from streams.clock import real_time
 from streams.controller.composition import Options, run_controller
-from streams.controller.controller_options import add_operator_options, parse_operator_options
+from streams.controller.controller_options import (
+    MERGED,
+    add_demand_option,
+    add_operator_options,
+    parse_operator_options,
+)
 from streams.files.defaults_section import CAPACITY, CAUTIOUS
 from streams.files.user_errors import UserError
 from streams.garbage_collection import collect_rarely
@@ -103,12 +108,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         choices=CAPACITY,
         help="capacity if the file names none",
     )
-    parser.add_argument(
-        "--demand",
-        default="telemetry",
-        choices=["telemetry", "merged"],
-        help="read the telemetry of every gateway, or the records merged by `shoal windows`",
-    )
+    add_demand_option(parser)
     add_operator_options(parser)
     parser.add_argument(
         "--workload",
@@ -129,7 +129,7 @@ def _options(given: argparse.Namespace) -> Options:
         prefix=given.prefix,
         default_mode=Mode(given.default_mode),
         cautious=given.default_capacity == CAUTIOUS,
-        merged=given.demand == "merged",
+        workers=given.demand == MERGED,
         operated=parse_operator_options(given),
         workload=given.workload,
     )

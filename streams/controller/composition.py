@@ -14,8 +14,9 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from autoscaler.decide import ControllerState
 from autoscaler.domain.cluster import Cluster, Mode
@@ -23,6 +24,7 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.state.controller_state import Term
+from streams.broker.consumer_lag import ConsumerLag
 from streams.broker.kafka_clients import producer as new_producer
 from streams.broker.kafka_clients import security
 from streams.broker.topic_admin import ensure_topics
@@ -57,13 +59,17 @@ from streams.ports.actuator import Publisher, PublishingActuator
 from streams.ports.demand_source import DemandSource, Sink
 from streams.ports.demand_topic import DemandTopic
 from streams.ports.engine_views import LIMIT_S, EngineViews
+from streams.ports.merged_records import MergedRecords
 from streams.ports.node_provider import Provisioner
 from streams.ports.promql import prometheus
 from streams.ports.record_signing import Seal
 from streams.ports.serving_pods import ServingPods, report_at
+from streams.ports.telemetry_ends import TelemetryEnds
 from streams.ports.telemetry_topic import TelemetryTopic
+from streams.ports.topic_reader import TopicReader
 from streams.ports.unmanaged_counts import UnmanagedServers
 from streams.ports.vllm_queries import metric_sources
+from streams.ports.worker_demand import WorkerDemand
 from streams.solver.solver_client import Solver, solver_argv
 from streams.tracing import open_spans
 from streams.warm_up import warmed
@@ -71,9 +77,10 @@ from topics.broker_clock import BrokerClock
 from topics.macs import Signer, Verifier
 from topics.records import Alert
 from topics.time_base import TimeBase
-from topics.topic_table import DEMAND, LEADERSHIP, TELEMETRY
+from topics.topic_table import LEADERSHIP
 
 log = logging.getLogger(__name__)
+R = TypeVar("R", bound=TopicReader)
 
 _FLUSH_S = 0.5
 _STOP_S = 0.7
@@ -86,8 +93,8 @@ class Options:
     """Options of the controller command. default_mode, cautious: defaults if the file declares no
     mode or no capacity.
 
-    workload: a demand file, for models whose workload the file does not declare. merged: read
-    demand from the merged records of window workers instead of the telemetry of every gateway.
+    workload: a demand file, for models whose workload the file does not declare. workers: whether
+    window workers merge the telemetry, on a real Kafka.
     """
 
     config: Path
@@ -99,7 +106,7 @@ class Options:
     cautious: bool = True
     operated: OperatorOptions = field(default_factory=OperatorOptions)
     workload: Path | None = None
-    merged: bool = False
+    workers: bool = True
 
 
 OnStanding = Callable[[int, str], None]
@@ -226,21 +233,33 @@ async def run_controller(
         on_created=restore.note_created,
     )
     sweep.reread = control.reread
-    telemetry = (DemandTopic if options.merged else TelemetryTopic)(
-        options.broker,
-        options.prefix,
-        clock,
-        bury,
-        found.partitions,
-        config.cluster.policy.global_window_s,
-        found.embedded,
-        DEMAND if options.merged else TELEMETRY,
-        verifier,
-    )
-    sources = demand_sources(
-        config, queries, clock, windows, telemetry, loop.pace.fresh.set, options.merged, known
-    )
-    loop.late_s = lambda: {**control.behind.late_s(), **telemetry.behind.late_s()}
+    merged = MergedRecords(clock)
+
+    def reader(kind: type[R], starts: Mapping[int, int] | None = None) -> R:
+        return kind(
+            options.broker,
+            options.prefix,
+            clock,
+            bury,
+            found.partitions,
+            config.cluster.policy.global_window_s,
+            found.embedded,
+            verifier,
+            merged=merged,
+            starts=starts,
+        )
+
+    telemetry: TelemetryTopic | WorkerDemand = reader(TelemetryTopic)
+    if options.workers and not found.embedded:
+        ends = TelemetryEnds(options.broker, options.prefix, found.partitions)
+        own = partial(reader, TelemetryTopic)
+        telemetry = WorkerDemand(reader(DemandTopic), own, ends)
+    sources = demand_sources(config, queries, clock, windows, telemetry, loop.pace.fresh.set, known)
+
+    def lags() -> tuple[ConsumerLag, ...]:
+        return control.behind, *telemetry.lags
+
+    loop.late_s = lambda: {name: s for lag in lags() for name, s in lag.late_s().items()}
     terms = Terms(
         seat, loop, written, outbox, control, bury.flush, sources, on_standing, config.provision
     )
@@ -289,10 +308,19 @@ async def run_controller(
             return seat.leads(), election.highest, election.leader
 
         def behind() -> dict[str, int]:
-            return {**control.behind.records, **telemetry.behind.records}
+            return {name: count for lag in lags() for name, count in lag.records.items()}
 
         async with open_operator_endpoints(
-            options.operated, identity, loop, words, signer, leader, behind, verifier, keys
+            options.operated,
+            identity,
+            loop,
+            words,
+            signer,
+            leader,
+            behind,
+            telemetry.merging,
+            verifier,
+            keys,
         ) as url:
             on_url(url)
             await _until_over(loops, end, outbox, seat)

@@ -21,6 +21,7 @@ from topics.http_origin import parse_host_names
 from topics.storage.private_files import private_folder
 
 MOST_RECORD_MIB = 1024
+MERGED, TELEMETRY = "merged", "telemetry"
 HTTP = "127.0.0.1:8702"
 
 
@@ -42,6 +43,17 @@ class OperatorOptions:
     operators: Operators = NO_OPERATORS
     record: Path | None = None
     record_bytes: int = MOST_RECORD_MIB << 20
+
+
+def add_demand_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names who merges the telemetry."""
+    parser.add_argument(
+        "--demand",
+        default=MERGED,
+        choices=[MERGED, TELEMETRY],
+        help="on a real Kafka, read what `shoal windows` workers merged, or merge the telemetry of "
+        f"every gateway in the controller ({MERGED})",
+    )
 
 
 def add_operator_options(parser: argparse.ArgumentParser, record: str = "", http: str = "") -> None:

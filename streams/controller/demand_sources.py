@@ -13,9 +13,9 @@ from streams.files.served_names import served_names
 from streams.files.shoal_yaml import Config
 from streams.files.user_errors import UserError
 from streams.ports.demand_source import DemandSource, Sink
-from streams.ports.demand_topic import MERGED
 from streams.ports.engine_metrics import ENGINES
 from streams.ports.latency_histograms import LatencyMeter
+from streams.ports.merged_records import MERGED
 from streams.ports.promql import LatencySource, PromqlDemand, prometheus
 from streams.ports.vllm_queries import arrivals_query, latency_query, source_of
 from topics.telemetry_columns import TelemetryBatch
@@ -29,13 +29,12 @@ def demand_sources(
     windows: TelemetryWindows,
     telemetry: DemandSource,
     on_news: Callable[[], None],
-    merged: bool = False,
     known: DeclaredNames | None = None,
 ) -> list[tuple[DemandSource, Sink]]:
-    """Each demand source with its sink. merged: `telemetry` reads the merged records of window
-    workers. known: declared names; records of other models are dropped."""
-    count = merged_sink if merged else gateways_sink
-    found: list[tuple[DemandSource, Sink]] = [(telemetry, count(windows, queries, on_news, known))]
+    """Each demand source with its sink. known: declared names; records of other models are
+    dropped."""
+    sink = gateways_sink(windows, queries, on_news, known)
+    found: list[tuple[DemandSource, Sink]] = [(telemetry, sink)]
     if queries:
         asks = {name: prometheus(server) for name, server in config.prometheus.items()}
         source = PromqlDemand(asks, queries, clock, latencies=latency_sources(config))
@@ -88,35 +87,12 @@ def gateways_sink(
     on_news: Callable[[], None],
     known: DeclaredNames | None = None,
 ) -> Sink:
-    """Sink that counts gateway telemetry.
+    """Sink of merged telemetry, see `MergedRecords.take`.
 
-    For a model with a Prometheus query, the sink records only that the gateway is alive. Otherwise
-    a request would count twice, and a zero from the gateway would hide an unavailable Prometheus.
-    on_news: called after a record is counted. known: declared names; records of other models are
-    dropped.
-    """
-
-    def sink(records: TelemetryBatch, ends_ms: Times) -> None:
-        records, ends_ms = _declared(records, ends_ms, known)
-        if queries:
-            only_heard = [name[0] in queries for name in records.names]
-            windows.note_gateways(*_those(records, ends_ms, only_heard))
-            records, ends_ms = _those(records, ends_ms, [not heard for heard in only_heard])
-        if windows.add_all(records, ends_ms):
-            on_news()
-
-    return sink
-
-
-def merged_sink(
-    windows: TelemetryWindows,
-    queries: Collection[str],
-    on_news: Callable[[], None],
-    known: DeclaredNames | None = None,
-) -> Sink:
-    """Like `gateways_sink`, for records of window workers.
-
-    These are counts without a gateway, and gateway records without counts.
+    For a model with a Prometheus query, the sink records only that the gateways are alive.
+    Otherwise a request would count twice, and a zero from the gateways would hide an unavailable
+    Prometheus. on_news: called after a record is counted. known: declared names; records of other
+    models are dropped.
     """
 
     def sink(records: TelemetryBatch, ends_ms: Times) -> None:

@@ -25,6 +25,7 @@ from streams.health.alert_webhook import Webhook
 from streams.health.controller_facts import Facts, Identity
 from streams.health.controller_metrics import Metrics
 from streams.health.status_server import HealthServer
+from streams.ports.merging import Merging
 from topics.codec import encode
 from topics.keys import Keys
 from topics.macs import Signer, Verifier
@@ -43,14 +44,15 @@ async def open_operator_endpoints(
     signer: Signer,
     leader: Callable[[], tuple[bool, int, str]],
     behind: Callable[[], Mapping[str, int]],
+    merging: Callable[[], Merging],
     verifier: Verifier,
     keys: Keys,
 ) -> AsyncIterator[str]:
     """Context in which the endpoints of `settings` observe `loop`; yields the URL, "" for none.
 
     producer: an aiokafka producer for alerts; a standby publishes alerts too. signer: signs the
-    alerts. leader: see `Facts`. behind: see `Metrics`. verifier: verifies the records that the
-    controller reads. keys: sign the heads of the decision log. UserError: the address is not
+    alerts. leader, merging: see `Facts`. behind: see `Metrics`. verifier: verifies the records that
+    the controller reads. keys: sign the heads of the decision log. UserError: the address is not
     available.
     """
 
@@ -73,7 +75,7 @@ async def open_operator_endpoints(
             topic.wire_name(identity.prefix), None, key=of, headers=headers, partition=0
         )
 
-    facts = Facts(identity, loop, leader, lambda: verifier.refused)
+    facts = Facts(identity, loop, leader, lambda: verifier.refused, merging=merging)
     written: DecisionLog | None = None
     if settings.record is not None:
         written = DecisionLog(

@@ -10,6 +10,7 @@ from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import EnsuredTopics, TopicsUnusable, ensure_topics
 from streams.controller.control_topics import ControlTopics
 from streams.ports.telemetry_topic import TelemetryTopic
+from streams.ports.worker_demand import WorkerDemand
 from topics.topic_table import short_name
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ class TopicWatch:
         broker: str,
         prefix: str,
         control: ControlTopics,
-        telemetry: TelemetryTopic,
+        telemetry: TelemetryTopic | WorkerDemand,
         on_created: Callable[[str], None],
         ensure: Callable[[str, str], Awaitable[EnsuredTopics]] | None = None,
     ) -> None:

@@ -37,6 +37,7 @@ from streams.health.exposure import OpenPoint
 from streams.health.launch_waits import node_faults, waiting_launches
 from streams.health.multi_node_status import gang_facts
 from streams.health.quality_status import service_facts
+from streams.ports.merging import Merging
 from topics.decisions import Decision
 from topics.fleet import Status
 from topics.reason_codes import ReasonCode
@@ -67,7 +68,8 @@ class Facts:
     of the highest claim, and the name of the claimant. refused: number of records without a valid
     signature, by topic and reason. log_status: fields of the decision log's status, empty without a
     log. account: cost and ended requests since the first tick. writes: number of assignments and
-    routes, the only records through which a controller changes anything."""
+    routes, the only records through which a controller changes anything. merging: returns who
+    merges the telemetry."""
 
     identity: Identity
     loop: Loop
@@ -81,6 +83,7 @@ class Facts:
     kinds: Counter[str] = field(default_factory=Counter)
     account: Account = field(default_factory=Account)
     writes: int = 0
+    merging: Callable[[], Merging] = Merging
     plans: deque[tuple[int, PlanRequest, tuple[str, ...]]] = field(
         default_factory=lambda: deque(maxlen=20)
     )
@@ -153,6 +156,7 @@ class Facts:
         leads, token, leader = self.leader()
         now = self.standing()
         done = self.leading()
+        merging = self.merging()
         found: dict[str, Any] = {
             "controller": self.identity.controller,
             "release": version("shoal"),
@@ -177,6 +181,8 @@ class Facts:
             if done
             else {},
             "lag_ms": dict(done.observation.lag_ms) if done else {},
+            "telemetry_merged_by": str(merging.merger),
+            "window_workers_late_s": merging.late_s,
             "refused": dict(self.loop.latest.declared.refused),
             "undeclared": dict(self.loop.latest.dropped.undeclared),
             "pools": [pool.id for pool in done.cluster.pools] if done else [],

@@ -112,6 +112,7 @@ class Metrics(Collector):
             [((result,), float(getattr(windows, result))) for result in results],
         )
         yield "shoal_lag_records", [((t,), float(n)) for t, n in sorted(self._behind().items())]
+        yield "shoal_window_workers_late_seconds", [((), facts.merging().late_s)]
         yield "shoal_dead_letters_total", [((), float(loop.latest.dropped.buried))]
         undeclared = sorted(loop.latest.dropped.undeclared.items())
         yield "shoal_undeclared_records_total", [((t,), float(n)) for t, n in undeclared]

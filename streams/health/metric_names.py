@@ -23,6 +23,7 @@ Name = Literal[
     "shoal_telemetry_records_total",
     "shoal_telemetry_age_seconds",
     "shoal_lag_records",
+    "shoal_window_workers_late_seconds",
     "shoal_dead_letters_total",
     "shoal_undeclared_records_total",
     "shoal_refused_declarations",
@@ -99,6 +100,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("shoal_telemetry_age_seconds", "gauge", ("model",), "age of the newest reported second"),
     Metric("shoal_lag_records", "gauge", ("topic",), "unread records"),
+    Metric(
+        "shoal_window_workers_late_seconds",
+        "gauge",
+        (),
+        "time since window workers last merged telemetry in time; 0 while they do, or without them",
+    ),
     Metric("shoal_dead_letters_total", "counter", (), "records that could not be decoded"),
     Metric(
         "shoal_undeclared_records_total",

@@ -2,7 +2,7 @@
 
 The worker prints a JSON line with its partition count after each assignment by Kafka. Start one
 worker per machine that shares the load; workers may join, leave and crash at any time. Controllers
-read the merged demand with `--demand merged`.
+on a real Kafka read what they merge.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from streams.garbage_collection import collect_rarely
 from streams.logs import add_log_level, log_to_stderr
 from streams.warm_up import warm_up
 from streams.windows.faust_app import make_app
+from topics.time_base import TimeBase
 from topics.topic_table import PREFIX
 
 
@@ -34,6 +35,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"shoal {version('shoal')}")
     parser.add_argument("--broker", required=True, metavar="kafka://HOST:PORT")
     parser.add_argument("--prefix", default=PREFIX, help="prefix of topic names")
+    parser.add_argument(
+        "--time-base", default=TimeBase(), type=TimeBase.parse,
+        help="speed and origin of domain time (default: the broker's clock)",
+    )  # fmt: skip
     add_log_level(parser)
     given = parser.parse_args(argv)
     log_to_stderr(given.log_level)
@@ -49,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     collect_rarely()
     warm_up()
-    app = make_app(bootstrap, given.prefix, keys)
+    app = make_app(bootstrap, given.prefix, keys, given.time_base)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
 

@@ -41,8 +41,8 @@ class Run:
     """Values that all parts of one run share. folder: for logs, node files, state and reports.
 
     demands: workloads of models for which the file declares none. real: real engines, None =
-    simulated. operated: options of the controller, for operators. windows: whether window workers
-    merge the gateways' telemetry. faults: file with the scenario's faults, None = no scenario.
+    simulated. operated: options of the controller, for operators. windows: whether a window worker
+    merges the gateways' telemetry. faults: file with the scenario's faults, None = no scenario.
     """
 
     config: Config
@@ -80,22 +80,16 @@ def controller(run: Run, bootstrap: str) -> Child:
         "--time-base", run.time_base.format(), "--controller-id", "controller-1",
         "--prefix", run.prefix, "--default-mode", "act",
         "--default-capacity", "predicted", "--log-level", run.log_level,
-        "--demand", "merged" if run.windows and _reads_merged(run) else "telemetry",
         *options, *run.operated,
     )  # fmt: skip
-
-
-def _reads_merged(run: Run) -> bool:
-    """Whether the controller reads the merged demand. Workers merge in real time, so at a higher
-    speed the merged demand would be many domain seconds late."""
-    return run.time_base.speed <= 1.0
 
 
 def windows(run: Run, bootstrap: str) -> Child:
     """A worker that merges the gateways' telemetry. It needs a real Kafka."""
     return _child(
         run, "windows", "streams.windows",
-        "--broker", f"kafka://{bootstrap}", "--prefix", run.prefix, "--log-level", run.log_level,
+        "--broker", f"kafka://{bootstrap}", "--prefix", run.prefix,
+        "--time-base", run.time_base.format(), "--log-level", run.log_level,
     )  # fmt: skip
 
 

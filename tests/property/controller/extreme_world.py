@@ -35,7 +35,7 @@ from streams.controller.control_state import ControlState, control_record_handle
 from streams.controller.control_topics import FOLLOWED, ControlTopics
 from streams.controller.declared_cluster import DeclaredCluster
 from streams.controller.declared_names import DeclaredNames
-from streams.controller.demand_sources import gateways_sink, merged_sink
+from streams.controller.demand_sources import gateways_sink
 from streams.controller.election import Election
 from streams.controller.tick_loop import Loop, Ports
 from streams.decision_log.observation_diff import ObservationWriter
@@ -60,7 +60,7 @@ from topics.records import Assignment, Routes
 from topics.signing import Keys
 from topics.telemetry import Telemetry
 from topics.time_base import TimeBase
-from topics.topic_table import DEMAND, TABLE, TELEMETRY, KeyDeletion, key_of, topic_of
+from topics.topic_table import TABLE, KeyDeletion, key_of, topic_of
 
 NOW_MS = 1_800_000_000_000
 _CONTROL = frozenset(topic.name for topic in FOLLOWED)
@@ -228,11 +228,9 @@ class Controller:
         )  # fmt: skip
         counts = {topic.name: topic.partitions for topic in TABLE}
         self._control = ControlTopics("", "", counts, on_record, self.latest.drop, self._bury)
-        self._telemetry = TelemetryTopic("", "", clock, self._bury, counts)
-        self._demand = DemandTopic("", "", clock, self._bury, counts, topic=DEMAND)
         self._count = gateways_sink(windows, {}, lambda: None, known)
-        self._merge = merged_sink(windows, {}, lambda: None, known)
-        self._of_demand = DEMAND.name if merged else TELEMETRY.name
+        kind = DemandTopic if merged else TelemetryTopic
+        self._demand = kind("", "", clock, self._bury, counts)
         self.facts = Facts(Identity("c", "b", "", True), self.loop, lambda: (True, token, "c"))
         self._metrics = Metrics(self.facts, lambda: 0, dict, dict)
         self._observations = ObservationWriter()
@@ -257,10 +255,8 @@ class Controller:
             )  # fmt: skip
             if entry.topic in _CONTROL:
                 self._control._fold(entry.topic, message)
-            elif entry.topic == self._of_demand == TELEMETRY.name:
-                self._telemetry._take([message], self.clock.events(), self._count)
-            elif entry.topic == self._of_demand:
-                self._demand._take([message], self.clock.events(), self._merge)
+            elif entry.topic == self._demand.topic.name:
+                self._demand._take([message], self._count)
 
     def begin(self) -> None:
         """Become the leader, as `Terms` does."""

@@ -12,10 +12,10 @@ from autoscaler.estimate.windows import TelemetryWindows
 from streams.clock import Clock
 from streams.controller.control_state import ControlState, DesiredRecords, control_record_handler
 from streams.controller.declared_names import DeclaredNames
-from streams.controller.demand_sources import gateways_sink, merged_sink
+from streams.controller.demand_sources import gateways_sink
 from streams.controller.election import Election
 from streams.files.shoal_yaml import load_config
-from streams.ports.demand_topic import MERGED
+from streams.ports.merged_records import MERGED
 from topics.records import (
     Assignment,
     Availability,
@@ -77,18 +77,16 @@ def test_a_node_with_assigned_instances_counts_although_its_pool_is_undeclared()
 
 
 def test_telemetry_of_undeclared_models_reaches_no_window() -> None:
-    """This holds for telemetry of gateways and of window workers. The rest of the batch counts."""
-    record = Telemetry(MODEL, "g", "b", 1, NOW_MS, 1000, 0, 7, *[0] * 9)
-    merged = replace(record, gateway=f"{MERGED}-1")
-    for sink, one in ((gateways_sink, record), (merged_sink, merged)):
-        windows, known = TelemetryWindows(), DeclaredNames(lambda: CLUSTER, {})
-        news: list[int] = []
-        take = sink(windows, {}, lambda news=news: news.append(1), known)
-        batch = batch_of([replace(one, model=f"m{at}") for at in range(5)] + [one])
-        take(batch, np.full(6, NOW_MS))
-        assert windows.counters.applied == 1 and known.dropped["telemetry"] == 5
-        assert news == [1]
-        assert windows.producer_count("m1") == 0
+    """The rest of the batch counts."""
+    one = Telemetry(MODEL, f"{MERGED}-1", "b", 1, NOW_MS, 1000, 0, 7, *[0] * 9)
+    windows, known = TelemetryWindows(), DeclaredNames(lambda: CLUSTER, {})
+    news: list[int] = []
+    take = gateways_sink(windows, {}, lambda: news.append(1), known)
+    batch = batch_of([replace(one, model=f"m{at}") for at in range(5)] + [one])
+    take(batch, np.full(6, NOW_MS))
+    assert windows.counters.applied == 1 and known.dropped["telemetry"] == 5
+    assert news == [1]
+    assert windows.producer_count("m1") == 0
 
 
 @pytest.mark.parametrize("scope", ["*", MODEL])

@@ -20,6 +20,7 @@ from streams.controller.demand_sources import gateways_sink, prometheus_queries,
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.ports import promql as module
+from streams.ports.merged_records import MERGED
 from streams.ports.promql import PromqlDemand, rate_of
 from tests.hang_limit import HANG_S
 from topics.telemetry_columns import ROUTE_GENERATION, SPAN_MS, TelemetryBatch
@@ -150,7 +151,8 @@ async def test_prometheus_replaces_the_counts_of_gateways_but_confirms_no_routes
     ours[:, ROUTE_GENERATION] = 7
     from_gateways = gateways_sink(windows, {"asked": ("q",)}, lambda: None)
     for model in ("asked", "other"):
-        from_gateways(replace(records, names=[(model, "g", "b")], numbers=ours), ends_ms)
+        for gateway in ("g", f"{MERGED}-0"):  # its report, and the merged counts
+            from_gateways(replace(records, names=[(model, gateway, "b")], numbers=ours), ends_ms)
     assert isinstance(windows.stats("asked", now_ms, 10), NoData)
     assert windows.stats("asked", now_ms, 10) == NoData(None)
     prometheus_sink(windows)(records, ends_ms)

@@ -20,9 +20,9 @@ from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.state.controller_state import Term
 from loadtests.large_estate import Estate
+from streams.ports.telemetry_merge import merged
 from streams.ports.telemetry_wire import read_reported
 from streams.warm_up import warm_up
-from streams.windows.telemetry_merge import merged
 from topics.codec import encode
 from topics.telemetry import Telemetry
 
@@ -51,7 +51,7 @@ for second in range(15):
     records, bad = read_reported([*map(encode, said), b"{"])
     assert len(bad) == 1 and len(records) == 4
     ends_ms = np.full(4, now_ms)
-    assert merged(0, now_ms // 1000, records, ends_ms)
+    assert merged(0, (0, 3), records, ends_ms)
     estate.windows.add_all(records, ends_ms)
     demand = observe_demand(estate.windows, models, cluster.policy, now_ms)
     seen = Observation(demand=demand, statuses=estate.statuses(now_ms))

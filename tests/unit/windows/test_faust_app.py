@@ -1,6 +1,4 @@
-"""The time at which a worker closes a second. A second merged record of that second would count as
-a duplicate and be lost.
-"""
+"""The time at which a worker writes a micro-batch, and the order in which it does."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ SECOND_S = 1_700_000_000
 @dataclass
 class Broker:
     """One partition of `telemetry` and the records merged from it. end: end offset of the
-    partition. hangs: queries get no answer.
+    partition. hangs: queries get no answer. taken: set while the broker acknowledges records.
     """
 
     end: int = 0
@@ -35,6 +33,10 @@ class Broker:
     now_s: float = 0.0
     merged: list[Demand] = field(default_factory=list)
     acked: int = 0
+    taken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.taken.set()
 
     async def ends(self, partitions: Iterable[int]) -> Mapping[int, int]:
         if self.away:
@@ -45,9 +47,7 @@ class Broker:
 
     async def send(self, key: bytes, value: bytes, headers: Any) -> Any:
         self.merged.append(decode("demand", value))
-        delivered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        delivered.set_result(None)
-        return delivered
+        return self.taken.wait()
 
     def event(self, offset: int, after_s: float) -> Any:
         """A record of 7 requests, appended `after_s` seconds after its second began."""
@@ -71,24 +71,24 @@ class Broker:
 
 def made() -> tuple[Broker, Worker]:
     broker = Broker()
-    return broker, Worker(broker, broker.ends, lambda: broker.now_s)
+    return broker, Worker(broker, broker.ends, monotonic_s=lambda: broker.now_s)
 
 
-async def test_a_second_is_closed_after_a_time_without_records() -> None:
+async def test_a_micro_batch_is_written_after_a_time_without_records() -> None:
     broker, worker = made()
     broker.end = 1
     await worker.take(broker.event(0, 0.1))
-    broker.now_s = 1.4
+    broker.now_s = 0.2
     await worker.close_idle()
     assert broker.merged == []
-    broker.now_s = 1.6
+    broker.now_s = 0.21
     await worker.close_idle()
     assert broker.arrivals == [7] and broker.acked == 1
 
 
 async def test_a_worker_that_was_suspended_waits_for_its_unread_records() -> None:
-    """The worker was suspended for longer than the idle time of a second. One record of that second
-    is unread.
+    """The worker was suspended for longer than a pause of the gateways. One record of the
+    micro-batch is unread.
     """
     broker, worker = made()
     broker.end = 2
@@ -96,13 +96,13 @@ async def test_a_worker_that_was_suspended_waits_for_its_unread_records() -> Non
     broker.now_s = 5.0
     await worker.close_idle()
     assert broker.merged == []
-    await worker.take(broker.event(1, 0.6))
+    await worker.take(broker.event(1, 0.2))
     broker.now_s = 7.0
     await worker.close_idle()
     assert broker.arrivals == [14] and broker.acked == 2
 
 
-async def test_seconds_stay_open_while_the_broker_is_unreachable() -> None:
+async def test_micro_batches_stay_open_while_the_broker_is_unreachable() -> None:
     broker, worker = made()
     broker.end, broker.away = 1, True
     await worker.take(broker.event(0, 0.1))
@@ -130,10 +130,35 @@ async def test_a_broker_that_does_not_answer_delays_no_record(
     assert broker.arrivals == [7]
 
 
-async def test_the_first_record_of_a_later_second_closes_the_one_before() -> None:
+async def test_a_later_record_ends_the_micro_batch_before_it() -> None:
     broker, worker = made()
     broker.end = 2
     await worker.take(broker.event(0, 0.9))
-    await worker.take(broker.event(1, 1.1))
+    await worker.take(broker.event(1, 1.0))
     assert broker.arrivals == [7]
-    assert [one.appended_s for one in broker.merged] == [SECOND_S]
+    assert [(one.appended_s, one.last_offset) for one in broker.merged] == [(SECOND_S, 0)]
+
+
+async def test_micro_batches_of_a_partition_are_written_in_their_order() -> None:
+    """The broker is slow to take the first one, and meanwhile the second one ends."""
+    broker, worker = made()
+    await worker.take(broker.event(0, 0.0))
+    broker.taken.clear()
+    first = asyncio.create_task(worker.take(broker.event(1, 1.0)))
+    second = asyncio.create_task(worker.take(broker.event(2, 2.0)))
+    await asyncio.sleep(0)
+    assert [one.last_offset for one in broker.merged] == [0] and broker.acked == 0
+    broker.taken.set()
+    async with asyncio.timeout(HANG_S):
+        await asyncio.gather(first, second)
+    assert [one.last_offset for one in broker.merged] == [0, 1] and broker.acked == 2
+
+
+async def test_a_revoked_partition_is_left_to_its_new_worker() -> None:
+    broker, worker = made()
+    broker.end = 1
+    await worker.take(broker.event(0, 0.1))
+    worker.forget({0})
+    broker.now_s = 5.0
+    await worker.close_idle()
+    assert broker.merged == [] and broker.acked == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 
 from autoscaler.estimate.windows import Stats, TelemetryWindows
 from streams.clock import Clock
-from streams.controller.demand_sources import gateways_sink, merged_sink
-from streams.ports.demand_topic import DemandTopic
+from streams.controller.demand_sources import gateways_sink
+from streams.ports.merged_records import MergedRecords
+from streams.ports.micro_batches import PartitionMerger
+from streams.ports.telemetry_merge import merged as merge
 from streams.ports.telemetry_wire import read_reported
-from streams.windows.telemetry_merge import merged as merge
 from topics.checks import MAX_COUNT, InvalidRecord
 from topics.codec import decode, encode
 from topics.demand import DemandSecond
+from topics.keys import Keys
+from topics.macs import Verifier
 from topics.telemetry import MOST_PER_S, Telemetry
 from topics.time_base import TimeBase
 
@@ -35,6 +38,10 @@ RECORDS = st.lists(
     ),
     max_size=30,
 )
+
+
+def never(*_: object) -> NoReturn:
+    raise AssertionError("every record is valid")
 
 
 def wire(gateway: int, sequence: int, age_ms: int, arrivals: int) -> bytes:
@@ -55,25 +62,19 @@ def test_merged_records_equal_all_of_their_records(
     """Counts, coverage and gateways are equal, however often a merged record arrives."""
     history.sort(key=lambda one: one[1])
     plain, merged = TelemetryWindows(), TelemetryWindows()
-    direct = gateways_sink(plain, {}, lambda: None)
-    seconds: dict[int, tuple[list[bytes], list[int]]] = {}
+    merger = PartitionMerger(3, CLOCK.time_base, Verifier(Keys()), never)
+    batches = []
     for sequence, (gateway, after_ms, age_ms, arrivals) in enumerate(history):
         append_ms = T0_MS + after_ms
         data = wire(gateway, sequence, age_ms, arrivals)
-        direct(read_reported([data])[0], CLOCK.events()(np.array([append_ms]), np.array([age_ms])))
-        batch, appended_ms = seconds.setdefault(append_ms // 1000, ([], []))
-        batch.append(data)
-        appended_ms.append(append_ms)
-    topic = DemandTopic("nowhere:1", "", CLOCK, print, {})
-    sink = merged_sink(merged, {}, lambda: None)
-    for second, (batch, appended_ms) in seconds.items():
-        for record in merge(3, second, read_reported(batch)[0], np.array(appended_ms)):
+        plain.add_all(read_reported([data])[0], np.array([append_ms - age_ms]))
+        batches.append(merger.take(sequence, append_ms, data, ()))
+    batches.append(merger.open)
+    records, sink = MergedRecords(CLOCK), gateways_sink(merged, {}, lambda: None)
+    for batch in batches:
+        for record in merger.merge(batch) if batch is not None else ():
             assert decode("demand", encode(record)) == record
-            topic._take(
-                [SimpleNamespace(key=b"", headers=(), timestamp=0, value=encode(record))] * copies,
-                CLOCK.events(),
-                sink,
-            )
+            records.take([record] * copies, sink)
     one, other = (w.stats("chat", NOW_MS, 60) for w in (plain, merged))
     assert isinstance(one, Stats) == isinstance(other, Stats)
     if isinstance(one, Stats):
@@ -95,7 +96,7 @@ def test_a_gateway_with_too_high_counts_does_not_affect_others() -> None:
     batch = [encode(replace(most, sequence=k)) for k in range(2)] + [wire(0, 1, 0, 7)]
     records, _ = read_reported(batch)
     times_ms = np.full(len(records), T0_MS + 500)
-    found = {one.model: one for one in merge(0, T0_MS // 1000, records, times_ms)}
+    found = {one.model: one for one in merge(0, (0, 2), records, times_ms)}
     assert found["long"].seconds[-1].counts == MOST_PER_S
     assert found["long"].kinds["text"] == MAX_COUNT
     assert sum(second.counts[0] for second in found["chat"].seconds) == 7
@@ -109,7 +110,9 @@ def test_a_sign_off_holds_against_a_later_dated_record_of_its_boot() -> None:
     late = replace(plain, sequence=3, age_ms=0)
     again = replace(plain, boot="again", age_ms=0)
     for said, left in (([plain, bye, late], True), ([plain, bye, late, again], False)):
-        (found,) = merge(3, 0, read_reported([*map(encode, said)])[0], np.full(len(said), T0_MS))
+        (found,) = merge(
+            3, (0, 3), read_reported([*map(encode, said)])[0], np.full(len(said), T0_MS)
+        )
         (word,) = found.gateways
         assert (word.boot, word.leaving) == (said[-1].boot, left)
 

@@ -1,9 +1,4 @@
-"""Merge the records of a partition of `telemetry`, per second of the broker's clock.
-
-A group holds the records that the broker appended to one partition within one second. The log alone
-determines the group, so every worker computes an equal merged record, and a replaced worker causes
-no double count.
-"""
+"""Merge the telemetry records of a micro-batch into one record per model."""
 
 from __future__ import annotations
 
@@ -28,14 +23,15 @@ from topics.telemetry_columns import (
 
 
 def merged(
-    partition: int, appended_s: int, records: TelemetryBatch, appended_ms: NDArray[np.int64]
+    partition: int, offsets: tuple[int, int], records: TelemetryBatch, log_ms: NDArray[np.int64]
 ) -> list[Demand]:
-    """Merge `records` into one record per model.
+    """Merge `records` of `partition` into one record per model.
 
-    They were appended to `partition` at `appended_ms`, within the second `appended_s`. Sums are
-    limited to the maximum of a record, so no gateway can make the merged record invalid.
+    offsets: first and last offset that they cover. log_ms: log time of each record (`of_append`);
+    all are in one second. Sums are limited to the maximum of a record, so no gateway can make the
+    merged record invalid.
     """
-    ends_ms = np.maximum(0, appended_ms - records.numbers[:, AGE_MS])
+    ends_ms = np.maximum(0, log_ms - records.numbers[:, AGE_MS])
     words: dict[str, dict[str, GatewayState]] = {}
     rows = zip(records.names, records.numbers.tolist(), ends_ms.tolist(), strict=True)
     for (model, gateway, boot), row, end_ms in rows:
@@ -72,10 +68,11 @@ def merged(
         Demand(
             model,
             partition,
-            appended_s,
+            int(log_ms[0]) // 1000,
             tuple(seconds[model]),
             tuple(word for _, word in sorted(words[model].items())),
             {kind: min(n, MAX_COUNT) for kind, n in sorted(kinds.get(model, {}).items())},
+            *offsets,
         )
         for model in sorted(seconds)
     ]
