@@ -1,4 +1,4 @@
-"""Who merges the telemetry: a fact for status, metrics and `shoal doctor`."""
+"""The process that merges the telemetry, for status, metrics and `shoal doctor`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Merger(StrEnum):
-    """Who merges the telemetry: window workers; this controller; or this controller because the
+    """The process that merges the telemetry. WORKERS_LATE: this controller, because the window
     workers are late or absent."""
 
     WORKERS = "workers"
@@ -17,8 +17,8 @@ class Merger(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """Who merges the telemetry now. late_s: real seconds for which window workers have been late or
-    absent; 0 if they are in time or not used."""
+    """The present merger of the telemetry. late_s: real seconds for which window workers have been
+    late or absent; 0 if they are in time or not used."""
 
     merger: Merger = Merger.CONTROLLER
     late_s: float = 0.0

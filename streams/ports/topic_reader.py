@@ -127,7 +127,7 @@ class TopicReader(ABC):
         return (self.behind,)
 
     def merging(self) -> Merging:
-        """Who merges the telemetry: this process."""
+        """Return the merger of the telemetry: this process."""
         return Merging()
 
     async def live(self) -> None:

@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 _EVERY_S = 0.5
 _LATE_DOMAIN_S = 3.0
 _LEAST_LATE_S = 1.0
-_STEADY_S = 10.0
+STEADY_S = 10.0
+"""Real seconds without a delay after which late workers count as back."""
 
 
 class WorkerDemand:
@@ -40,11 +41,13 @@ class WorkerDemand:
         own: Callable[[Mapping[int, int]], TelemetryTopic],
         ends: TelemetryEnds,
         monotonic_s: Callable[[], float] = time.monotonic,
+        steady_s: float = STEADY_S,
     ) -> None:
         self._demand = demand
         self._make_own = own
         self._ends = ends
         self._monotonic_s = monotonic_s
+        self._steady_s = steady_s
         self._limit_s = max(_LEAST_LATE_S, _LATE_DOMAIN_S / demand.clock.time_base.speed)
         self._own: TelemetryTopic | None = None
         self._following_own: asyncio.Task[None] | None = None
@@ -58,7 +61,7 @@ class WorkerDemand:
         return (*self._demand.lags, *(self._own.lags if self._own is not None else ()))
 
     def merging(self) -> Merging:
-        """Who merges the telemetry now."""
+        """Return the present merger of the telemetry."""
         is_late = self._merger is Merger.WORKERS_LATE
         return Merging(self._merger, self._monotonic_s() - self._in_time_s if is_late else 0.0)
 
@@ -139,7 +142,7 @@ class WorkerDemand:
         if self._merger is not Merger.WORKERS_LATE:
             log.warning("window workers are late or absent: this controller merges the telemetry")
         self._merger = Merger.WORKERS_LATE
-        self._steady_from_s = self._monotonic_s() + _STEADY_S
+        self._steady_from_s = self._monotonic_s() + self._steady_s
         self._merge_too(tasks, sink)
 
     async def _merged_in_time(self, new: Mapping[int, int]) -> bool:

@@ -8,6 +8,7 @@ reads unmerged records again.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 _LOOK_DOMAIN_S = 0.1
 _LEAST_LOOK_S = 0.01
 _ANSWER_S = 1.0
+_HUNG_S = 30.0
 _NO_KEYS = Keys()
 _TOLD = 1000
 
@@ -193,12 +195,19 @@ def make_app(
 
     app.agent(telemetry, name="merge")(merge)
 
-    async def look() -> None:
+    async def write_idle() -> None:
         while not app.should_stop:
             await asyncio.sleep(max(_LEAST_LOOK_S, _LOOK_DOMAIN_S / time_base.speed))
             await worker.close_idle()
 
-    app.task(look)
+    async def watch_loop() -> None:
+        # Kafka notices a worker that is gone, but not one whose event loop hangs.
+        while not app.should_stop:
+            faulthandler.dump_traceback_later(_HUNG_S, exit=True)
+            await asyncio.sleep(1.0)
+
+    app.task(write_idle)
+    app.task(watch_loop)
 
     async def revoked(_app: faust.App, revoked: set[TP], **_more: Any) -> None:
         worker.forget({place.partition for place in revoked})

@@ -257,8 +257,25 @@ def test_liveness_asks_the_event_loop_alone(render: Render) -> None:
     """A liveness probe on /healthz would restart leaders during an outage of Kafka."""
     for pod in pods(render({**FULL, "supply": {"enabled": False}})):
         for container in pod["containers"]:
-            if container["args"][0] != "status":
+            if container["args"][0] not in ("status", "windows"):
                 assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+
+
+def test_window_workers_write_what_the_controllers_read(render: Render) -> None:
+    """They are scaled by a value. Without Kafka, or with `demand: telemetry`, there are none."""
+    made = render({**FULL, "windows": {"replicas": 3}})
+    workers = made["Deployment", "shoal-windows"]["spec"]
+    assert workers["replicas"] == 3
+    (container,) = workers["template"]["spec"]["containers"]
+    controller = made["Deployment", "shoal-controller"]["spec"]["template"]["spec"]["containers"]
+    assert "--demand=merged" in controller[0]["args"]
+    assert set(container["args"]) - {"windows"} <= set(controller[0]["args"])
+    known = {one["name"]: one.get("value") for one in controller[0]["env"]}
+    mine = {one["name"]: one.get("value") for one in container["env"]}
+    assert mine.items() <= known.items() and "SHOAL_CLUSTER_KEY_FILE" in mine
+    assert "token" not in json.dumps(workers["template"]["spec"]["volumes"]).lower()
+    for values in ({}, {**KAFKA, "controller": {"demand": "telemetry"}}):
+        assert not [name for _, name in render(values) if name == "shoal-windows"]
 
 
 def test_a_gateway_has_time_for_its_drain(render: Render) -> None:
@@ -276,6 +293,8 @@ def test_a_gateway_has_time_for_its_drain(render: Render) -> None:
         ({"gateway": {"replicas": 2}}, "gateway.replicas is 2, but kafka.bootstrap is not set"),
         ({"executor": {"replicas": 2}}, "executor.replicas is 2, but kafka.bootstrap"),
         ({"controller": {"replicas": 2}}, "controllers elect a leader through Kafka"),
+        ({"windows": {"replicas": 2}}, "windows.replicas is 2, but kafka.bootstrap is not set"),
+        ({**KAFKA, "windows": {"replicas": 0}}, "controller.demand is merged: no process would"),
         ({"executor": {"mode": "pods"}}, "there is no pod template"),
         ({"config": {}}, "config is empty"),
         ({"tokens": {"read": "r" * 16, "existingSecret": "t"}}, "tokens.existingSecret and tokens"),

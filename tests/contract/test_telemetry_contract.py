@@ -15,6 +15,7 @@ from streams.broker.kafka_clients import consumer as new_consumer
 from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock, Times
 from streams.invalid_records import Poison
+from streams.ports.merged_records import MERGED
 from streams.ports.telemetry_topic import TelemetryTopic
 from tests.contract.brokers import (
     Broker,
@@ -25,7 +26,7 @@ from tests.contract.brokers import (
 from tests.hang_limit import HANG_S
 from topics.codec import encode
 from topics.records import Telemetry
-from topics.telemetry_columns import SEQUENCE, TelemetryBatch
+from topics.telemetry_columns import COLUMNS, TelemetryBatch
 from topics.time_base import TimeBase
 from topics.topic_table import (
     DAY_MS,
@@ -35,6 +36,21 @@ from topics.topic_table import (
     Cleanup,
     Topic,
 )
+
+
+class Counted:
+    """Counts the arrivals of merged records. ends_ms: their event times."""
+
+    def __init__(self) -> None:
+        self.arrivals = 0
+        self.ends_ms: list[int] = []
+        self.changed = asyncio.Event()
+
+    def sink(self, records: TelemetryBatch, ends_ms: Times) -> None:
+        merged = [name[1].startswith(MERGED) for name in records.names]
+        self.arrivals += int(records.numbers[merged, COLUMNS.index("arrivals")].sum())
+        self.ends_ms += ends_ms.tolist()
+        self.changed.set()
 
 
 @pytest.mark.embedded_gap("it has the partitions that it was started with")
@@ -48,24 +64,18 @@ async def test_telemetry_with_other_than_the_declared_partitions_is_read_whole(
     found = await ensure_topics(broker.bootstrap, prefix)
     assert found.partitions[TELEMETRY.name] == 3
     clock = Clock(TimeBase(1.0, 1_700_000_000_000, time.monotonic_ns()))
-    seen: set[int] = set()
-    changed = asyncio.Event()
-
-    def sink(records: TelemetryBatch, _ends_ms: Times) -> None:
-        seen.update(records.numbers[:, SEQUENCE].tolist())
-        changed.set()
-
+    counted = Counted()
     source = TelemetryTopic(broker.bootstrap, prefix, clock, print, found.partitions, 60)
     writer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")
     await writer.start()
-    following = asyncio.create_task(source.follow(sink))
+    following = asyncio.create_task(source.follow(counted.sink))
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
     await admin.start()
     try:
         name = TELEMETRY.wire_name(prefix)
         for part in range(3):
             await writer.send_and_wait(name, encode(telemetry(part)), partition=part)
-        await until(lambda: seen >= {0, 1, 2}, changed)
+        await until(lambda: counted.arrivals >= 9, counted.changed)
         await admin.create_partitions({name: NewPartitions(5)})
         while (found := await ensure_topics(broker.bootstrap, prefix)).partitions["telemetry"] < 5:
             await asyncio.sleep(0.05)
@@ -75,7 +85,7 @@ async def test_telemetry_with_other_than_the_declared_partitions_is_read_whole(
         for part in range(5):
             await late.send_and_wait(name, encode(telemetry(10 + part)), partition=part)
         await late.stop()
-        await until(lambda: seen >= set(range(10, 15)), changed)
+        await until(lambda: counted.arrivals >= 24, counted.changed)
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
@@ -95,31 +105,24 @@ async def test_telemetry_is_replayed_to_the_end_and_followed_from_there(
         await write(producer, broker, telemetry(sequence))
     await producer.send_and_wait(broker.name(TELEMETRY), b"rubbish", key=b"tiny")
     bad: list[Poison] = []
-    seen: list[tuple[int, int]] = []
-    changed = asyncio.Event()
-
-    def sink(records: TelemetryBatch, ends_ms: Times) -> None:
-        sequences = records.numbers[:, SEQUENCE].tolist()
-        seen.extend(zip(sequences, ends_ms.tolist(), strict=True))
-        changed.set()
-
+    counted = Counted()
     source = TelemetryTopic(
         broker.bootstrap, broker.prefix, clock, bad.append, {}, 60, broker.kind == "embedded"
     )
-    await source.replay(sink)
-    assert [sequence for sequence, _ in seen] == list(range(30))
+    await source.replay(counted.sink)
+    assert counted.arrivals == 30 * 3
     assert [one.value for one in bad] == [b"rubbish"]
     await write(producer, broker, telemetry(30))
-    task = asyncio.create_task(source.follow(sink))
+    task = asyncio.create_task(source.follow(counted.sink))
     try:
         await write(producer, broker, telemetry(31))
-        await until(lambda: len(seen) >= 32, changed)
+        await until(lambda: counted.arrivals >= 32 * 3, counted.changed)
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-    assert [sequence for sequence, _ in seen] == list(range(32))
-    assert all(clock.now_ms() - 60_000 < event <= clock.now_ms() for _, event in seen)
+    assert counted.arrivals == 32 * 3
+    assert all(clock.now_ms() - 60_000 < event <= clock.now_ms() for event in counted.ends_ms)
 
 
 async def test_the_number_of_unread_records_is_known(

@@ -106,6 +106,13 @@ class Fleet:
             assert json.loads(await process.stdout.readline())["ready"] is True
         return process
 
+    def successor(self) -> Fleet:
+        """The same fleet, read by another controller."""
+        made = Fleet(self.broker, self._producer, self.base.speed)
+        made.base, made.clock, made.sent = self.base, self.clock, self.sent
+        made.merged = Recorder(self.clock)
+        return made
+
     def counted(self) -> list[int]:
         """Arrivals by model."""
         now_ms = self.clock.now_ms() + 1000
@@ -230,39 +237,33 @@ async def test_a_worker_is_killed_and_nothing_is_lost_or_counted_twice(broker: B
 @pytest.mark.embedded_gap("its groups do not share partitions reliably: workers refuse it")
 @pytest.mark.parametrize("speed", [1.0, 30.0])
 async def test_a_controller_merges_while_workers_are_absent(broker: Broker, speed: float) -> None:
-    """It says so, and leaves it to the workers when they are back. A successor that starts in the
-    middle counts the same.
+    """It says so, and leaves it to the workers when they are back. Then they are killed, and a new
+    controller takes over.
     """
     async with fleet(broker, speed) as world:
+        worker = await world.start_worker()
         ends = TelemetryEnds(world.broker.bootstrap, world.broker.prefix, {})
-        source = WorkerDemand(
-            world.reader(DemandTopic), partial(world.reader, TelemetryTopic), ends
-        )
+
+        def source(of: Fleet) -> WorkerDemand:
+            own = partial(of.reader, TelemetryTopic)
+            return WorkerDemand(of.reader(DemandTopic), own, ends, steady_s=0.0)
 
         async def beats_until(merger: Merger) -> None:
-            async with asyncio.timeout(2 * HANG_S):
-                while source.merging().merger is not merger:
+            async with asyncio.timeout(HANG_S):
+                while first.merging().merger is not merger:
                     await world.beat()
                     await asyncio.sleep(0.2)
 
-        async with following(source, world.sink):
-            await beats_until(Merger.WORKERS_LATE)
-            await world.exact()
-            assert source.merging().late_s > 0.0
-            worker = await world.start_worker()
+        first = source(world)
+        async with following(first, world.sink):
             await beats_until(Merger.WORKERS)
-            await world.exact()
-            assert source.merging().late_s == 0.0
+            assert first.merging().late_s == 0.0
             worker.kill()
             await beats_until(Merger.WORKERS_LATE)
+            assert first.merging().late_s > 0.0
             await world.exact()
-            successor = Fleet(world.broker, world._producer, 1.0)
-            successor.base, successor.clock = world.base, world.clock
-            successor.merged, successor.sent = Recorder(world.clock), world.sent
-            again = WorkerDemand(
-                successor.reader(DemandTopic), partial(successor.reader, TelemetryTopic), ends
-            )
-            async with following(again, successor.sink):
+            successor = world.successor()
+            async with following(source(successor), successor.sink):
                 await successor.exact()
                 await world.start_worker()
                 await beats_until(Merger.WORKERS)

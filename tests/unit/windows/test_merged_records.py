@@ -50,7 +50,7 @@ def test_a_record_counts_once_however_often_and_late_it_comes() -> None:
 
 
 def test_a_record_after_a_hole_waits_until_the_hole_is_merged() -> None:
-    """A worker was started anew, after the records of the hole. The controller merges them."""
+    """A worker was started after the records of the hole. The controller merges them."""
     world = World()
     assert world.take(demand(0, 2)) == 3
     assert world.take(demand(6, 9, at_s=2)) == 3

@@ -21,6 +21,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "shoal.single" -}}{{ if not .Values.kafka.bootstrap }}true{{ end }}{{- end }}
+{{- define "shoal.windows" -}}
+{{ if and .Values.kafka.bootstrap (eq .Values.controller.demand "merged") }}true{{ end }}
+{{- end }}
 {{- define "shoal.namespace" -}}{{ default .Release.Namespace .Values.engines.namespace }}{{- end }}
 {{- define "shoal.account" -}}
 {{ .Values.serviceAccount.name | default (printf "%s-executor" (include "shoal.fullname" .)) }}
@@ -146,7 +149,7 @@ readinessProbe: {httpGet: {path: {{ .ready }}, port: {{ .port }}}, periodSeconds
 - secret:
     name: {{ . }}
     items:
-    {{- if or (has "controller" $parts) (has "executor" $parts) }}
+    {{- if or (has "controller" $parts) (has "executor" $parts) (has "windows" $parts) }}
     - {key: cluster.key, path: keys/cluster.key}
     {{- else if has "feed" $parts }}
     - {key: operator.key, path: keys/operator.key}
@@ -214,7 +217,7 @@ the component of its pod. */ -}}
 {{- end }}
 {{- end }}
 {{- if $v.keys.existingSecret }}
-{{- if or (has "controller" $parts) (has "executor" $parts) }}
+{{- if or (has "controller" $parts) (has "executor" $parts) (has "windows" $parts) }}
 - {name: SHOAL_CLUSTER_KEY_FILE, value: /etc/shoal/secrets/keys/cluster.key}
 {{- else if has "feed" $parts }}
 - {name: SHOAL_OPERATOR_KEY_FILE, value: /etc/shoal/secrets/keys/operator.key}

@@ -17,9 +17,15 @@
 {{- if gt (int $v.executor.replicas) 1 }}
 {{- fail (printf "executor.replicas is %d, but kafka.bootstrap is not set: one pod runs all parts; allowed is 1, or set kafka.bootstrap" (int $v.executor.replicas)) }}
 {{- end }}
+{{- if gt (int $v.windows.replicas) 1 }}
+{{- fail (printf "windows.replicas is %d, but kafka.bootstrap is not set: without Kafka the controller merges the telemetry itself; allowed is 0 or 1, or set kafka.bootstrap" (int $v.windows.replicas)) }}
+{{- end }}
 {{- if or (ne $v.kafka.protocol "PLAINTEXT") $v.kafka.password $v.kafka.existingSecret }}
 {{- fail "kafka has a protocol or a login, but kafka.bootstrap is not set" }}
 {{- end }}
+{{- end }}
+{{- if and (include "shoal.windows" .) (lt (int $v.windows.replicas) 1) }}
+{{- fail "windows.replicas is 0, but controller.demand is merged: no process would merge the telemetry; allowed is 1 or more, or set controller.demand=telemetry" }}
 {{- end }}
 {{- if and $v.kafka.password $v.kafka.existingSecret }}
 {{- fail "kafka.password and kafka.existingSecret are both set: allowed is one of them" }}
