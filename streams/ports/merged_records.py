@@ -23,6 +23,7 @@ _SERVED = (1, *[0] * (len(COUNTS) - 1))
 _IDLE = (0,) * len(COUNTS)
 _NO_STATE = (0,) * (len(COLUMNS) - len(COUNTS) - 2)
 _SPARE = 16
+_MOST_MODELS = 100_000
 
 _Said = tuple[SourceName, tuple[int, ...], bytes, SentByKind, int]
 """Names, numbers, cells and kinds of a record as in `TelemetryBatch`, and the log time of the end
@@ -81,7 +82,10 @@ class MergedRecords:
         newest = self._newest.get((record.model, partition))
         if newest is not None and identity[0] <= newest[0] and identity[1] <= newest[1]:
             return False
+        self._newest.pop((record.model, partition), None)
         self._newest[record.model, partition] = identity
+        if len(self._newest) > _MOST_MODELS:
+            del self._newest[next(iter(self._newest))]
         # The topic was created again: its offsets began at 0.
         recreated = end <= counted and record.appended_s > self._counted_s[partition]
         if recreated:

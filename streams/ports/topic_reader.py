@@ -100,6 +100,7 @@ class TopicReader(ABC):
             self._changed = False
             try:
                 consumer = await self._open()
+                self._next = self._next or await self._starts(consumer)
                 for partition in self._partitions:  # An added partition is read from its beginning.
                     consumer.seek(partition, self._next.get(partition, 0))
                 await self._catch_up(consumer, sink)

@@ -81,8 +81,6 @@ class WorkerDemand:
     async def live(self) -> None:
         """See `DemandSource.live`."""
         await self._demand.live()
-        if self._own is not None:
-            await self._own.live()
 
     async def follow(self, sink: Sink) -> None:
         """Read until cancelled."""
@@ -94,8 +92,8 @@ class WorkerDemand:
                 await asyncio.sleep(_EVERY_S)
                 ends = await self._reachable_ends()
                 new = {n: end for n, end in ends.items() if end > before.get(n, 0)}
-                before = ends or before
-                if not new or self._demand.behind.late_s():
+                known, before = bool(before), ends or before
+                if not (known and new) or self._demand.behind.late_s():
                     continue  # nothing to merge, or this controller itself is late
                 if await self._merged_in_time(new):
                     self._note_in_time()
@@ -111,15 +109,8 @@ class WorkerDemand:
         """Merge the telemetry too. Records that workers merged as well count once."""
         if self._following_own is not None:
             return
-        replayed = self._own is not None
-        own = self._own = self._own or self._new_own()
-
-        async def follow() -> None:
-            if not replayed:
-                await own.replay(sink)
-            await own.follow(sink)
-
-        self._following_own = tasks.create_task(follow())
+        self._own = self._own or self._new_own()
+        self._following_own = tasks.create_task(self._own.follow(sink))
 
     def _leave_to_workers(self) -> None:
         """Stop merging, unless the workers are ahead: what they merged meanwhile did not count."""

@@ -38,6 +38,7 @@ def test_a_healthy_controller_gets_no_finding() -> None:
             "shoal feed prices",
         ),
         ({"lag_ms": {"status": 42_000}}, "42 s behind", "more CPU"),
+        ({"window_workers_late_s": 42.0}, "absent for 42 s", "shoal windows"),
         ({"refused": {"mini": "service mini:1: no"}}, "mini:1: no", "shoal apply"),
         (
             {"models": [{**MODEL, "level": "at_risk", "word": "short", "remedy": "shoal explain"}]},
