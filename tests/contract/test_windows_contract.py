@@ -42,6 +42,7 @@ from topics.topic_table import TABLE, TELEMETRY
 
 MODELS = [f"model-{k}" for k in range(12)]
 ARRIVALS = 7
+HORIZON_S = 86_400
 
 
 class Recorder(MergedRecords):
@@ -67,7 +68,7 @@ class Fleet:
         self.base = TimeBase(speed, int(time.time() * 1000), time.monotonic_ns())
         self.clock = Clock(self.base)
         self.merged = Recorder(self.clock)
-        self.windows = TelemetryWindows(1800)
+        self.windows = TelemetryWindows(HORIZON_S)
         self.sink = gateways_sink(self.windows, {}, lambda: None)
         self.workers: list[asyncio.subprocess.Process] = []
         self.sent = 0
@@ -76,7 +77,7 @@ class Fleet:
 
     def reader(self, kind: Any, starts: Any = None, merged: MergedRecords | None = None) -> Any:
         return kind(
-            self.broker.bootstrap, self.broker.prefix, self.clock, print, {}, 1800,
+            self.broker.bootstrap, self.broker.prefix, self.clock, print, {}, HORIZON_S,
             self.broker.kind == "embedded", merged=merged or self.merged, starts=starts,
         )  # fmt: skip
 
@@ -116,7 +117,7 @@ class Fleet:
     def counted(self) -> list[int]:
         """Arrivals by model."""
         now_ms = self.clock.now_ms() + 1000
-        found = [self.windows.stats(model, now_ms, 1800) for model in MODELS]
+        found = [self.windows.stats(model, now_ms, HORIZON_S) for model in MODELS]
         return [one.arrivals if isinstance(one, Stats) else 0 for one in found]
 
     async def exact(self) -> None:
