@@ -72,7 +72,7 @@ def test_a_component_adds_to_the_settings_of_all_pods(kafka: Manifest, render: R
         key[1]: pod for key, one in made.items() for pod in pods({key: one}) if key[0] != "Pod"
     }
     of_controller = "shoal-controller" if kafka else "shoal"
-    assert len(found) == (3 if kafka else 1)
+    assert len(found) == (4 if kafka else 1)
     for name, pod in found.items():
         mine = name == of_controller
         assert pod["nodeSelector"] == {"disk": "ssd", **({"zone": "a"} if mine else {})}
