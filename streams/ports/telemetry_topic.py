@@ -5,7 +5,7 @@ Invalid records go to `on_poison` and never stop the reader.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -24,6 +24,16 @@ class TelemetryTopic(TopicReader):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._mergers: dict[int, PartitionMerger] = {}
+
+    def has_merged(self, ends: Mapping[int, int]) -> bool:
+        """Whether every record before the offsets `ends` is merged, by partition."""
+        return all(self._merged_until(number) >= end for number, end in ends.items())
+
+    def _merged_until(self, partition: int) -> int:
+        merger = self._mergers.get(partition)
+        if merger is not None and merger.open is not None:
+            return merger.open.offsets[0]
+        return self._next.get(TopicPartition(self._name, partition), 0)
 
     def _take(self, messages: Sequence[Any], sink: Sink) -> None:
         merger = self._merger(messages[0].partition)

@@ -96,7 +96,7 @@ class WorkerDemand:
                 if not (known and new) or self._demand.behind.late_s():
                     continue  # nothing to merge, or this controller itself is late
                 if await self._merged_in_time(new):
-                    self._note_in_time()
+                    self._note_in_time(ends)
                 else:
                     self._note_late(tasks, sink)
 
@@ -112,10 +112,12 @@ class WorkerDemand:
         self._own = self._own or self._new_own()
         self._following_own = tasks.create_task(self._own.follow(sink))
 
-    def _leave_to_workers(self) -> None:
-        """Stop merging, unless the workers are ahead: what they merged meanwhile did not count."""
+    def _leave_to_workers(self, own: TelemetryTopic, ends: Mapping[int, int]) -> None:
+        """Stop merging, unless `own` has not merged up to `ends`, or the workers are ahead: then a
+        record of theirs did not count."""
         counted = self._demand.merged.counted
-        if any(counted.get(n, 0) < end for n, end in self._demand.written.items()):
+        is_ahead = any(counted.get(n, 0) < end for n, end in self._demand.written.items())
+        if is_ahead or not own.has_merged(ends):
             return
         if self._following_own is not None:
             self._following_own.cancel()
@@ -124,10 +126,10 @@ class WorkerDemand:
             log.warning("window workers are in time again: reading what they merge")
         self._merger = Merger.WORKERS
 
-    def _note_in_time(self) -> None:
+    def _note_in_time(self, ends: Mapping[int, int]) -> None:
         self._in_time_s = self._monotonic_s()
         if self._own is not None and self._in_time_s >= self._steady_from_s:
-            self._leave_to_workers()
+            self._leave_to_workers(self._own, ends)
 
     def _note_late(self, tasks: asyncio.TaskGroup, sink: Sink) -> None:
         if self._merger is not Merger.WORKERS_LATE:

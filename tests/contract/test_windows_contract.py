@@ -20,7 +20,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from autoscaler.estimate.windows import Stats, TelemetryWindows
 from streams.broker.topic_admin import ensure_topics
-from streams.clock import Clock
+from streams.clock import Clock, Times
 from streams.controller.demand_sources import gateways_sink
 from streams.ports.demand_source import Sink
 from streams.ports.demand_topic import DemandTopic
@@ -37,6 +37,7 @@ from topics.demand import Demand
 from topics.keys import Keys
 from topics.macs import Verifier
 from topics.telemetry import Telemetry
+from topics.telemetry_columns import TelemetryBatch
 from topics.time_base import TimeBase
 from topics.topic_table import TABLE, TELEMETRY
 
@@ -69,7 +70,13 @@ class Fleet:
         self.clock = Clock(self.base)
         self.merged = Recorder(self.clock)
         self.windows = TelemetryWindows(HORIZON_S)
-        self.sink = gateways_sink(self.windows, {}, lambda: None)
+        count = gateways_sink(self.windows, {}, lambda: None)
+
+        def sink(records: TelemetryBatch, ends_ms: Times) -> None:
+            self.windows.advance(self.clock.now_ms())  # as ticks do
+            count(records, ends_ms)
+
+        self.sink = sink
         self.workers: list[asyncio.subprocess.Process] = []
         self.sent = 0
         self._producer = producer
