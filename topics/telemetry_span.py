@@ -149,11 +149,11 @@ def _count(sketch: dict[int, int], bucket: int) -> None:
     sketch[bucket] = sketch.get(bucket, 0) + 1
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _length_bucket(tokens: int) -> int:
     return bucket_of(float(tokens))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _shape(input_tokens: int, output_tokens: int) -> int:
     return shape_of(input_tokens, output_tokens)

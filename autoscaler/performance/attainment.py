@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.result_caches import PLAN_CACHES
 from autoscaler.domain.workload import Lengths, Phase, Slo
 from autoscaler.performance import engine_kernel as kernel
 from autoscaler.performance.engine_limits import KV_LINK_GB_PER_S, batched_tokens
@@ -97,8 +97,6 @@ class Engine:
     phase: Phase
     grid: TimingGrid
     traffic: _Traffic
-    _runs: dict[int, Run] = field(default_factory=dict)
-    _long_runs: dict[int, Run] = field(default_factory=dict)
     _saturation: list[tuple[float, Run]] = field(default_factory=list)
 
     def run(self, req_per_s: float, requests: int = REQUESTS) -> Run:
@@ -110,18 +108,12 @@ class Engine:
 
     def run_at_step(self, step: int) -> Run:
         """Serve the sample at `step` / GRID of saturation; results are cached."""
-        found = self._runs.get(step)
-        if found is None:
-            found = self._runs[step] = self.run(self._rate(step))
-        return found
+        return _run_at_step(self, step)
 
     def long_run_at_step(self, step: int) -> Run:
         """As `run_at_step`, but the sample is long enough for the number of requests in flight at
         `step`."""
-        found = self._long_runs.get(step)
-        if found is None:
-            found = self._long_runs[step] = self.long_run(self._rate(step), self.run_at_step(step))
-        return found
+        return _long_run_at_step(self, step)
 
     def long_run(self, req_per_s: float, short: Run) -> Run:
         """Serve a sample at `req_per_s` that is long enough for the number of requests in flight in
@@ -129,7 +121,8 @@ class Engine:
         samples = min(_MAX_SAMPLES, math.ceil(TURNOVERS * short.batch / REQUESTS))
         return self.run(req_per_s, samples * REQUESTS) if samples > 1 else short
 
-    def _rate(self, step: int) -> float:
+    def rate_at_step(self, step: int) -> float:
+        """Requests/s at `step` / GRID of saturation."""
         return self.saturation()[0] * step / GRID if step else 0.0
 
     def saturation(self) -> tuple[float, Run]:
@@ -265,7 +258,17 @@ class Engine:
         return run, first, last
 
 
-@lru_cache(maxsize=128)
+@PLAN_CACHES.by_value(1024)
+def _run_at_step(engine: Engine, step: int) -> Run:
+    return engine.run(engine.rate_at_step(step))
+
+
+@PLAN_CACHES.by_value(256)
+def _long_run_at_step(engine: Engine, step: int) -> Run:
+    return engine.long_run(engine.rate_at_step(step), engine.run_at_step(step))
+
+
+@PLAN_CACHES.by_value(128)
 def build_engine(
     times: StepTimes,
     phase: Phase,
@@ -282,7 +285,7 @@ def build_engine(
     return Engine(times, phase, timing_grid(times, batched_tokens(phase, times.max_batch)), traffic)
 
 
-@lru_cache(maxsize=64)
+@PLAN_CACHES.by_value(64)
 def _draw_sample(traffic: _Traffic, count: int) -> _Sample:
     model, phase = traffic.model, traffic.phase
     inputs, outputs = sample_lengths(traffic.lengths, model.max_position, traffic.seed, count)

@@ -39,7 +39,7 @@ from topics.records import (
 from topics.services import MOST_NAMES
 from topics.topic_table import key_of, topic_of
 
-_KEPT_DECISIONS = 2000
+_KEPT_DECISIONS = 500
 _KEPT_ALERTS = 1000
 _KEPT_VERDICTS = 1000
 _KEPT_REFUSED = 100
@@ -224,7 +224,7 @@ class DroppedRecords:
 class ControlState:
     """Latest records by key.
 
-    statuses: by node. decisions: the last 2000. controls: the operator command in force of each
+    statuses: by node. decisions: the last 500. controls: the operator command in force of each
     subject, and at least the last 1000 verdicts. alerts: alerts not yet
     returned by `take_alerts`. unmanaged: by model and combo, number of servers that Shoal did not
     start.
