@@ -70,7 +70,8 @@ def violations(calls: Iterable[Call], unanswered: Sequence[Call]) -> list[str]:
     found = []
     for subject, own in by_proposal.items():
         maybe = [[one] for one in unanswered if one.subject == subject]
-        told = {bool(call.named) for call in own}  # alike, if the proposal was lost with its leader
+        # None is named if the proposal was lost with its leader, and perhaps none after its end.
+        told = {bool(call.named) for call in own if call.who in _OPERATORS[:2]}
         if len(told) > 1 or not any(explains([*own, *more]) for more in ([], *maybe)):
             found.append("\n".join(map(str, own)))
     return found
