@@ -51,7 +51,7 @@ unexport PYTHONDONTWRITEBYTECODE
 test test-vllm: export PYTHONNODEBUGRANGES := 1
 test: $(VENV)/.dev            ## the whole test suite; ARGS="tests/unit/cli" for a part of it
 ifeq ($(ARGS),)
-	$(BIN)/pytest -n 2 tests/unit tests/property
+	$(BIN)/pytest -n 2 --dist loadfile tests/unit tests/property
 	$(BIN)/pytest $(PROCESSES)
 else
 	$(BIN)/pytest $(ARGS)

@@ -9,7 +9,9 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide, restore
@@ -378,6 +380,12 @@ def _poisson(rng: random.Random, mean: float) -> int:
         k += 1
         product *= rng.random()
     return k
+
+
+def reused(build: Callable[..., World]) -> Callable[..., World]:
+    """`build`, which runs once for the same arguments. Each call returns a copy of its own."""
+    kept = cache(build)
+    return lambda *args, **kwargs: deepcopy(kept(*args, **kwargs))
 
 
 def world(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.decide.decide_catalogue import pool, service, simple
-from tests.unit.decide.decide_world import World, world
+from tests.unit.decide.decide_world import World, reused, world
 from topics.reason_codes import ReasonCode
 
 SMALL = pool(nodes=40, per_node=1, usd=2.0)
 QUICK = service(scale_in_after_s=60.0, max_disruption=1.0)
 
 
+@reused
 def _steady() -> World:
     return world(20.0, pools=(SMALL,), catalogue={"chat": simple("chat", SMALL, rate=2.0)}).run(200)
 

@@ -10,7 +10,7 @@ from autoscaler.domain.cluster import Mode, Policy
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.state.effects import PublishAssignment, PublishRoutes
 from tests.unit.decide.decide_catalogue import pool, service
-from tests.unit.decide.decide_world import World, world
+from tests.unit.decide.decide_world import World, reused, world
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
@@ -117,16 +117,20 @@ def test_an_approval_of_another_leaders_proposal_has_no_effect() -> None:
     assert w.assigned_count("chat") == 0
 
 
-def test_a_removal_waits_for_approval_and_is_withdrawn_when_demand_returns() -> None:
+@reused
+def surplus() -> World:
+    """Six instances, a quarter of an hour after demand fell to what one serves."""
     w = approving(rate=45.0).run(60)
     answer(w, open_proposals(w)[-1].number, approve=True)
     w.run(200)
-    before = w.ready("chat")
-    assert before == 6
     w.rate = lambda _m, _t: 5.0
-    w.run(900)
+    return w.run(900)
+
+
+def test_a_removal_waits_for_approval_and_is_withdrawn_when_demand_returns() -> None:
+    w = surplus()
     removals = [d for d in open_proposals(w) if d.kind == "scale_in"]
-    assert removals and w.ready("chat") == before
+    assert removals and w.ready("chat") == 6
     w.rate = lambda _m, _t: 45.0
     w.run(60)
     assert w.decisions[-1].codes == (
@@ -136,16 +140,12 @@ def test_a_removal_waits_for_approval_and_is_withdrawn_when_demand_returns() -> 
     for proposal in removals:
         answer(w, proposal.number, approve=True)
     w.run(60)
-    assert w.ready("chat") == before
+    assert w.ready("chat") == 6
 
 
 def test_an_approved_removal_without_evidence_is_stated_and_not_applied() -> None:
     """Telemetry stopped after the proposal, so evidence of excess is missing."""
-    w = approving(rate=45.0).run(60)
-    answer(w, open_proposals(w)[-1].number, approve=True)
-    w.run(200)
-    w.rate = lambda _m, _t: 5.0
-    w.run(900)
+    w = surplus()
     w.silent.add("g1")
     w.run(30)
     answer(w, open_proposals(w)[-1].number, approve=True)
@@ -157,11 +157,7 @@ def test_an_approved_removal_without_evidence_is_stated_and_not_applied() -> Non
 
 
 def test_an_approved_removal_is_applied() -> None:
-    w = approving(rate=45.0).run(60)
-    answer(w, open_proposals(w)[-1].number, approve=True)
-    w.run(200)
-    w.rate = lambda _m, _t: 5.0
-    w.run(900)
+    w = surplus()
     answer(w, [d for d in open_proposals(w) if d.kind == "scale_in"][-1].number, approve=True)
     w.run(200)
     assert w.ready("chat") == 1

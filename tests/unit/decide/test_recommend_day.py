@@ -18,7 +18,7 @@ from topics.alerts import Alert
 from topics.supply import Availability, Price
 
 ONE = pool("one", nodes=12, per_node=1)
-_EVERY_S = 20
+_EVERY_S = 40
 
 
 class Recording:
@@ -43,7 +43,7 @@ def day(w: World, t: int) -> None:
 
 @pytest.mark.slow
 def test_a_day_in_mode_recommend_has_no_effects() -> None:
-    """Load varies between 2 and 38 req/s, gateways are silent at times, and ticks are twenty
+    """Load varies between 2 and 38 req/s, gateways are silent at times, and ticks are forty
     seconds apart. The controller makes recommendations all day.
     """
     w = world(

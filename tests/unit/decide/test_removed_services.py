@@ -11,12 +11,13 @@ from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Lengths
 from autoscaler.state.effects import PublishRoutes
 from tests.unit.decide.decide_catalogue import pool, service
-from tests.unit.decide.decide_world import World, world
+from tests.unit.decide.decide_world import World, reused, world
 from topics.reason_codes import ReasonCode
 
 ONE = pool("one", nodes=12, per_node=1)
 
 
+@reused
 def two() -> World:
     """A world with two models of three instances each."""
     chat = service("chat", req_per_s=20.0)

@@ -28,7 +28,7 @@ from tests.unit.decide.decide_catalogue import (
     service,
     simple,
 )
-from tests.unit.decide.decide_world import T0, World, world
+from tests.unit.decide.decide_world import T0, World, reused, world
 from topics.alerts import Alert
 from topics.reason_codes import ReasonCode
 
@@ -47,6 +47,7 @@ def catalogue(prefill_heavy: float, decode_heavy: float) -> Catalogue:
     }
 
 
+@reused
 def settled(chat: Service = CHAT) -> World:
     """A world with three groups of 10 requests/s on all GPUs, for 22 requests/s at 80%."""
     found = catalogue(10.0, 4.0)

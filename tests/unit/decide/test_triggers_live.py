@@ -17,7 +17,7 @@ from autoscaler.rollout.serving_group import Life, RouteExit
 from autoscaler.state.replan_trigger import Trigger, partly_applied
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import combo, combos, pool, service, simple
-from tests.unit.decide.decide_world import World, world
+from tests.unit.decide.decide_world import World, reused, world
 from topics.alerts import Alert
 from topics.reason_codes import ReasonCode
 from topics.supply import Availability, Price
@@ -31,6 +31,7 @@ BOTH = {
 }
 
 
+@reused
 def settled(**switches: object) -> World:
     """A world with 12 req/s on two combos of the nearer pool, a minute after the last periodic
     plan."""
