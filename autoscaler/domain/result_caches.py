@@ -14,6 +14,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _Key = Callable[[tuple[Any, ...], dict[str, Any]], Hashable]
 _Entry = tuple[tuple[Any, ...], Any]
 _MOST = 16_384
+"""`most` of functions that are cached by identity."""
 
 
 class ResultCaches:

@@ -48,7 +48,8 @@ def test_numbers_in_an_identity_key_are_compared_by_value() -> None:
 
 
 def test_a_result_is_kept_for_a_period_after_it_was_last_asked_for() -> None:
-    """(1, 1) is asked for in each period, (2, 2) in the first one only."""
+    """A result that each period uses is computed once. The other ones are dropped, and computed
+    again."""
     caches = ResultCaches()
     computed: list[tuple[int, int]] = []
 
