@@ -166,6 +166,9 @@ async def test_a_standby_takes_over_the_pods_of_a_killed_a_stopped_and_an_ended_
             await asyncio.sleep(0.1)
         killed = await asyncio.to_thread(started, "h0")
         await acts(1, 60)
+        spare = await asyncio.to_thread(started, "spare")
+        spare.terminate()
+        assert await asyncio.to_thread(spare.wait, 20) == 0  # It never held the Lease.
         stopped = await asyncio.to_thread(started, "h1")
         before = {p["metadata"]["uid"] for p in (await admin.get(PODS))["items"]}
         killed.kill()
@@ -183,7 +186,7 @@ async def test_a_standby_takes_over_the_pods_of_a_killed_a_stopped_and_an_ended_
         after = {p["metadata"]["uid"] for p in (await admin.get(PODS))["items"]}
         assert after == before, log.read_text()
         last.terminate()
-        for one in (killed, stopped, ended, last):
+        for one in (killed, spare, stopped, ended, last):
             await asyncio.to_thread(one.wait, 20)
             assert one.stdout is not None
             one.stdout.close()
