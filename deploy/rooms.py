@@ -21,8 +21,6 @@ from deploy.written_files import write_or_check  # noqa: E402  the path comes fi
 PAGE = ROOT / "docs" / "explanation" / "one-tick.md"
 BEGIN, END = "<!-- rooms: begin -->", "<!-- rooms: end -->"
 PACKAGE = "autoscaler"
-LEFT_OUT = frozenset({"modes", "simulation"})
-"""Rooms that no tick of the main path passes through."""
 
 
 def imports(package: Path) -> dict[str, set[str]]:
@@ -31,7 +29,7 @@ def imports(package: Path) -> dict[str, set[str]]:
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).with_suffix("").parts
         room = parts[0]
-        if room == "__init__" or room in LEFT_OUT:
+        if room == "__init__":
             continue
         targets = graph.setdefault(room, set())
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -41,7 +39,7 @@ def imports(package: Path) -> dict[str, set[str]]:
             if names[0] != package.name:
                 continue
             found = names[1:2] or [alias.name for alias in node.names]
-            targets.update(name for name in found if name != room and name not in LEFT_OUT)
+            targets.update(name for name in found if name != room)
     return graph
 
 

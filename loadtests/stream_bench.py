@@ -44,8 +44,8 @@ from streams.broker.kafka_clients import producer as new_producer
 from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock
 from streams.controller.demand_sources import gateways_sink
-from streams.controller.tick_schedule import TickPacing
 from streams.garbage_collection import collect_rarely
+from streams.loop.tick_schedule import TickPacing
 from streams.ports.demand_source import Sink
 from streams.ports.micro_batches import MicroBatch, PartitionMerger
 from streams.ports.telemetry_topic import TelemetryTopic

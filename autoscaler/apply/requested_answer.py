@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from autoscaler.domain.reason import Reason, about
 from autoscaler.model.tick_fleet import TickFleet
-from autoscaler.modes.budget.traffic_split import TrafficSplit, planned_split
 from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.planner_messages import FleetChange, PlanAnswer, Urgency
 from autoscaler.rollout.node_limits import planned_nodes
 from autoscaler.rollout.serving_group import combo_id_of
+from autoscaler.rollout.traffic_split import TrafficSplit, planned_split
 from autoscaler.state.controller_state import Pending
 from topics.reason_codes import ReasonCode
 

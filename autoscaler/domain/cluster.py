@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from autoscaler.domain.component_graph import ComponentGraph
 from autoscaler.domain.hardware import GpuSpec
 from autoscaler.domain.measurement import Measurement
 from autoscaler.domain.model_spec import ModelSpec
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.rollout_policy import RolloutPolicy
 from autoscaler.domain.schedule import Weekly
 from autoscaler.domain.validation import InvalidValue, finite, one_of, whole
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
-from autoscaler.modes.components.component_graph import ComponentGraph
-from autoscaler.modes.quality.quality_route import QualityRoute
 from topics.launch_version import launch_version, model_digest, with_template
 from topics.lora_adapters import Adapter
 

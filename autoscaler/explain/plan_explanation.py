@@ -15,6 +15,7 @@ from autoscaler.explain.alternatives import (
     one_fewer,
     slo_reliefs,
 )
+from autoscaler.explain.component_texts import pools_without_deployments, saturation
 from autoscaler.explain.explanation import Explanation, ModelReasons, Rejected
 from autoscaler.explain.measurement_advice import measuring
 from autoscaler.explain.plan_texts import promise
@@ -22,7 +23,6 @@ from autoscaler.explain.prefix_worth import gpus_saved_by_hits
 from autoscaler.explain.reason_texts import text, texts
 from autoscaler.explain.rejected_gpus import impossible_pools
 from autoscaler.explain.spot_exposure import savings, spot_losses
-from autoscaler.modes.components.component_texts import pools_without_deployments, saturation
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.performance.memory import adapter_bytes, cache_of
 from autoscaler.performance.profile import Profile

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from autoscaler.domain.reason import Reason
+from autoscaler.explain.budget_texts import BUDGET_TEXTS
 from autoscaler.explain.change_texts import CHANGE_TEXTS
 from autoscaler.explain.condition_texts import CONDITION_TEXTS
 from autoscaler.explain.event_texts import EVENT_TEXTS
 from autoscaler.explain.guard_texts import GUARD_TEXTS
 from autoscaler.explain.plan_texts import PLAN_TEXTS
+from autoscaler.explain.quality_texts import QUALITY_TEXTS
 from autoscaler.explain.sentences import Sentence, compose
 from autoscaler.explain.target_texts import TARGET_TEXTS
 from autoscaler.explain.trigger_texts import TRIGGER_TEXTS
-from autoscaler.modes.budget.budget_texts import BUDGET_TEXTS
-from autoscaler.modes.quality.quality_texts import QUALITY_TEXTS
 from topics.reason_codes import ReasonCode
 
 _MOST = 2000  # maximal length of a reason in a decision record, in characters

@@ -18,7 +18,6 @@ from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
 from autoscaler.estimate.queue_model import queue_drains
 from autoscaler.estimate.scale_in_evidence import counted_by_engines
 from autoscaler.model.unmanaged_servers import unmanaged_counts
-from autoscaler.modes.quality.quality_state import RoutedTraffic
 from autoscaler.rollout.backoff import Backoff
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
@@ -28,6 +27,7 @@ from autoscaler.rollout.versions import Version, declared_version
 from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView, ObservedServing
+from autoscaler.state.quality_state import RoutedTraffic
 
 
 @dataclass(frozen=True, slots=True)

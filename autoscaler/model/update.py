@@ -19,9 +19,9 @@ from autoscaler.estimate.request_lengths import estimate_lengths
 from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.estimate.windows import NoData
 from autoscaler.model.learnt_rooms import update_rooms
+from autoscaler.model.planned_mix import with_planned_mix
 from autoscaler.model.tick_fleet import TickInputs
 from autoscaler.model.unmanaged_servers import adopt_unmanaged
-from autoscaler.modes.planned_mix import with_planned_mix
 from autoscaler.planning.planner_messages import Outcome
 from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot

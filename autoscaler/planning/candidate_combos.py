@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo, ComboMember
+from autoscaler.domain.component_graph import ComponentGraph
+from autoscaler.domain.mode_hook import ModeHook
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.result_caches import PLAN_CACHES
 from autoscaler.domain.token_times import TokenTimes, pooled
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import POISSON_ARRIVALS, Arrivals, Lengths, Phase
-from autoscaler.modes.components.component_cells import candidate_cells, evaluate_cell
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.combo_names import format_combo_id, parse_instances
 from autoscaler.planning.cost_efficiency import combo_tokens_per_usd, phase_tokens_per_usd
@@ -37,6 +38,13 @@ from autoscaler.planning.ranking import CandidateCombo, best_per_group
 
 RATIOS = tuple((p, d) for p in (1, 2) for d in range(1, 7))
 KEEP_PER_GROUP = 6
+
+CANDIDATE_CELLS: ModeHook[[ComponentGraph, Sequence[Pool]], tuple[Combo, ...]] = ModeHook(
+    "components"
+)
+"""Candidate cells of a model of components, most requests per USD first."""
+EVALUATE_CELL: ModeHook[[str, ComponentGraph, Iterable[Pool]], Combo] = ModeHook("components")
+"""The cell with a given id. Raises InvalidValue if no such cell is possible."""
 
 
 def candidate_combos(
@@ -61,7 +69,7 @@ def candidate_combos(
     """
     pools = usable_pools(cluster, service)
     if service.graph is not None:
-        return candidate_cells(service.graph, pools)
+        return CANDIDATE_CELLS(service.graph, pools)
     return _ranked_candidates(service, lengths, pools, profile, keep, arrivals)
 
 
@@ -117,7 +125,7 @@ def evaluate_combo(
     the id.
     """
     if service.graph is not None:
-        found = evaluate_cell(combo_id, service.graph, cluster.pools)
+        found = EVALUATE_CELL(combo_id, service.graph, cluster.pools)
     else:
         found = _evaluated(combo_id, cluster, service, lengths, profile, arrivals)
     if found.id != combo_id:

@@ -14,7 +14,6 @@ from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
-from autoscaler.modes.quality.planned_thresholds import plan_thresholds
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.candidate_combos import evaluate_combo, ranking_usd_per_h, usable_pools
 from autoscaler.planning.capacity_provenance import with_measured_rooms
@@ -25,6 +24,7 @@ from autoscaler.planning.floor_eligibility import keeps_floor
 from autoscaler.planning.model_constraints import missing_off_spot
 from autoscaler.planning.named_change import full_change, urgent_change
 from autoscaler.planning.plan import Plan, PlanStatus, Strategy
+from autoscaler.planning.planned_thresholds import PLAN_THRESHOLDS, PlannedThresholds
 from autoscaler.planning.planner_messages import (
     Outcome,
     PlanAnswer,
@@ -75,9 +75,10 @@ def answer_request(
         ) -> RollablePlan:
             return _solve(ask, replace(resolved, demands=demands), profile, strategy, limits)
 
-        thresholds = plan_thresholds(
-            request, resolved.cluster.routes, resolved.demands, solve, options
-        )
+        thresholds = PlannedThresholds((), resolved.demands, None)
+        if request.routes:
+            routes = resolved.cluster.routes
+            thresholds = PLAN_THRESHOLDS(request, routes, resolved.demands, solve, options)
         made = thresholds.made
         if made is None or request.keeps_instances:
             whole = solve(request, thresholds.demands, options)

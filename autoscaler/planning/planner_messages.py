@@ -8,10 +8,10 @@ from enum import StrEnum
 
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.measured_room import MeasuredRoom
+from autoscaler.domain.quality_route import Cuts, ScoreMix
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.domain.workload import Demand
-from autoscaler.modes.quality.quality_route import Cuts, ScoreMix
 
 
 class Urgency(StrEnum):

@@ -15,7 +15,6 @@ from autoscaler.domain.cluster import Cluster, Market, Pool, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.validation import InvalidValue, finite, whole
 from autoscaler.domain.workload import Arrivals, Demand
-from autoscaler.modes.budget.workload_types import TypedDemand, typed_candidates, typed_demands
 from autoscaler.optimizer.result import Limits
 from autoscaler.performance.profile import Profile
 from autoscaler.planning.candidate_combos import candidate_combos, evaluate_combo, nearest_combos
@@ -23,6 +22,7 @@ from autoscaler.planning.combo_names import parse_combo_id
 from autoscaler.planning.combo_usage import add_gpus
 from autoscaler.planning.role_variants import best_roles
 from autoscaler.planning.slo_feasibility import UnattainableSlo, unattainable_slo
+from autoscaler.planning.workload_types import TypedDemand, typed_candidates, typed_demands
 
 # Candidates that each ranking keeps. Large problems keep fewer, so that a single MIP can be solved.
 _KEEP_FOR_PLANS = 16

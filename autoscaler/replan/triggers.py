@@ -11,8 +11,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from autoscaler.domain.reason import Reason
-from autoscaler.modes import mix_changed
-from autoscaler.modes.quality import scores_changed
 from autoscaler.replan import (
     alert_fired,
     availability_changed,
@@ -20,9 +18,11 @@ from autoscaler.replan import (
     fragmentation,
     launch_failed,
     lengths_changed,
+    mix_changed,
     nodes_changed,
     period_elapsed,
     price_changed,
+    scores_changed,
     service_changed,
     slo_missed,
     switchable_roles_changed,

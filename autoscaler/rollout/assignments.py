@@ -13,7 +13,7 @@ from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.domain.workload import Lengths, Phase
-from autoscaler.modes.components.component_routes import cell_route
+from autoscaler.rollout.component_routes import cell_route
 from autoscaler.rollout.multi_node import drains
 from autoscaler.rollout.serving_group import (
     GroupView,

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from autoscaler.modes.components.component_paths import ComponentPath, ComponentPaths, kind_with
 from autoscaler.serving.adapter_affinity import AdapterAffinity
+from autoscaler.serving.component_paths import ComponentPath, ComponentPaths, kind_with
 from autoscaler.serving.ejections import Ejections
 from autoscaler.serving.instance_load import InstanceLoads
 from autoscaler.serving.prefix_index import PrefixIndex

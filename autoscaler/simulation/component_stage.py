@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autoscaler.domain.cluster import Pool, Service
+from autoscaler.domain.component_graph import ComponentGraph
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.rollout.assignments import component_engine
 from autoscaler.serving.engine_setup import EngineSetup
 from autoscaler.simulation.engine_process import SimEngine

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from autoscaler.modes.components.component_paths import ComponentPath
+from autoscaler.serving.component_paths import ComponentPath
 from autoscaler.serving.request_router import Pick
 from autoscaler.simulation.engine_process import SimEngine
 from autoscaler.simulation.simulated_request import Call

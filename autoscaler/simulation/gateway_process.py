@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from autoscaler.modes.components.component_paths import ComponentPath
-from autoscaler.modes.quality.score_routing import class_of, fallback_models, model_of
+from autoscaler.serving.component_paths import ComponentPath
 from autoscaler.serving.engine_requests import Part, Work
 from autoscaler.serving.request_router import Pick, Router, RouteUpdate
 from autoscaler.serving.routing_policies import DEFAULT, RequestTraits, RoutingPolicy
+from autoscaler.serving.score_routing import class_of, fallback_models, model_of
 from autoscaler.serving.wait_queue import Ticket, WaitQueue, wait_limits_ms
 from autoscaler.simulation.component_stage import AnyEngine, SimStage
 from autoscaler.simulation.engine_jobs import Answer, AtStage, Prefill

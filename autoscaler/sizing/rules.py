@@ -14,7 +14,6 @@ from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S, since_first_arrival
 from autoscaler.estimate.engine_rate import remember
 from autoscaler.estimate.windows import Stats
-from autoscaler.modes.quality import routed_traffic
 from autoscaler.sizing import (
     burst_headroom,
     capacity_derating,
@@ -24,6 +23,7 @@ from autoscaler.sizing import (
     queue_growth,
     rate_increase,
     restart_hold,
+    routed_traffic,
     scale_from_zero,
     scale_in,
 )

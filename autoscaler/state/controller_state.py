@@ -14,12 +14,12 @@ from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.modes.quality.quality_state import SplitState
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
 from autoscaler.rollout.backoff import Backoff
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.supply import Supply
 from autoscaler.state.model_state import ModelState
+from autoscaler.state.quality_state import SplitState
 from autoscaler.state.replan_trigger import Trigger
 from topics.alerts import Alert
 from topics.controls import Control

@@ -17,12 +17,12 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.estimate.forecast.history import MINUTES, Hour
-from autoscaler.modes.quality.quality_state import SplitState
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.supply import Supply
 from autoscaler.state.controller_state import FullPlans, Numbers, ObservedFleet
 from autoscaler.state.ledger_limits import check_fleet, check_model, check_tree, on_clock
 from autoscaler.state.model_state import ModelState
+from autoscaler.state.quality_state import SplitState
 from topics.checks import InvalidRecord, count, number
 from topics.codec import read_value, write_value
 from topics.ledger import LedgerEntry

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from autoscaler.modes.quality.quality_state import SplitState
 from autoscaler.rollout.backoff import Backoff
 from autoscaler.rollout.supply import Supply
 from autoscaler.state.controller_state import FullPlans, Numbers
 from autoscaler.state.model_state import ModelState
+from autoscaler.state.quality_state import SplitState
 from autoscaler.state.rollout_state import RolloutState
 from topics.checks import (
     MAX_MS,

@@ -14,10 +14,10 @@ from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.burstiness import BurstinessSums
 from autoscaler.estimate.engine_rate import Moment
 from autoscaler.estimate.forecast.forecast_state import ForecastState
-from autoscaler.modes.budget.traffic_split import TrafficSplit
-from autoscaler.modes.workload_mix import Mix
+from autoscaler.estimate.workload_mix import Mix
 from autoscaler.planning.planner_messages import FleetChange
 from autoscaler.rollout.reversal_limit import Reversals
+from autoscaler.rollout.traffic_split import TrafficSplit
 from autoscaler.state.rollout_state import RolloutState
 from topics import checks
 from topics.reason_codes import ReasonCode

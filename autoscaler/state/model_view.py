@@ -10,8 +10,8 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.engine_rate import EngineRate, GroupCount
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.modes.quality.quality_state import RoutedTraffic
 from autoscaler.state.model_state import ModelState
+from autoscaler.state.quality_state import RoutedTraffic
 
 FOLLOW_MS = 90_000
 """Time in ms after a confirmed increase in which the target follows the rate without new proof."""

@@ -10,8 +10,6 @@ from autoscaler.apply.fleet_changes import AppliedPlan
 from autoscaler.apply.plan_answer import apply_answer
 from autoscaler.apply.roll_versions import roll_versions
 from autoscaler.model.tick_fleet import TickFleet
-from autoscaler.modes.quality.quality_state import SplitState
-from autoscaler.modes.quality.thresholds import adopt_answer, advance_splits
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, Urgency
 from autoscaler.replan.launch_limits import obtainable_nodes, unusable_nodes
 from autoscaler.replan.plan_request import within_deadline
@@ -19,7 +17,9 @@ from autoscaler.rollout.bin_packing import used_gpus
 from autoscaler.rollout.diff import FreeCapacity, spare_usd_per_h
 from autoscaler.state.controller_state import FullPlans, Pending
 from autoscaler.state.model_view import ModelView
+from autoscaler.state.quality_state import SplitState
 from autoscaler.state.replan_trigger import Trigger
+from autoscaler.tick.route_hooks import ADOPT_ANSWER, ADVANCE_SPLITS
 from topics.decisions import Decision
 
 
@@ -44,9 +44,11 @@ def apply_plans(fleet: TickFleet) -> AppliedPlans:
     """Apply all approved proposals and all answers of this observation, and advance rollouts."""
     inputs, now_ms = fleet.inputs, fleet.now_ms
     state, observation, declared = inputs.state, inputs.observation, inputs.declared
-    splits, decisions = advance_splits(state.splits, fleet.views, declared, now_ms)
+    splits, decisions = state.splits, list[Decision]()
+    if declared.routes:
+        splits, decisions = ADVANCE_SPLITS(splits, fleet.views, declared, now_ms)
     applied = resolve_approvals(fleet, _free_capacity(fleet))
-    decisions = [*decisions, *applied.decisions]
+    decisions += applied.decisions
     replan = [*applied.replan]
     if applied.models is not fleet.models:
         fleet = _after(fleet, applied)
@@ -61,8 +63,9 @@ def apply_plans(fleet: TickFleet) -> AppliedPlans:
         applied = apply_answer(answer, asked, fleet, applied.site)
         decisions += applied.decisions
         replan += applied.replan
-        splits, told = adopt_answer(splits, answer, asked.request, declared, now_ms)
-        decisions += told
+        if declared.routes:
+            splits, notices = ADOPT_ANSWER(splits, answer, asked.request, declared, now_ms)
+            decisions += notices
         if answer.urgency is Urgency.FULL and answer.outcome is Outcome.NONE:
             again += [Trigger(asked.request.scope, why) for why in asked.reasons]
             failed = dict.fromkeys(asked.request.scope, now_ms)

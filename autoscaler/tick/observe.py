@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from autoscaler.domain.reason import Reason
 from autoscaler.model.tick_fleet import TickInputs
 from autoscaler.model.update import evaluated_combos
-from autoscaler.modes.quality.thresholds import routed_traffic
 from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.backoff import swept
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot, snapshot
@@ -21,6 +20,7 @@ from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.decision_record import notice
 from autoscaler.state.operator_controls import ActiveControls
 from autoscaler.tick.launch_templates import with_launched, with_templates
+from autoscaler.tick.route_hooks import ROUTED_TRAFFIC
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 from topics.topic_table import STATUS
@@ -60,7 +60,9 @@ def observe(
     decisions = [notice("*", why, now_ms) for why in supply_said(state.supply, supply)]
     priced = with_prices(cluster, supply.prices_usd_per_h())
     combos, worth = evaluated_combos(state, observation, cluster)
-    sent = routed_traffic(cluster, state.splits, observation.demand)
+    sent = {}
+    if cluster.routes:
+        sent = ROUTED_TRAFFIC(cluster, state.splits, observation.demand)
     alone = _retained_models(state, guarded)
     gap_ms = now_ms - (state.term.ticked_ms or state.term.started_ms)
     deaf = gap_ms > 500.0 * cluster.policy.node_silent_s

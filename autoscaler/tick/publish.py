@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from autoscaler.domain.cluster import Cluster, Mode, Service
-from autoscaler.modes.budget.traffic_split import type_routes
-from autoscaler.modes.quality.thresholds import split_routes
 from autoscaler.planning.time_limits import drain_timeout_s
 from autoscaler.rollout.assignments import (
     changed_assignments,
@@ -24,6 +22,7 @@ from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, by_model
 from autoscaler.rollout.finalized_names import finalized_models, finalized_nodes
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.serving_group import Life, ServingGroup
+from autoscaler.rollout.traffic_split import type_routes
 from autoscaler.rollout.versions import declared_version
 from autoscaler.sizing.prediction_drift import start_times_s
 from autoscaler.state.controller_state import ControllerState, Published
@@ -37,6 +36,7 @@ from autoscaler.state.effects import (
 )
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
+from autoscaler.tick.route_hooks import SPLIT_ROUTES
 from topics.decisions import Decision, PlannedCombo, PlanRecord
 from topics.fleet import Assignment, Status
 from topics.routing import RouteGroup, Routes
@@ -132,7 +132,8 @@ def publish(
             routes[model] = without_groups(routes[model], token, now_ms)
             effects.append(PublishRoutes(routes[model]))
         published[model] = routes[model].generation
-    for record in split_routes(cluster, after.splits, routes, token, now_ms):
+    moved = SPLIT_ROUTES(cluster, after.splits, routes, token, now_ms) if cluster.routes else ()
+    for record in moved:
         last = routes.get(record.model)
         routes[record.model] = _continued(record, last, deleted_generation)
         effects.append(PublishRoutes(routes[record.model]))

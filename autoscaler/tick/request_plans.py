@@ -10,8 +10,7 @@ from autoscaler.domain.reason import Reason
 from autoscaler.domain.result_caches import PLAN_CACHES
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.model.unmanaged_servers import is_uncounted
-from autoscaler.modes.quality.thresholds import route_requests
-from autoscaler.planning.planner_messages import Outcome, Urgency
+from autoscaler.planning.planner_messages import Outcome, RouteTraffic, Urgency
 from autoscaler.replan.plan_request import (
     full_request,
     managed_first,
@@ -29,6 +28,7 @@ from autoscaler.state.controller_state import FullPlans, Pending
 from autoscaler.state.decision_record import NOTICE_INTERVAL_MS, notice
 from autoscaler.tick.apply_plans import AppliedPlans
 from autoscaler.tick.observe import ObservedTick
+from autoscaler.tick.route_hooks import ROUTE_REQUESTS
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
@@ -59,7 +59,7 @@ def request_plans(observed: ObservedTick, applied: AppliedPlans) -> PlanRequests
         asks.append(urgent_request(number, fleet, needy))
     memory, decisions = _report_failure(observed, _declared_only(applied.full, fleet))
     news = _trigger_inputs(observed, applied)
-    now_ms, services, routed = fleet.now_ms, tuple(fleet.views), observed.inputs.observation.demand
+    now_ms, services = fleet.now_ms, tuple(fleet.views)
 
     waiting = (*memory.due, *applied.again)
     due = collect(news, declared_only(waiting, services))
@@ -75,9 +75,7 @@ def request_plans(observed: ObservedTick, applied: AppliedPlans) -> PlanRequests
     if scope and Urgency.FULL not in applied.pending and plan_allowed(memory.asked_ms, now_ms):
         number += 1
         rest = [model for model in concerned if model not in scope]
-        routes = route_requests(
-            observed.inputs.declared, applied.splits, routed, fleet.models, now_ms
-        )
+        routes = _route_traffic(observed, applied)
         why = limited_to(scope, ripe) if rest else ripe
         asks.append(full_request(number, fleet, scope, why, routes))
         PLAN_CACHES.next_period()
@@ -90,6 +88,15 @@ def request_plans(observed: ObservedTick, applied: AppliedPlans) -> PlanRequests
         due = (*late, *limited_to(rest, ripe))
     memory = replace(memory, due=due)
     return PlanRequests(tuple(asks), number, memory, decisions)
+
+
+def _route_traffic(observed: ObservedTick, applied: AppliedPlans) -> tuple[RouteTraffic, ...]:
+    """The traffic of each service that routes to several models."""
+    declared, demand = observed.inputs.declared, observed.inputs.observation.demand
+    if not declared.routes:
+        return ()
+    fleet = applied.fleet
+    return ROUTE_REQUESTS(declared, applied.splits, demand, fleet.models, fleet.now_ms)
 
 
 def _next_scope(concerned: Collection[str], memory: FullPlans, fleet: TickFleet) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand
 from autoscaler.estimate.forecast.history import restore_history
-from autoscaler.modes.quality.thresholds import from_routes, restored_splits
 from autoscaler.rollout.reversal_limit import Reversals, after_move
 from autoscaler.rollout.serving_group import ServingGroup, serial_of
 from autoscaler.sizing.capacity_derating import LEAST
@@ -35,6 +34,7 @@ from autoscaler.state.ledger import FleetMemory, Memory, ModelMemory, read_ledge
 from autoscaler.state.model_state import Capacity, DemandEstimate, Hysteresis, ModelState, Target
 from autoscaler.tick.rebuild_groups import rebuild_groups, with_memory
 from autoscaler.tick.record_ledger import service_digest
+from autoscaler.tick.route_hooks import RESTORED_SPLITS
 from topics.checks import MAX_RESTORED_COUNT
 from topics.decisions import Decision
 from topics.fleet import Assignment, Status
@@ -132,7 +132,7 @@ def restore(
         declared=_declared(memory, fleet, cluster),
         supply=fleet.supply,
         full=_full_plans(memory, fleet, cluster),
-        splits=restored_splits(cluster, routes, from_routes(cluster, routes, now_ms), fleet.splits),
+        splits=RESTORED_SPLITS(cluster, routes, fleet.splits, now_ms) if cluster.routes else {},
         numbers=Numbers(
             group=max(fleet.numbers.group, next_serial, max(serials, default=0) + 1),
             request=fleet.numbers.request,

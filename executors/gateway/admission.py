@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from autoscaler.modes.components.component_paths import ComponentPath
+from autoscaler.serving.component_paths import ComponentPath
 from autoscaler.serving.request_router import Pick, Router
 from autoscaler.serving.wait_queue import Refusal, Ticket, WaitQueue, wait_limits_ms
 from executors.gateway.gateway_settings import Clock, GatewaySettings

@@ -1,20 +1,20 @@
 """Selects the model for a request to a service that routes to several models. It queries the
 sources of a score in order, and falls back to another model if the selected model has no capacity.
-The rules are in `autoscaler.modes.quality.score_routing`.
+The rules are in `autoscaler.serving.score_routing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoscaler.modes.quality.score_routing import (
+from autoscaler.serving.request_router import Router
+from autoscaler.serving.score_routing import (
     class_of,
     fallback_models,
     header_score,
     model_of,
     rule_score,
 )
-from autoscaler.serving.request_router import Router
 from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.openai_format import ApiCall
 from executors.gateway.scorer_client import ScorerClient

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from autoscaler.modes.components.component_paths import ComponentPath
+from autoscaler.serving.component_paths import ComponentPath
 from autoscaler.serving.wait_queue import Refusal
 from executors.gateway.admission import Admission, Slot
 from executors.gateway.engine_ejections import EngineEjections

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from autoscaler.modes.quality.score_routing import valid_score
+from autoscaler.serving.score_routing import valid_score
 from executors.gateway.wire.engine_pool import (
     EnginePool,
     EngineResponse,

@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.domain.cluster import Cluster, Market, Policy, Pool, Service
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand, Lengths, Slo
 from autoscaler.modes.quality.answer_quality import (
     PricedSplit,
@@ -26,7 +27,6 @@ from autoscaler.modes.quality.answer_quality import (
     price_splits,
     splits,
 )
-from autoscaler.modes.quality.quality_route import QualityRoute
 from autoscaler.performance import catalog
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.performance.profile import Profile

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 
 from autoscaler.domain.cluster import Market, Pool
+from autoscaler.domain.component_graph import ComponentGraph, Deployment, RequestType
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.modes.components.component_graph import ComponentGraph, Deployment, RequestType
 from autoscaler.modes.components.component_program import component_problem, most_for_budget
 from autoscaler.performance import catalog
 from loadtests.results.entry import Figures

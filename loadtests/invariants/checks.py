@@ -20,7 +20,7 @@ from autoscaler.state.effects import PublishDecision, SolveRequested
 from loadtests.invariants.faults import GHOST, model_of
 from loadtests.invariants.log import T0
 from loadtests.invariants.storage_checks import StorageChecks
-from streams.controller.tick_loop import TickResult
+from streams.loop.tick_loop import TickResult
 from streams.solver.plan_verification import Verdict
 from topics.fleet import InstanceState
 

@@ -30,20 +30,20 @@ from streams.broker.consumer_lag import ConsumerLag
 from streams.broker.topic_admin import EnsuredTopics
 from streams.clock import Clock
 from streams.controller.composition import published
-from streams.controller.control_state import ControlState, control_record_handler
 from streams.controller.control_topics import ControlTopics
 from streams.controller.dead_letters import DeadLetters
-from streams.controller.declared_names import DeclaredNames
 from streams.controller.demand_sources import gateways_sink
-from streams.controller.election import Election
 from streams.controller.key_sweep import KeyOwners, KeySweep
 from streams.controller.leadership import LeadershipClient
 from streams.controller.leadership_term import Terms
 from streams.controller.outbox import Outbox
-from streams.controller.tick_loop import Loop, Ports, TickResult
 from streams.controller.topic_restore import TopicRestore
 from streams.controller.topic_watch import TopicWatch
 from streams.decision_log.log_writer import DecisionLog
+from streams.loop.control_state import ControlState, control_record_handler
+from streams.loop.declared_names import DeclaredNames
+from streams.loop.election import Election
+from streams.loop.tick_loop import Loop, Ports, TickResult
 from streams.ports.record_signing import Seal
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.solver.plan_verification import Comparison, RecordingSolver, verify_allocation

@@ -21,7 +21,7 @@ from loadtests.invariants.log import T0, Link, Log
 from loadtests.invariants.nodes import EngineProcess, Node
 from loadtests.invariants.scenario import Fault, Scenario
 from loadtests.invariants.storage_faults import each_second
-from streams.controller.tick_loop import TickResult
+from streams.loop.tick_loop import TickResult
 from topics.codec import encode
 from topics.controls import Control
 from topics.macs import Signer

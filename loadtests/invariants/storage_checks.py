@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from autoscaler.tick.restore import restore
 from loadtests.invariants.controller import KEYS, Controller
 from loadtests.invariants.log import Link
-from streams.controller.tick_loop import TickResult
 from streams.decision_log.log_reader import Gap, read_spans, segments
+from streams.loop.tick_loop import TickResult
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.signing import body_refusal

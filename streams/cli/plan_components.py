@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 
 from autoscaler.domain.cluster import Pool
+from autoscaler.domain.component_graph import ComponentGraph
 from autoscaler.domain.validation import finite
-from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.modes.components.component_program import (
     ComponentPlan,
     ComponentProblem,

@@ -18,8 +18,10 @@ import orjson
 from rich.progress import track
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.plan_explanation import explain
+from autoscaler.explain.quality_texts import shares, thresholds
 from autoscaler.explain.reason_texts import text, text_with_subject
 from autoscaler.modes.quality.answer_quality import (
     PricedSplit,
@@ -29,8 +31,6 @@ from autoscaler.modes.quality.answer_quality import (
     price_splits,
     splits,
 )
-from autoscaler.modes.quality.quality_route import QualityRoute
-from autoscaler.modes.quality.quality_texts import shares, thresholds
 from autoscaler.modes.quality.route_choice import binding_reason
 from autoscaler.performance.profile import Profile
 from autoscaler.performance.profile_sources import cluster_profile

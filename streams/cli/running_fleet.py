@@ -17,9 +17,9 @@ from autoscaler.rollout.versions import declared_version, runs
 from autoscaler.tick.restore import restore
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
-from streams.controller.control_state import ControlState
 from streams.controller.control_topics import ControlTopics
 from streams.files.user_errors import UserError
+from streams.loop.control_state import ControlState
 from topics.error_text import error_text
 from topics.launch_version import without_template
 

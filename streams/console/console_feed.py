@@ -29,8 +29,8 @@ from streams.console.fleet_rows import NodeRows, pool_rows
 from streams.console.history import FLEET, History, fleet_sample, model_sample, shown
 from streams.console.model_rows import model_row, proposal_row
 from streams.console.rounding import rounded
-from streams.controller.tick_loop import TickResult
 from streams.health.controller_facts import Facts, guards_of
+from streams.loop.tick_loop import TickResult
 from topics.codec import write_value
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from aiohttp import web
 
 from autoscaler.apply.approvals import answered_version
 from autoscaler.domain.validation import InvalidValue
-from streams.controller.tick_loop import Loop
 from streams.files.user_errors import UserError
 from streams.health.operators import OPERATORS_FILE, Identity, Operators
 from streams.health.tokens import OPERATOR_TOKEN
+from streams.loop.tick_loop import Loop
 from streams.operator_commands import (
     COMMANDS,
     VERDICTS,

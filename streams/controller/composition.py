@@ -29,15 +29,12 @@ from streams.broker.kafka_clients import producer as new_producer
 from streams.broker.kafka_clients import security
 from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock, wall_ms
-from streams.controller.control_state import ControlState, control_record_handler
 from streams.controller.control_topics import ControlTopics
 from streams.controller.controller_options import OperatorOptions
 from streams.controller.dead_letters import DeadLetters
 from streams.controller.decision_spans import DecisionSpans
 from streams.controller.declared_cluster import DeclaredCluster
-from streams.controller.declared_names import DeclaredNames
 from streams.controller.demand_sources import demand_sources, prometheus_queries
-from streams.controller.election import Election
 from streams.controller.finalizer import Finalizer
 from streams.controller.key_sweep import KeyOwners, KeySweep
 from streams.controller.leader_producer import LeaderProducer
@@ -45,7 +42,6 @@ from streams.controller.leadership import LeadershipClient
 from streams.controller.leadership_term import Terms
 from streams.controller.operator_endpoints import open_operator_endpoints
 from streams.controller.outbox import Outbox
-from streams.controller.tick_loop import Loop, Ports
 from streams.controller.topic_restore import TopicRestore
 from streams.controller.topic_watch import TopicWatch, report_changed
 from streams.files.keyfiles import read_keys
@@ -55,6 +51,10 @@ from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
 from streams.health.controller_facts import Identity
 from streams.health.exposure import open_points
+from streams.loop.control_state import ControlState, control_record_handler
+from streams.loop.declared_names import DeclaredNames
+from streams.loop.election import Election
+from streams.loop.tick_loop import Loop, Ports
 from streams.ports.actuator import Publisher, PublishingActuator
 from streams.ports.demand_source import DemandSource, Sink
 from streams.ports.demand_topic import DemandTopic

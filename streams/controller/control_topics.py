@@ -22,8 +22,8 @@ from aiokafka.errors import KafkaError
 
 from streams.broker.consumer_lag import ConsumerLag
 from streams.broker.kafka_clients import consumer as new_consumer
-from streams.controller.control_state import RecordRefused
 from streams.invalid_records import Forgeries, Poison
+from streams.loop.control_state import RecordRefused
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.error_text import error_text

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from streams.controller.control_state import ControlState
 from streams.invalid_records import MOST_PAYLOAD_BYTES, PerMinute, Poison
+from streams.loop.control_state import ControlState
 from streams.ports.actuator import Publisher
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from dataclasses import replace
 from autoscaler.decide import Observation, decide, restore
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.validation import InvalidValue
-from streams.controller.control_state import ControlState
 from streams.files.shoal_yaml import Config, parse_service
 from streams.files.user_errors import UserError, first_line
+from streams.loop.control_state import ControlState
 from topics.records import DeclaredService
 
 log = logging.getLogger(__name__)

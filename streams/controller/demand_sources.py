@@ -8,10 +8,10 @@ from itertools import compress
 
 from autoscaler.estimate.windows import TelemetryWindows
 from streams.clock import Clock, Times
-from streams.controller.declared_names import DeclaredNames
 from streams.files.served_names import served_names
 from streams.files.shoal_yaml import Config
 from streams.files.user_errors import UserError
+from streams.loop.declared_names import DeclaredNames
 from streams.ports.demand_source import DemandSource, Sink
 from streams.ports.engine_metrics import ENGINES
 from streams.ports.latency_histograms import LatencyMeter

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streams.controller.control_state import ControlState
-from streams.controller.tick_loop import TickResult
+from streams.loop.control_state import ControlState
+from streams.loop.tick_loop import TickResult
 from streams.ports.actuator import Publisher
 from topics.ledger import keys_of
 from topics.name_life import NameLife, life_of

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoscaler.state.controller_state import ControllerState
-from streams.controller.control_state import ControlState
-from streams.controller.declared_names import DeclaredNames
+from streams.loop.control_state import ControlState
+from streams.loop.declared_names import DeclaredNames
 from streams.ports.actuator import Publisher
 from topics.name_life import KEYS
 from topics.topic_table import NAMES, PLANS, KeyDeletion

@@ -16,7 +16,7 @@ from typing import Any
 from aiokafka.errors import KafkaError
 
 from streams.clock import Clock
-from streams.controller.election import RENEW_S, TAKEOVER_S, Election
+from streams.loop.election import RENEW_S, TAKEOVER_S, Election
 from topics.codec import encode
 from topics.error_text import error_text
 from topics.leadership import Leadership

@@ -18,12 +18,12 @@ from autoscaler.decide import restore
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.node_names import node_ids
 from streams.clock import Clock
-from streams.controller.control_state import ControlState
 from streams.controller.control_topics import ControlTopics
 from streams.controller.leader_producer import Fenced, LeaderProducer
 from streams.controller.leadership import LeadershipClient
 from streams.controller.outbox import Outbox
-from streams.controller.tick_loop import Loop
+from streams.loop.control_state import ControlState
+from streams.loop.tick_loop import Loop
 from streams.ports.demand_source import DemandSource, Sink
 
 log = logging.getLogger(__name__)

@@ -19,12 +19,12 @@ from streams.console.operator_endpoint import OperatorEndpoint
 from streams.console.other_fleets_feed import OtherFleetsFeed
 from streams.console.reasons_on_demand import ReasonsOnDemand
 from streams.controller.controller_options import OperatorOptions
-from streams.controller.tick_loop import Loop
 from streams.decision_log.log_writer import DecisionLog
 from streams.health.alert_webhook import Webhook
 from streams.health.controller_facts import Facts, Identity
 from streams.health.controller_metrics import Metrics
 from streams.health.status_server import HealthServer
+from streams.loop.tick_loop import Loop
 from streams.ports.merging import Merging
 from topics.codec import encode
 from topics.keys import Keys

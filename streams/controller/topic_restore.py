@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from streams.controller.tick_loop import Loop, TickResult
+from streams.loop.tick_loop import Loop, TickResult
 from topics.ledger import MOST_SLOTS, LedgerEntry
 from topics.topic_table import ASSIGNMENTS, CONTROLS, LEDGER, NAMES, ROUTES, SERVICES
 

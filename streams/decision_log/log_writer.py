@@ -20,7 +20,6 @@ from typing import Any
 
 from autoscaler.decide import ControllerState
 from autoscaler.domain.cluster import Cluster
-from streams.controller.tick_loop import TickResult
 from streams.decision_log.log_entries import decisions_of, digest
 from streams.decision_log.log_segment import (
     ChainEnd,
@@ -30,6 +29,7 @@ from streams.decision_log.log_segment import (
     segment_paths,
 )
 from streams.decision_log.observation_diff import ObservationWriter
+from streams.loop.tick_loop import TickResult
 from topics.keys import Keys
 from topics.record_chain import NO_RECORD
 from topics.storage.durable_files import cut_file

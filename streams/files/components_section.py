@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from autoscaler.domain.cluster import Mode, Service
+from autoscaler.domain.component_graph import ComponentGraph, Deployment, RequestType
 from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Slo
-from autoscaler.modes.components.component_graph import ComponentGraph, Deployment, RequestType
 from autoscaler.performance import catalog
 from autoscaler.rollout.assignments import component_engine
 from streams.files import model_keys as common

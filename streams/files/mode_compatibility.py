@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoscaler.domain.cluster import Objective, Policy, Service
-from autoscaler.modes.quality.quality_route import QualityRoute
+from autoscaler.domain.quality_route import QualityRoute
 from streams.files.user_errors import UserError
 
 

@@ -22,9 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from autoscaler.domain.cluster import Service
+from autoscaler.domain.quality_route import STEPS, QualityRoute
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.modes.quality.prompt_language import LANGUAGES
-from autoscaler.modes.quality.quality_route import STEPS, QualityRoute
+from autoscaler.serving.prompt_language import LANGUAGES
 from streams.files import model_keys as common
 from streams.files import units
 from streams.files.csv_rows import Row, finite_cell, numbered_rows

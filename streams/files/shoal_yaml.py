@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoscaler.domain.cluster import Cluster, Mode, Service
+from autoscaler.domain.component_graph import ComponentGraph
 from autoscaler.domain.measured_room import MeasuredRoom
 from autoscaler.domain.measurement import Measurement
-from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.planning.capacity_provenance import with_measured_rooms
 from autoscaler.planning.time_limits import window_violation
 from streams.files import units

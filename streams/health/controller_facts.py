@@ -14,9 +14,9 @@ from importlib.metadata import version
 from typing import Any
 
 from autoscaler.domain.cluster import Mode
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.estimate.change_point import current_rate
 from autoscaler.explain.reason_texts import text, texts
-from autoscaler.modes.quality.quality_route import QualityRoute
 from autoscaler.planning.planner_messages import PlanRequest
 from autoscaler.rollout.reversal_limit import scale_in_within_limit
 from autoscaler.sizing.excess_duration import excess_duration_s
@@ -32,11 +32,11 @@ from autoscaler.state.effects import (
 from autoscaler.state.operator_controls import FROZEN_KIND
 from autoscaler.tick.account import Account
 from autoscaler.tick.status import FleetStatus, ModelStatus, fleet_status
-from streams.controller.tick_loop import Loop, TickResult
 from streams.health.exposure import OpenPoint
 from streams.health.launch_waits import node_faults, waiting_launches
 from streams.health.multi_node_status import gang_facts
 from streams.health.quality_status import service_facts
+from streams.loop.tick_loop import Loop, TickResult
 from streams.ports.merging import Merging
 from topics.decisions import Decision
 from topics.fleet import Status

@@ -18,9 +18,9 @@ from prometheus_client.registry import Collector
 
 from autoscaler.domain.condition_level import Level
 from autoscaler.domain.reason import Reason
-from streams.controller.tick_loop import TickResult
 from streams.health.controller_facts import Facts
 from streams.health.metric_names import BY_NAME, Name
+from streams.loop.tick_loop import TickResult
 from topics.controls import ALL_MODELS
 
 _BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
+from autoscaler.estimate.score_drift import current_score_mix
+from autoscaler.explain.quality_texts import thresholds
 from autoscaler.explain.reason_texts import text
-from autoscaler.modes.quality.quality_route import QualityRoute
-from autoscaler.modes.quality.quality_state import SplitState
-from autoscaler.modes.quality.quality_texts import thresholds
-from autoscaler.modes.quality.score_drift import current_score_mix
-from streams.controller.tick_loop import TickResult
+from autoscaler.state.quality_state import SplitState
+from streams.loop.tick_loop import TickResult
 from topics.scoring import ALL_REQUESTS, FALLBACK
 
 

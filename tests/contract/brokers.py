@@ -10,9 +10,9 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from streams.broker.topic_admin import ensure_topics
-from streams.controller.control_state import ControlState
 from streams.controller.control_topics import ControlTopics
 from streams.invalid_records import Poison
+from streams.loop.control_state import ControlState
 from tests.hang_limit import HANG_S
 from topics.codec import decode, encode
 from topics.records import Status, Telemetry

@@ -8,8 +8,8 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from streams.broker.topic_admin import ensure_topics
-from streams.controller.control_state import ControlState
 from streams.controller.control_topics import ControlTopics
+from streams.loop.control_state import ControlState
 from tests.contract.brokers import (
     Broker,
     read_latest,

@@ -19,7 +19,6 @@ import numpy as np
 from autoscaler.domain.cluster import Market, Objective
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
-from autoscaler.modes.budget.workload_types import TypedDemand
 from autoscaler.optimizer.activity_lp import Mix, MixProblem, alone, most_copies, reachable
 from autoscaler.optimizer.array_types import Floats, Ints
 from autoscaler.planning.ceilings import ceilings
@@ -27,6 +26,7 @@ from autoscaler.planning.combo_usage import is_spot
 from autoscaler.planning.decode_solution import all_combos
 from autoscaler.planning.plan import RequestShare
 from autoscaler.planning.planning_problem import PlanningProblem
+from autoscaler.planning.workload_types import TypedDemand
 from topics.reason_codes import ReasonCode
 
 _MIN_GAIN = 1e-3

@@ -1,7 +1,7 @@
 """Budget strategy: the most work for the budget, starting from the running fleet.
 
 It finds the best plan and its binding constraints, and keeps the running fleet if that is good
-enough. The problem gives the demand by workload type (`modes.budget.workload_types`). A type that
+enough. The problem gives the demand by workload type (`planning.workload_types`). A type that
 no combo serves within the SLO is dropped and reported. If not all floors can be met, the models
 with the highest priority and demand keep their floors. If the budget does not suffice for one
 instance of every model, the least important models get nothing. If the time limit ends the search

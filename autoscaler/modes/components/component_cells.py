@@ -16,9 +16,9 @@ import numpy as np
 
 from autoscaler.domain.cluster import Market, Pool
 from autoscaler.domain.combo import CellHop, CellPath, Combo, ComboMember
+from autoscaler.domain.component_graph import ComponentGraph
 from autoscaler.domain.validation import InvalidValue, finite
 from autoscaler.domain.workload import Phase
-from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.modes.components.component_program import ComponentProblem, component_problem
 from autoscaler.optimizer.activity_lp import Mix, Unfound, most_work
 from autoscaler.planning.combo_names import Member, format_combo_id, parse_instances
@@ -94,24 +94,6 @@ def evaluate_cell(combo_id: str, graph: ComponentGraph, pools: Iterable[Pool]) -
     if made is None:
         raise InvalidValue("combo", combo_id, f"a cell that serves all types of {graph.model}")
     return made
-
-
-def saturated_deployments(
-    combo: Combo, graph: ComponentGraph, pools: Iterable[Pool]
-) -> tuple[str, ...]:
-    """The deployments of the cell `combo` that are busy all the time at the cell's full rate."""
-    of = {pool.id: pool for pool in pools}
-    busy: dict[tuple[str, str], float] = {}
-    for path in combo.paths:
-        for hop in path.hops:
-            seconds = graph.seconds(of[hop.pool].gpu.name)[hop.deployment, frozenset(hop.runs)]
-            key = hop.deployment, hop.pool
-            busy[key] = busy.get(key, 0.0) + path.req_per_s * seconds
-    return tuple(
-        f"{member.deployment} on {of[member.pool].name}"
-        for member in combo.members
-        if busy.get((member.deployment, member.pool), 0.0) > member.count * 0.999
-    )
 
 
 def _cells(graph: ComponentGraph, pools: Sequence[Pool]) -> Iterator[Combo]:

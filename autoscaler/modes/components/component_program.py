@@ -16,13 +16,13 @@ from itertools import product
 import numpy as np
 
 from autoscaler.domain.cluster import Market, Pool
-from autoscaler.domain.validation import InvalidValue
-from autoscaler.modes.components.component_graph import (
+from autoscaler.domain.component_graph import (
     ComponentGraph,
     Deployment,
     Path,
     RequestType,
 )
+from autoscaler.domain.validation import InvalidValue
 from autoscaler.optimizer.activity_lp import Mix, MixProblem, Unfound, least_cost, most_work
 from autoscaler.planning.ceilings import ceilings
 

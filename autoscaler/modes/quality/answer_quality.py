@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import Generic, TypeVar
 
+from autoscaler.domain.quality_route import Cuts, QualityRoute, ScoreMix
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.modes.quality.quality_route import Cuts, QualityRoute, ScoreMix
 
 _MOST_SPLITS = 5000
 """Splits that may be listed, which limits time and memory."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
 from autoscaler.modes.quality.answer_quality import Split
-from autoscaler.modes.quality.quality_route import QualityRoute
 from autoscaler.modes.quality.route_choice import choose_split, with_split
 from autoscaler.planning.plan import PlanStatus
+from autoscaler.planning.planned_thresholds import PlannedThresholds, Solve
 from autoscaler.planning.planner_messages import (
     ChosenSplit,
-    PlanAnswer,
     PlanRequest,
     RouteTraffic,
     Urgency,
@@ -20,26 +20,7 @@ from autoscaler.planning.planner_messages import (
 from autoscaler.planning.planning_problem import PlanOptions
 from autoscaler.planning.rollout_feasibility import RollablePlan
 
-Solve = Callable[[PlanRequest, dict[str, Demand], PlanOptions], RollablePlan]
-"""Plans a request for the given demands, within the given limits."""
-
 _Fleet = tuple[dict[str, Demand], RollablePlan]
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedThresholds:
-    """The thresholds that belong to a plan. demands: by model, under these thresholds. made: the
-    plan for these demands, None if the request plans no thresholds."""
-
-    splits: tuple[ChosenSplit, ...]
-    demands: dict[str, Demand]
-    made: RollablePlan | None
-
-    def added_to(self, answer: PlanAnswer) -> PlanAnswer:
-        """`answer` with the thresholds and their demands; unchanged without thresholds."""
-        if not self.splits:
-            return answer
-        return replace(answer, splits=self.splits, demands=tuple(self.demands.values()))
 
 
 def plan_thresholds(

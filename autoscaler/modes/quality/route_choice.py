@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from autoscaler.domain.quality_route import Cuts, QualityRoute, ScoreMix
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand
 from autoscaler.modes.quality.answer_quality import PricedSplit, Split, best_split, split_at, splits
-from autoscaler.modes.quality.quality_route import Cuts, QualityRoute, ScoreMix
 from autoscaler.planning.planner_messages import ChosenSplit, RouteTraffic
 from topics.reason_codes import ReasonCode
 

@@ -11,24 +11,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Mode, Policy, Service
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S, since_first_arrival
 from autoscaler.estimate.change_point import RateEstimate, current_rate
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
-from autoscaler.modes.quality.quality_route import QualityRoute
-from autoscaler.modes.quality.quality_state import RoutedTraffic, SplitState
-from autoscaler.modes.quality.score_drift import current_score_mix, has_drifted
+from autoscaler.estimate.score_drift import current_score_mix, has_drifted
 from autoscaler.planning.planner_messages import ChosenSplit, PlanAnswer, PlanRequest, RouteTraffic
 from autoscaler.replan.rate_limit import thresholds_may_move
 from autoscaler.state.decision_record import notice
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import SLIVER, ModelView
+from autoscaler.state.quality_state import RoutedTraffic, SplitState
+from autoscaler.tick.route_hooks import Demands, Splits
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 from topics.routing import Routes
-
-Demands = Mapping[str, ModelDemand]
-Splits = Mapping[str, SplitState]
 
 _NOWHERE = SplitState()
 # multiple of the distance from the mean to its 95% bound, about four standard deviations
@@ -108,7 +106,7 @@ def routed_traffic(cluster: Cluster, splits: Splits, demands: Demands) -> dict[s
 
 def adopt_answer(
     splits: Splits, answer: PlanAnswer, request: PlanRequest, cluster: Cluster, now_ms: int
-) -> tuple[dict[str, SplitState], list[Decision]]:
+) -> tuple[Splits, list[Decision]]:
     """`splits` with the thresholds of `answer`, and the decisions about them. The first thresholds
     of a service take effect at once, because gateways then accept the service's name and queue its
     requests until instances are ready."""
@@ -195,11 +193,12 @@ def from_routes(
 def restored_splits(
     cluster: Cluster,
     published: Mapping[str, Routes],
-    routed: Mapping[str, SplitState],
-    remembered: Mapping[str, SplitState],
+    remembered: Splits,
+    now_ms: int,
 ) -> dict[str, SplitState]:
-    """The thresholds that a leader remembers, or those in the routes (`from_routes`) if its memory
-    has none for the present declaration of the service."""
+    """The thresholds that a leader remembers, or those in the `published` routes if its memory has
+    none for the present declaration of the service."""
+    routed = from_routes(cluster, published, now_ms)
     found = dict(routed)
     for route in cluster.routes:
         memory, last = remembered.get(route.name), published.get(route.name)

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from autoscaler.domain.cluster import Policy
-from autoscaler.modes.budget.budget_strategy import BudgetStrategy
+from autoscaler.domain.mode_hook import ModeHook
 from autoscaler.planning.plan import Strategy
 from autoscaler.planning.strategies.shoal import ShoalStrategy
 
 DEMAND_STRATEGY: Strategy = ShoalStrategy()
-BUDGET_STRATEGY: Strategy = BudgetStrategy()
+BUDGET_STRATEGY: ModeHook[[], Strategy] = ModeHook("budget")
 
 
 def strategy_for(policy: Policy) -> Strategy:
     """The strategy for the objective of `policy`."""
-    return BUDGET_STRATEGY if policy.spends_budget else DEMAND_STRATEGY
+    return BUDGET_STRATEGY() if policy.spends_budget else DEMAND_STRATEGY

@@ -13,9 +13,9 @@ from pathlib import Path
 import orjson
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.component_graph import ComponentGraph
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
-from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.planning.network import link_gb_s
 from autoscaler.planning.time_limits import LEAST_DRAIN_S, request_limit_s
 from streams.files.components_section import stage_engines

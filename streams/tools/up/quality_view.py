@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autoscaler.modes.quality.quality_route import QualityRoute
-from autoscaler.modes.quality.quality_texts import thresholds
+from autoscaler.domain.quality_route import QualityRoute
+from autoscaler.explain.quality_texts import thresholds
 from topics.records import Routes, Telemetry
 from topics.scoring import ALL_REQUESTS, FALLBACK
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from autoscaler.modes.components.component_paths import planned_shares
 from autoscaler.rollout.serving_group import combo_id_of, serial_of
+from autoscaler.serving.component_paths import planned_shares
 from topics.records import Routes, Telemetry
 from topics.scoring import ALL_REQUESTS
 

@@ -25,13 +25,13 @@ from streams.console.cpu_allowance import CpuAllowance
 from streams.console.history import FINE_MS, FLEET, TOTALS, History, Sample, series_of
 from streams.console.operator_endpoint import OperatorEndpoint
 from streams.console.reasons_on_demand import ReasonsOnDemand
-from streams.controller.control_state import ControlState, DesiredRecords
 from streams.health.alert_webhook import Webhook
 from streams.health.controller_facts import Facts, Identity
 from streams.health.controller_metrics import Metrics
 from streams.health.operators import Operators
 from streams.health.status_server import HealthServer
 from streams.health.tokens import NO_TOKEN, BearerToken
+from streams.loop.control_state import ControlState, DesiredRecords
 from tests.integration.console.served_loop import served_loop
 from tests.integration.console.staged_decisions import (
     NOW_MS,

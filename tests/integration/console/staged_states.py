@@ -14,7 +14,7 @@ from autoscaler.domain.condition_level import Level
 from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.state.controller_state import Observation
 from autoscaler.tick.status import FleetStatus, fleet_status
-from streams.controller.tick_loop import TickResult
+from streams.loop.tick_loop import TickResult
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.decide.decide_world import World, world
 from topics.supply import Price

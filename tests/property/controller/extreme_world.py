@@ -31,18 +31,18 @@ from streams.cli.doctor import of_status
 from streams.cli.status import lines
 from streams.clock import Clock
 from streams.controller.composition import published
-from streams.controller.control_state import ControlState, control_record_handler
 from streams.controller.control_topics import FOLLOWED, ControlTopics
 from streams.controller.declared_cluster import DeclaredCluster
-from streams.controller.declared_names import DeclaredNames
 from streams.controller.demand_sources import gateways_sink
-from streams.controller.election import Election
-from streams.controller.tick_loop import Loop, Ports
 from streams.decision_log.observation_diff import ObservationWriter
 from streams.files.shoal_yaml import Config, load_config
 from streams.health.controller_facts import Facts, Identity
 from streams.health.controller_metrics import Metrics
 from streams.invalid_records import Poison
+from streams.loop.control_state import ControlState, control_record_handler
+from streams.loop.declared_names import DeclaredNames
+from streams.loop.election import Election
+from streams.loop.tick_loop import Loop, Ports
 from streams.ports.demand_topic import DemandTopic
 from streams.ports.record_signing import Seal
 from streams.ports.telemetry_topic import TelemetryTopic

@@ -18,14 +18,14 @@ from streams.console.console_feed import ConsoleFeed
 from streams.console.console_routes import ConsoleRoutes
 from streams.console.operator_endpoint import OperatorEndpoint
 from streams.console.reasons_on_demand import ReasonsOnDemand
-from streams.controller.control_state import ControlState, DesiredRecords
-from streams.controller.tick_loop import Loop, Ports
 from streams.health.alert_webhook import Webhook
 from streams.health.controller_facts import Facts, Identity
 from streams.health.controller_metrics import Metrics
 from streams.health.operators import Network, Operators
 from streams.health.status_server import HealthServer
 from streams.health.tokens import NO_TOKEN, BearerToken
+from streams.loop.control_state import ControlState, DesiredRecords
+from streams.loop.tick_loop import Loop, Ports
 from tests.hang_limit import HANG_S
 from tests.unit.health.served_controller import Solver
 from topics.records import Control

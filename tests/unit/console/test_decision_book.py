@@ -11,7 +11,7 @@ from autoscaler.estimate.windows import Stats
 from autoscaler.rollout.serving_group import Life
 from autoscaler.state.effects import PublishDecision, PublishPlan
 from streams.console.decision_book import DecisionBook
-from streams.controller.tick_loop import TickResult
+from streams.loop.tick_loop import TickResult
 from tests.unit.console.console_world import world
 from topics.decisions import Decision, PlanRecord
 

@@ -13,8 +13,8 @@ import pytest
 from autoscaler.decide import restore
 from loadtests.linearizability import Call, explains
 from streams.console.operator_endpoint import OperatorEndpoint
-from streams.controller.tick_loop import Ports
 from streams.health.operators import NO_OPERATORS, Identity
+from streams.loop.tick_loop import Ports
 from tests.unit.console.console_world import World, world
 from topics.records import Control, Decision
 

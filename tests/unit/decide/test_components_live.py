@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool
+from autoscaler.domain.component_graph import ComponentGraph, Deployment, RequestType
 from autoscaler.domain.workload import Slo
-from autoscaler.modes.components.component_graph import ComponentGraph, Deployment, RequestType
-from autoscaler.modes.components.component_paths import planned_shares
 from autoscaler.performance import catalog
+from autoscaler.serving.component_paths import planned_shares
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.controller_under_test import ControllerUnderTest
 from autoscaler.simulation.scenario import Scenario

@@ -10,8 +10,8 @@ import numpy as np
 
 from autoscaler.decide import Observation, decide, restore
 from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Lengths, Slo
-from autoscaler.modes.quality.quality_route import QualityRoute
 from autoscaler.performance import catalog
 from autoscaler.simulation.arrivals import Arrival
 from autoscaler.simulation.controller_under_test import ControllerUnderTest

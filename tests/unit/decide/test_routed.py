@@ -7,14 +7,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Mode
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
+from autoscaler.estimate.score_drift import current_score_mix, has_drifted
 from autoscaler.estimate.window_stats import WindowLengths
-from autoscaler.modes.quality import routed_traffic as rule
-from autoscaler.modes.quality.quality_route import QualityRoute
-from autoscaler.modes.quality.quality_state import RoutedTraffic, SplitState
-from autoscaler.modes.quality.score_drift import current_score_mix, has_drifted
-from autoscaler.modes.quality.scores_changed import fire
 from autoscaler.modes.quality.thresholds import (
     adopt_answer,
     advance_splits,
@@ -31,11 +28,14 @@ from autoscaler.planning.planner_messages import (
     RouteTraffic,
     Urgency,
 )
+from autoscaler.replan.scores_changed import fire
 from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.rollout.supply import Supply
+from autoscaler.sizing import routed_traffic as rule
 from autoscaler.state.controller_state import ControllerState, Term
 from autoscaler.state.model_state import DemandEstimate, ModelState
 from autoscaler.state.model_view import ModelView
+from autoscaler.state.quality_state import RoutedTraffic, SplitState
 from tests.unit.decide.decide_catalogue import pool, service
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode

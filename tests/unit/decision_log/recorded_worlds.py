@@ -10,8 +10,8 @@ from unittest import mock
 
 from autoscaler.decide import ControllerState, Effect, Observation, decide
 from autoscaler.domain.cluster import Cluster
-from streams.controller.tick_loop import TickResult
 from streams.decision_log.log_writer import DecisionLog
+from streams.loop.tick_loop import TickResult
 from tests.unit.decide import decide_world
 from tests.unit.decide.decide_world import World, world
 

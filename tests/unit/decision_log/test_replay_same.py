@@ -17,11 +17,11 @@ from autoscaler.estimate.sketches import SketchSnapshot
 from autoscaler.estimate.window_stats import WindowLengths
 from autoscaler.state.controller_state import Term
 from autoscaler.state.effects import PublishLedger
-from streams.controller.tick_loop import TickResult
 from streams.decision_log.log_reader import Gap, read_spans, segments
 from streams.decision_log.log_replay import Rerun, rerun
 from streams.decision_log.log_writer import DecisionLog
 from streams.files.user_errors import UserError
+from streams.loop.tick_loop import TickResult
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import T0, World, world
 from tests.unit.decision_log.recorded_worlds import record, some_ticks, write

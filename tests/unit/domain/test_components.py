@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from autoscaler.domain.component_graph import ComponentGraph, Deployment, RequestType
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.modes.components.component_graph import ComponentGraph, Deployment, RequestType
 
 AFTER = {"e0": frozenset[str](), "e1": frozenset[str](), "llm": frozenset({"e0", "e1"})}
 TEXT = RequestType("text", 0.5, frozenset({"llm"}))

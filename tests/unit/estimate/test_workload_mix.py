@@ -7,7 +7,7 @@ import pytest
 from autoscaler.domain.workload import Lengths, WorkloadType
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.window_stats import WindowLengths
-from autoscaler.modes.workload_mix import (
+from autoscaler.estimate.workload_mix import (
     declared_mix,
     estimate_kind_mix,
     estimate_mix,

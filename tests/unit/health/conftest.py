@@ -11,13 +11,13 @@ from autoscaler.decide import restore
 from autoscaler.domain.cluster import Cluster
 from autoscaler.estimate.windows import TelemetryWindows
 from streams.clock import Clock
-from streams.controller.control_state import ControlState
-from streams.controller.tick_loop import Loop, Ports
 from streams.health.alert_webhook import Webhook
 from streams.health.controller_facts import Facts, Identity
 from streams.health.controller_metrics import Metrics
 from streams.health.status_server import HealthServer
 from streams.health.tokens import BearerToken
+from streams.loop.control_state import ControlState
+from streams.loop.tick_loop import Loop, Ports
 from tests.unit.health.served_controller import (
     NOW_MS,
     POOL,

@@ -13,11 +13,11 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Pool, Service
 from autoscaler.domain.workload import Lengths, Slo
 from autoscaler.performance import catalog
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
-from streams.controller.tick_loop import Loop
 from streams.health.alert_webhook import Webhook
 from streams.health.controller_facts import Facts
 from streams.health.controller_metrics import Metrics
 from streams.health.tokens import BearerToken
+from streams.loop.tick_loop import Loop
 from streams.solver.solver_client import plan_here
 from topics.records import Alert
 

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from autoscaler.decide import restore
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.reason import Reason
-from streams.controller.tick_loop import TickResult
 from streams.health.metric_names import BY_NAME, METRICS
+from streams.loop.tick_loop import TickResult
 from tests.unit.health.served_controller import (
     NOW_MS,
     POOL,

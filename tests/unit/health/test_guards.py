@@ -7,8 +7,8 @@ from dataclasses import replace
 from autoscaler.state.controller_state import Observation
 from autoscaler.state.model_state import ModelState, PredictionDrift
 from autoscaler.tick.status import fleet_status
-from streams.controller.tick_loop import TickResult
 from streams.health.controller_facts import guards_of
+from streams.loop.tick_loop import TickResult
 from tests.unit.decide.decide_world import World, world
 
 

@@ -16,9 +16,9 @@ from loadtests.invariants.scenario import Fault, Load, scenario
 from loadtests.invariants.simulated_run import World
 from streams.clock import Clock
 from streams.controller import leadership_term
-from streams.controller.control_state import DesiredRecords
-from streams.controller.tick_loop import Loop
 from streams.controller.topic_restore import TopicRestore
+from streams.loop.control_state import DesiredRecords
+from streams.loop.tick_loop import Loop
 from topics.records import Assignment, Routes
 from topics.storage import durable_files
 from topics.topic_table import key_of

@@ -20,17 +20,17 @@ from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.route_table import RouteTable
 from streams.clock import Clock
 from streams.controller.composition import published
-from streams.controller.control_state import ControlState, control_record_handler
 from streams.controller.control_topics import FOLLOWED, ControlTopics
 from streams.controller.declared_cluster import DeclaredCluster
-from streams.controller.declared_names import DeclaredNames
-from streams.controller.election import Election
 from streams.controller.finalizer import Finalizer
 from streams.controller.key_sweep import KeyOwners, KeySweep
-from streams.controller.tick_loop import Loop, Ports
 from streams.controller.topic_restore import TopicRestore
 from streams.files.shoal_yaml import load_config
 from streams.invalid_records import Poison
+from streams.loop.control_state import ControlState, control_record_handler
+from streams.loop.declared_names import DeclaredNames
+from streams.loop.election import Election
+from streams.loop.tick_loop import Loop, Ports
 from streams.ports.record_signing import Seal
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode

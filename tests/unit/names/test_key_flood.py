@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.node_names import node_ids
-from streams.controller.declared_names import DeclaredNames
 from streams.controller.key_sweep import MOST_BYTES, KeySweep
+from streams.loop.declared_names import DeclaredNames
 from tests.unit.names.names_world import T0, Log, NamesWorld, without_hours
 from topics.codec import encode
 from topics.keys import Keys

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Policy
+from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.domain.workload import Demand
-from autoscaler.modes.quality.quality_route import QualityRoute
 from autoscaler.planning.plan import Plan, PlanStatus
 from autoscaler.planning.planner import OPTIONS, answer_request
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, PlanRequest, RouteTraffic

@@ -9,21 +9,21 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.component_graph import ComponentGraph
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.domain.workload import Demand
 from autoscaler.explain.combo_labels import change_words
+from autoscaler.explain.component_texts import saturated_deployments
 from autoscaler.explain.plan_explanation import explain
 from autoscaler.modes.components.component_cells import (
     candidate_cells,
     evaluate_cell,
-    saturated_deployments,
 )
-from autoscaler.modes.components.component_graph import ComponentGraph
-from autoscaler.modes.components.component_routes import cell_route
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.planner import answer_request, explained_plan
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
 from autoscaler.rollout.bin_packing import place
+from autoscaler.rollout.component_routes import cell_route
 from autoscaler.rollout.serving_group import GroupView, Placed, ServingGroup, slots
 from autoscaler.simulation.strategies.registry import strategy
 from streams.files.shoal_yaml import load_config

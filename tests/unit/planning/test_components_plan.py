@@ -7,8 +7,8 @@ import pulp
 import pytest
 
 from autoscaler.domain.cluster import Market, Pool
+from autoscaler.domain.component_graph import ComponentGraph, Deployment, RequestType
 from autoscaler.domain.validation import InvalidValue
-from autoscaler.modes.components.component_graph import ComponentGraph, Deployment, RequestType
 from autoscaler.modes.components.component_program import (
     cheapest_for_rate,
     component_problem,

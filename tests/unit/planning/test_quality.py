@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autoscaler.domain.quality_route import QualityRoute, ScoreMix
 from autoscaler.domain.validation import InvalidValue
 from autoscaler.modes.quality.answer_quality import (
     Split,
@@ -18,7 +19,6 @@ from autoscaler.modes.quality.answer_quality import (
     price_splits,
     splits,
 )
-from autoscaler.modes.quality.quality_route import QualityRoute, ScoreMix
 from autoscaler.modes.quality.route_choice import choose_split
 from autoscaler.planning.planner_messages import RouteTraffic
 from topics.reason_codes import ReasonCode

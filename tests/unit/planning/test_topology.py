@@ -14,7 +14,7 @@ import pulp
 import pytest
 
 from autoscaler.domain.cluster import Market, Pool
-from autoscaler.modes.components.component_graph import ComponentGraph, Deployment, RequestType
+from autoscaler.domain.component_graph import ComponentGraph, Deployment, RequestType
 from autoscaler.modes.components.component_program import component_problem, most_for_budget
 from autoscaler.performance import catalog
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from autoscaler.domain.cluster import Mode
-from autoscaler.modes.components.component_graph import ComponentGraph
+from autoscaler.domain.component_graph import ComponentGraph
 from autoscaler.replan.plan_request import models_below_target
 from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.replan.triggers import collect

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Market
+from autoscaler.domain.component_graph import ComponentGraph
 from autoscaler.domain.workload import Phase
-from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.rollout.capacity_and_cost import (
     billed_usd_per_h,
     by_model,

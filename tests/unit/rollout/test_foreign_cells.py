@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoscaler.domain.workload import Phase
-from autoscaler.modes.components.component_routes import cell_route
+from autoscaler.rollout.component_routes import cell_route
 from autoscaler.rollout.serving_group import GroupView, Placed, ServingGroup
 from topics.routing import Endpoint, Hop, RouteGroup, RoutePath, Stage
 

@@ -6,8 +6,8 @@ import pytest
 
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.workload import Lengths, Slo, WorkloadType
-from autoscaler.modes.budget.traffic_split import TrafficSplit, planned_split, type_routes
 from autoscaler.performance import catalog
+from autoscaler.rollout.traffic_split import TrafficSplit, planned_split, type_routes
 from topics.records import Endpoint, RouteGroup, Routes
 
 A, B, OLD = "m:a1@r/a/spot", "m:a1@r/b/spot", "m:a1@r/old/spot"

@@ -9,7 +9,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.modes.components.component_paths import ComponentPaths, kind_with, planned_shares
+from autoscaler.serving.component_paths import ComponentPaths, kind_with, planned_shares
 from autoscaler.serving.request_router import Router
 from autoscaler.serving.routing_policies import RequestTraits
 from topics.records import Endpoint, RequestKind, RouteGroup, Routes

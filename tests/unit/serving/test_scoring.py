@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from autoscaler.modes.quality.prompt_language import LANGUAGES, language_of
-from autoscaler.modes.quality.score_routing import (
+from autoscaler.serving.prompt_language import LANGUAGES, language_of
+from autoscaler.serving.score_routing import (
     class_of,
     fallback_models,
     has_code,

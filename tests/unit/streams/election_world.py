@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from streams.controller.election import RENEW_S, TAKEOVER_S, Election
+from streams.loop.election import RENEW_S, TAKEOVER_S, Election
 from topics.leadership import Leadership
 
 STEP_S = 0.1

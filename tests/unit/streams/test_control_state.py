@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.clock import Clock
-from streams.controller.control_state import (
+from streams.loop.control_state import (
     KEPT_DEAD,
     ControlState,
     DesiredRecords,
@@ -17,7 +17,7 @@ from streams.controller.control_state import (
     control_record_handler,
     on_local_clock,
 )
-from streams.controller.election import Election
+from streams.loop.election import Election
 from topics.broker_clock import BrokerClock
 from topics.checks import MAX_MS, InvalidRecord
 from topics.records import (

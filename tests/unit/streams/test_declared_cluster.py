@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from autoscaler.domain.cluster import Cluster, Mode
-from streams.controller.control_state import ControlState
 from streams.controller.declared_cluster import DeclaredCluster
 from streams.files.shoal_yaml import Config, load_config
+from streams.loop.control_state import ControlState
 from topics.records import DeclaredService
 
 SAMPLE = Path(__file__).parent.parent / "files" / "sample.yaml"

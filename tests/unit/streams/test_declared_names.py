@@ -10,11 +10,11 @@ import pytest
 from autoscaler.domain.node_names import NodeNames, node_ids
 from autoscaler.estimate.windows import TelemetryWindows
 from streams.clock import Clock
-from streams.controller.control_state import ControlState, DesiredRecords, control_record_handler
-from streams.controller.declared_names import DeclaredNames
 from streams.controller.demand_sources import gateways_sink
-from streams.controller.election import Election
 from streams.files.shoal_yaml import load_config
+from streams.loop.control_state import ControlState, DesiredRecords, control_record_handler
+from streams.loop.declared_names import DeclaredNames
+from streams.loop.election import Election
 from streams.ports.merged_records import MERGED
 from topics.records import (
     Assignment,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.controller.election import (
+from streams.loop.election import (
     ABOVE_S,
     LEASE_S,
     MOST_FOLLOWED,

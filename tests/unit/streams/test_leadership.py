@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from streams.clock import Clock
-from streams.controller.election import Election
 from streams.controller.leadership import LeadershipClient
+from streams.loop.election import Election
 from topics.codec import decode
 from topics.leadership import Leadership
 from topics.time_base import TimeBase

@@ -7,8 +7,8 @@ import asyncio
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.node_names import node_ids
 from streams.clock import Clock
-from streams.controller.control_state import ControlState
 from streams.controller.leadership_term import hear_nodes
+from streams.loop.control_state import ControlState
 from tests.unit.decide.decide_catalogue import pool, service
 from topics.fleet import Assignment, Status
 from topics.time_base import TimeBase

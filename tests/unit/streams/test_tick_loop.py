@@ -17,10 +17,10 @@ from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.performance import catalog
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency
 from streams.clock import Clock
-from streams.controller import tick_schedule
 from streams.controller.composition import published
-from streams.controller.control_state import ControlState
-from streams.controller.tick_loop import Loop, Ports
+from streams.loop import tick_schedule
+from streams.loop.control_state import ControlState
+from streams.loop.tick_loop import Loop, Ports
 from streams.ports.record_signing import Seal
 from streams.solver.solver_client import plan_here
 from topics.keys import Keys

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.domain.cluster import Cluster
-from autoscaler.modes.quality.quality_route import QualityRoute
+from autoscaler.domain.quality_route import QualityRoute
 from streams.tools.up.quality_view import service_parts
 from streams.tools.up.run_state import Picture
 from streams.tools.up.screen_layout import Facts, screen

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
-from autoscaler.modes.workload_mix import MIN_SHIFT, total_variation
+from autoscaler.estimate.workload_mix import MIN_SHIFT, total_variation
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.state.replan_trigger import Trigger

@@ -14,9 +14,9 @@ from typing import Any
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.state.ledger import read_part
 from streams.clock import Clock
-from streams.controller.command_log import CommandLog
-from streams.controller.declared_names import DeclaredNames
-from streams.controller.election import Election
+from streams.loop.command_log import CommandLog
+from streams.loop.declared_names import DeclaredNames
+from streams.loop.election import Election
 from topics.checks import MAX_MS, MAX_RESTORED_COUNT
 from topics.leadership import token_of
 from topics.name_life import is_superseded

@@ -30,9 +30,9 @@ from autoscaler.state.effects import (
     SolveRequested,
 )
 from streams.clock import Clock
-from streams.controller.control_state import ControlState
-from streams.controller.tick_schedule import TickPacing
 from streams.invalid_records import PerMinute
+from streams.loop.control_state import ControlState
+from streams.loop.tick_schedule import TickPacing
 from streams.ports.actuator import Actuator, Publisher
 from streams.solver.solver_client import Solver
 from topics.controls import ALL_MODELS, Control

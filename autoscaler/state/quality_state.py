@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.modes.quality.quality_route import Cuts, ScoreMix
+from autoscaler.domain.quality_route import Cuts, ScoreMix
 from autoscaler.planning.planner_messages import ChosenSplit
 
 

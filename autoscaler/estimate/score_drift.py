@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 
+from autoscaler.domain.quality_route import QualityRoute, ScoreMix
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.modes.quality.quality_route import QualityRoute, ScoreMix
 
 _MIN_REQUESTS = 100  # with fewer requests, the declared sample stays in use
 # smallest share of requests moved between classes, in excess of chance, that counts as drift

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from autoscaler.domain.cluster import Pool, Service
 from autoscaler.domain.combo import Combo
+from autoscaler.domain.component_graph import ComponentGraph
 from autoscaler.explain.explanation import Rejected
-from autoscaler.modes.components.component_cells import saturated_deployments
-from autoscaler.modes.components.component_graph import ComponentGraph
 from autoscaler.performance.catalog import short_gpu_name
 from autoscaler.planning.candidate_combos import usable_pools
 from autoscaler.planning.planning_problem import PlanningProblem
@@ -19,6 +18,24 @@ def saturation(combo: Combo, graph: ComponentGraph, pools: Iterable[Pool]) -> li
     is."""
     full = saturated_deployments(combo, graph, pools)
     return [f"saturated: {', '.join(full)}"] if full else []
+
+
+def saturated_deployments(
+    combo: Combo, graph: ComponentGraph, pools: Iterable[Pool]
+) -> tuple[str, ...]:
+    """The deployments of the cell `combo` that are busy all the time at the cell's full rate."""
+    of = {pool.id: pool for pool in pools}
+    busy: dict[tuple[str, str], float] = {}
+    for path in combo.paths:
+        for hop in path.hops:
+            seconds = graph.seconds(of[hop.pool].gpu.name)[hop.deployment, frozenset(hop.runs)]
+            key = hop.deployment, hop.pool
+            busy[key] = busy.get(key, 0.0) + path.req_per_s * seconds
+    return tuple(
+        f"{member.deployment} on {of[member.pool].name}"
+        for member in combo.members
+        if busy.get((member.deployment, member.pool), 0.0) > member.count * 0.999
+    )
 
 
 def pools_without_deployments(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
-from autoscaler.modes.quality.score_drift import has_drifted
+from autoscaler.estimate.score_drift import has_drifted
 from autoscaler.planning.planner_messages import Urgency
 from autoscaler.replan.rate_limit import thresholds_may_move
 from autoscaler.replan.trigger_inputs import TriggerInputs

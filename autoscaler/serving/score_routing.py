@@ -7,7 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from autoscaler.modes.quality.prompt_language import language_of
+from autoscaler.serving.prompt_language import language_of
 from topics.scoring import PromptRule, ScoreSource, ScoreSplit
 from topics.telemetry import UNCLASSED
 

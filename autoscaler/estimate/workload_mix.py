@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from autoscaler.domain.component_graph import RequestType
 from autoscaler.domain.workload import WorkloadType
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.poisson_tests import poisson_tail
-from autoscaler.modes.components.component_graph import RequestType
 from topics.request_shapes import nearest_kind, shape_lengths
 
 Mix = tuple[tuple[str, float], ...]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Policy, Service
+from autoscaler.domain.component_graph import RequestType
 from autoscaler.domain.workload import WorkloadType
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.modes.components.component_graph import RequestType
-from autoscaler.modes.workload_mix import Mix, declared_mix, estimate_kind_mix, estimate_mix
+from autoscaler.estimate.workload_mix import Mix, declared_mix, estimate_kind_mix, estimate_mix
 from autoscaler.state.model_state import ModelState
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autoscaler.domain.cluster import Service
-from autoscaler.modes.budget.workload_types import types_of
+from autoscaler.planning.workload_types import types_of
 from autoscaler.rollout.serving_group import combo_id_of
 from topics.routing import RouteGroup, Routes, TypeRoute
 
