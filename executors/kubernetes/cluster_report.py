@@ -1,7 +1,10 @@
-"""`python -m executors.kubernetes.cluster_report WHAT`: reports on a cluster, without any writes.
+"""`python -m executors.kubernetes.cluster_report WHAT`: reports on a cluster.
+
 `pools` prints the section `regions:` for the GPU nodes of the cluster, `serving` the pods that
 serve by model, role and pool, `availability` and `prices` the feeds of `shoal feed`. With `--serve`
 `availability`, `prices` and `serving` are served over HTTP; each request reads the cluster again.
+Only `release` writes: it frees the pods of other owners that mode `scale` claimed, and prints their
+names.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from executors.kubernetes.kube_kinds import (
     parse_kind,
 )
 from executors.kubernetes.kubernetes_config import KubePool, parse_kube_pool
+from executors.kubernetes.leftover_labels import release_pods
 from executors.kubernetes.node_claims import parse_overlay
 from executors.kubernetes.node_view import NodeView, parse_node
 from executors.kubernetes.object_cache import UNREADABLE
@@ -47,7 +51,7 @@ from topics.http_origin import HostRule
 T = TypeVar("T")
 
 SERVED = ("availability", "prices", "serving")
-REPORTS = ("pools", *SERVED)
+REPORTS = ("pools", "release", *SERVED)
 
 
 async def report(
@@ -58,6 +62,8 @@ async def report(
     kinds: Sequence[Kind] = SCALABLE,
 ) -> str:
     """The report as text. kinds: of workloads. Raises KubeError if a required right is missing."""
+    if what == "release":
+        return "".join(f"{name}\n" for name in await release_pods(api))
     nodes = await _all(api, NODE, parse_node)
     if what == "pools":
         return pools_yaml(found_pools(nodes))

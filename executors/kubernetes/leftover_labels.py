@@ -1,14 +1,15 @@
 """The labels and annotations by which mode `scale` claims a pod of another owner, and their removal
-after the pool left this mode."""
+when the claim ends."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import contextlib
+from collections.abc import Mapping
 
 from executors.kubernetes import kube_names as names
-from executors.kubernetes.kube_client import Manifest
+from executors.kubernetes.kube_client import KubeApi, Manifest
+from executors.kubernetes.kube_errors import NotFound
 from executors.kubernetes.kube_kinds import POD
-from executors.kubernetes.pod_fleet import PodFleet, persist
 
 
 def without_claim(labels: Mapping[str, str]) -> Manifest:
@@ -19,12 +20,15 @@ def without_claim(labels: Mapping[str, str]) -> Manifest:
     return {"labels": claim, "annotations": {names.LAUNCH: None, names.DELETION_COST: None}}
 
 
-async def clear_leftovers(fleet: PodFleet, slots: Collection[str]) -> None:
-    """Free the pods of other owners that are claimed for `slots`. Call once, for slots that are
-    not in mode `scale`."""
-    claimed = {names.label_value(slot) for slot in slots}
-    listing = await persist(lambda: fleet.api.list_objects(POD, names.SLOT), "list of claimed pods")
-    for raw in listing.objects:
-        labels = raw["metadata"]["labels"]
-        if labels.get(names.MANAGED) != "true" and labels[names.SLOT] in claimed:
-            await fleet.mark_pod(str(raw["metadata"]["name"]), without_claim(labels))
+async def release_pods(api: KubeApi) -> list[str]:
+    """Free all claimed pods of other owners in the namespace; returns their names. Call while no
+    executor acts there: it would claim them again. Raises KubeError."""
+    freed = []
+    for raw in (await api.list_objects(POD, names.SLOT)).objects:
+        meta = raw["metadata"]
+        if meta["labels"].get(names.MANAGED) != "true":
+            with contextlib.suppress(NotFound):
+                change = {"metadata": without_claim(meta["labels"])}
+                await api.patch(POD, str(meta["name"]), change)
+                freed.append(str(meta["name"]))
+    return sorted(freed)

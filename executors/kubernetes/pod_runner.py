@@ -118,12 +118,13 @@ class PodRunner:
 
     def restore(self, state: NodeState) -> tuple[NodeState, int]:
         """`state` with the pods that an earlier executor left. A second pod of an instance, or of
-        GPUs in use, is not adopted, and is then deleted as a pod that no instance needs."""
+        GPUs in use, is not adopted: Shoal deletes its own, and frees the other owner's."""
         records: dict[str, InstanceRecord] = {item.instance: item for item in state.instances}
         busy: set[int] = set()
         for engine in self._placer.adopt():
             desired = engine.launch.desired
             if desired.instance in self.engines or busy.intersection(desired.gpus):
+                self._placer.release(engine, remove=False)
                 continue
             busy.update(desired.gpus)
             self.engines[desired.instance] = engine

@@ -29,6 +29,8 @@ POD_IP = "$(POD_IP)"
 """Kubernetes replaces this reference in commands and variables by the pod's address."""
 
 _RESERVED = ("command", "args")
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,32 +188,35 @@ def _labels(settings: PodSettings, slot: str, desired: DesiredInstance) -> dict[
 
 def _with_slot(affinity: Manifest, settings: PodSettings, slot: str) -> Manifest:
     """`affinity` with the rules of slots added: all pods of a slot are on one node, and a node has
-    only one slot. Labels of slots on pods of other owners do not count.
+    only one slot. Pods of other owners, which instances of the slots claimed in mode `scale`, only
+    make a node preferred: they may be on more nodes than their slot.
 
     The first pod of a slot binds the slot to its node, because a required affinity to one's own
     labels is met while no pod with these labels exists.
     """
     value = names.label_value(slot)
-    where = {"topologyKey": "kubernetes.io/hostname"}
-    together = {
-        "labelSelector": {"matchLabels": {names.SLOT: value, names.MANAGED: "true"}},
-        **where,
-    }
-    others = [
-        {"key": names.MANAGED, "operator": "In", "values": ["true"]},
+    own: Manifest = {"key": names.MANAGED, "operator": "In", "values": ["true"]}
+    together: list[Manifest] = [{"key": names.SLOT, "operator": "In", "values": [value]}]
+    apart: list[Manifest] = [
         {"key": names.SLOT, "operator": "Exists"},
         {"key": names.SLOT, "operator": "NotIn", "values": [value]},
     ]
-    apart = {"labelSelector": {"matchExpressions": others}, **where}
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
     found = dict(affinity)
     rules = (("podAffinity", together), ("podAntiAffinity", apart))
     # A MIG slice is a slot of its own, so several slots share a node.
-    for key, rule in () if is_mig(settings.gpu_resource) else rules:
+    for key, slots in () if is_mig(settings.gpu_resource) else rules:
         part = dict(found.get(key) or {})
-        part[required] = [*(part.get(required) or ()), rule]
+        preferred = {"weight": 100, "podAffinityTerm": _on_node(slots)}
+        for when, rule in ((_REQUIRED, _on_node([own, *slots])), (_PREFERRED, preferred)):
+            part[when] = [*(part.get(when) or ()), rule]
         found[key] = part
     return found
+
+
+def _on_node(pods: list[Manifest]) -> Manifest:
+    """The term of affinity to nodes with pods that match the expressions `pods`."""
+    selector = {"matchExpressions": pods}
+    return {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
 
 
 def _variables(given: list[Manifest], line: LaunchLine, settings: PodSettings) -> list[Manifest]:

@@ -21,6 +21,9 @@ from executors.kubernetes.workload_scaler import WorkloadScaler
 from topics.checks import InvalidRecord
 from topics.fleet import InstanceState, LaunchCode
 
+OWNERS_TEMPLATE = "workload"
+"""Template of all launches in mode `scale`, because the owner's workload has the real one."""
+
 
 class ScaledPods:
     """The pods of one slot."""
@@ -39,8 +42,8 @@ class ScaledPods:
         return self._scaler.workloads.launch_basis(self._pool)
 
     def templates(self, engines: Iterable[str]) -> dict[str, str]:
-        """See `Placer`. Empty: the owner's workload rolls its own template."""
-        return {}
+        """See `Placer`. The owner's workload rolls out its own template."""
+        return dict.fromkeys(engines, OWNERS_TEMPLATE)
 
     def adopt(self) -> list[EnginePod]:
         """See `Placer`."""
@@ -49,7 +52,7 @@ class ScaledPods:
             launch = read_launch(pod.annotations)
             if pod.over or pod.terminating:
                 continue
-            engine = EnginePod(launch, pod.name, created=True) if launch is not None else None
+            engine = _adopted(launch, pod) if launch is not None else None
             if engine is not None and self._scaler.adopt(engine, pod):
                 found.append(engine)
             elif (
@@ -73,7 +76,7 @@ class ScaledPods:
         if workload.gpus and workload.gpus != len(desired.gpus):
             asked = f"{len(desired.gpus)} GPUs"
             raise InvalidRecord(workload.title, asked, f"{workload.gpus}, as in its pod template")
-        engine = EnginePod(replace(launch, ports=(workload.port,)))
+        engine = EnginePod(replace(launch, ports=(workload.port,), template=OWNERS_TEMPLATE))
         refusal = self._scaler.refusal(workload)
         if refusal:
             engine.fail(LaunchCode.NOT_SCALED, refusal)
@@ -143,3 +146,7 @@ class ScaledPods:
             await self._fleet.mark_pod(name, change)
         finally:
             self._marking.discard(name)
+
+
+def _adopted(launch: PodLaunch, pod: PodView) -> EnginePod:
+    return EnginePod(replace(launch, template=OWNERS_TEMPLATE), pod.name, created=True)

@@ -10,10 +10,11 @@ import aiohttp
 
 from executors.engines.engine_protocol import Contact
 from executors.kubernetes import kube_names as names
+from executors.kubernetes.claim_places import align_claims
 from executors.kubernetes.kube_client import KubeApi
 from executors.kubernetes.kube_kinds import NODE_CLAIM
 from executors.kubernetes.kubernetes_config import KubePool, KubernetesConfig, PoolMode
-from executors.kubernetes.leftover_labels import clear_leftovers
+from executors.kubernetes.mode_change import EitherMode
 from executors.kubernetes.node_claims import NodeClaimView, parse_claim, supply_fault
 from executors.kubernetes.object_cache import ObjectCache
 from executors.kubernetes.own_pods import OwnPods, Placer
@@ -58,12 +59,9 @@ class SlotWorkers:
         self._metrics = metrics
         self._timeouts = timeouts
         scales = any(pool.mode is PoolMode.SCALE for pool in config.pools.values())
-        labels = "" if scales else f"{names.MANAGED}=true"
-        self.fleet = PodFleet(api, labels, config.read_nodes)
-        self.scaler = (
-            WorkloadScaler(self.fleet, config.scale_kinds, self._load_of, config.route_lag_s)
-            if scales
-            else None
+        self.fleet = PodFleet(api, "" if scales else names.SLOT, config.read_nodes)
+        self.scaler = WorkloadScaler(
+            self.fleet, config.scale_kinds, self._load_of, config.route_lag_s
         )
         self._claims: ObjectCache[NodeClaimView] = ObjectCache(api, NODE_CLAIM, parse_claim)
         self._templates = TemplateFolder(config.templates)
@@ -92,29 +90,21 @@ class SlotWorkers:
     def start(self) -> None:
         """Begin to follow the cluster."""
         self.fleet.start()
-        if self.scaler is not None:
-            self.scaler.start()
-        pools = self._config.pools
-        slots = [
-            node.node
-            for node in self._config.executor.nodes
-            if pools[node.pool].mode is PoolMode.PODS
-        ]
-        if slots:
-            self.fleet.spawn(clear_leftovers(self.fleet, slots))
+        self.scaler.start()
         waits = any(pool.node_wait_s for pool in self._config.pools.values())
         if waits and self._config.read_nodes:
             self.fleet.follow(self._claims)
 
     async def wait_synced(self, end: asyncio.Event) -> bool:
-        """Wait until all pods are known; False if `end` is set first."""
-        while not (
-            self.fleet.pods.synced and (self.scaler is None or self.scaler.workloads.synced)
-        ):
+        """Wait until all pods are known and can be adopted; False if `end` is set first."""
+        while not (self.fleet.pods.synced and self.scaler.workloads.synced):
             if end.is_set():
                 return False
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(end.wait(), _SYNC_EVERY_S)
+        pools, nodes = self._config.pools, self._config.executor.nodes
+        made = [node.node for node in nodes if pools[node.pool].mode is PoolMode.PODS]
+        await align_claims(self.fleet, made)
         return True
 
     async def watch_notices(self) -> None:
@@ -151,9 +141,11 @@ class SlotWorkers:
         return SlotSettings(pool.node_wait_s, self._config.route_lag_s, binds, fault)
 
     def _placer(self, node: NodeConfig, pool: KubePool) -> Placer:
-        if pool.mode is PoolMode.SCALE and self.scaler is not None:
-            return ScaledPods(node.node, node.pool, self.fleet, self.scaler)
         settings = PodSettings(
             node.pool, pool.nodes, pool.gpu_resource, self._config.key_secret, pool.queue
         )
-        return OwnPods(node.node, self.fleet, self._templates, settings)
+        made = OwnPods(node.node, self.fleet, self._templates, settings)
+        scaled = ScaledPods(node.node, node.pool, self.fleet, self.scaler)
+        if pool.mode is PoolMode.SCALE:
+            return EitherMode(present=scaled, former=made)
+        return EitherMode(present=made, former=scaled)

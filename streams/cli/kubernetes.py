@@ -1,4 +1,4 @@
-"""`shoal kubernetes`: the nodes, workloads and free capacity of a cluster. It only reads.
+"""`shoal kubernetes`: the nodes, workloads and free capacity of a cluster. Only `release` writes.
 
 The process becomes a program of the serving plane. Only programs of that plane talk to the API
 server.
@@ -22,8 +22,9 @@ _REPORTS = {
     "serving": "print the pods that serve, by model, role and pool",
     "availability": "print free nodes by pool, as `shoal feed availability` reads them",
     "prices": "print prices by pool, as `shoal feed prices` reads them",
+    "release": "remove Shoal's labels from pods that it did not make, after its executor ended",
 }
-
+_WITHOUT_POOLS = ("pools", "release")
 
 _MODULE = "executors.kubernetes.cluster_report"
 _TIMEOUT_S = 60.0
@@ -34,12 +35,12 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "kubernetes",
         help="show the GPU nodes, servers and prices of a cluster",
-        description="Reads nodes and pods, and writes nothing. "
+        description="Reads nodes and pods; only `release` writes. "
         + "; ".join(f"{name}: {what}" for name, what in _REPORTS.items())
         + ".",
     )
     parser.add_argument("report", choices=tuple(_REPORTS))
-    parser.add_argument("--config", metavar="FILE", help="the shoal.yaml (not needed for pools)")
+    parser.add_argument("--config", metavar="FILE", help="the shoal.yaml (not for pools, release)")
     parser.add_argument("--kubeconfig", default="", metavar="FILE", help="default: as kubectl")
     parser.add_argument("--context", default="", metavar="NAME", help="default: the current one")
     parser.add_argument("--namespace", default="", metavar="NAME", help="namespace of the engines")
@@ -58,7 +59,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replace this process by the report."""
     pools: dict[str, Any] = {}
-    if args.report != "pools" or args.serve:
+    if args.report not in _WITHOUT_POOLS or args.serve:
         if not args.config:
             raise UserError(f"shoal kubernetes {args.report}: --config FILE is needed")
         config = load_config(args.config)

@@ -20,6 +20,7 @@ from tests.chart.helm_tools import CHART, ROOT, helm, tools
 
 Manifest = dict[str, Any]
 Render = Callable[[Manifest], dict[tuple[str, str], Manifest]]
+MODES = ("observe", "scale", "pods")
 PODS = {"mode": "pods", "podTemplates": {"pod.yaml": "spec: {containers: [{name: engine}]}"}}
 FULL: Manifest = {
     "kafka": {"bootstrap": "kafka:9093", "protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512",
@@ -193,14 +194,14 @@ def test_mode_observe_starts_no_executor(render: Render) -> None:
     assert ("StatefulSet", "shoal-executor") not in render(KAFKA)
 
 
-@pytest.mark.parametrize("mode", ["observe", "scale", "pods"])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_mode_has_the_rights_of_rbac_yaml(mode: str, render: Render) -> None:
     """One Role for each mode, and no right to write outside of a namespace."""
     documents = yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "rbac.yaml").read_text())
     known = {(one["kind"], one["metadata"]["name"]): one for one in documents}
     expected = known["Role", "shoal-observe"]["rules"]
-    if mode != "observe":
-        expected = expected + known["Role", f"shoal-{mode}"]["rules"]
+    for lower in MODES[1 : MODES.index(mode) + 1]:
+        expected = expected + known["Role", f"shoal-{lower}"]["rules"]
     made = render({"executor": {**PODS, "mode": mode}, "engines": {"namespace": "serving"}})
     roles = [one for (kind, _), one in made.items() if kind == "Role"]
     assert [role["rules"] for role in roles] == [expected]

@@ -23,9 +23,8 @@ MAY = {
     "observe": {("list", "pods"), ("list", "deployments.apps")},
     "scale": {("list", "pods"), ("list", "deployments.apps"), ("patch", "pods"),
               ("patch", "deployments.apps/scale"), ("create", "events")},
-    "pods": {("list", "pods"), ("list", "deployments.apps"), ("create", "pods"), ("patch", "pods"),
-             ("delete", "pods"), ("create", "events")},
 }  # fmt: skip
+MAY["pods"] = MAY["scale"] | {("create", "pods"), ("delete", "pods")}
 ASKED = set().union(*MAY.values()) | {("get", "secrets"), ("update", "pods"), ("create", "roles")}
 
 

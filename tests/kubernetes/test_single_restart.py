@@ -59,7 +59,7 @@ class Single:
     """The process tree of the chart's single pod. It starts and ends like a container."""
 
     def __init__(self, folder: Path, kubeconfig: Path, mode: str) -> None:
-        self._folder, self._mode = folder, mode
+        self._folder, self.mode = folder, mode
         self.controller, self.gateway = free_port(), free_port()
         templates, vllm = write_engine(folder)
         self._options = (
@@ -71,9 +71,7 @@ class Single:
 
     @contextlib.asynccontextmanager
     async def running(self, *pools: str) -> AsyncIterator[None]:
-        lines = "\n".join(POOL.replace("NAME", name) for name in pools)
-        text = FILE.replace("POOLS", lines).replace("MODE", self._mode)
-        (self._folder / "shoal.yaml").write_text(text)
+        (self._folder / "shoal.yaml").write_text(self.text(*pools))
         with (self._folder / "log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "streams.cli.entry", "single",
@@ -86,6 +84,11 @@ class Single:
             process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(60):
                 assert await process.wait() == 0
+
+    def text(self, *pools: str) -> str:
+        """The shoal.yaml with `pools`."""
+        lines = "\n".join(POOL.replace("NAME", name) for name in pools)
+        return FILE.replace("POOLS", lines).replace("MODE", self.mode)
 
     async def until(self, condition: Callable[[], Awaitable[object]], limit_s: float = 300) -> None:
         try:

@@ -84,12 +84,20 @@ def test_a_slot_is_one_node_and_a_node_is_one_slot() -> None:
     rule = "requiredDuringSchedulingIgnoredDuringExecution"
     together = affinity["podAffinity"][rule][0]
     apart = affinity["podAntiAffinity"][rule][0]
-    # claims of mode `scale` on pods of other owners have no effect
-    assert together["labelSelector"]["matchLabels"] == {
-        names.SLOT: "us.l4.spot.0", names.MANAGED: "true",
-    }  # fmt: skip
-    parts = [(e["key"], e["operator"]) for e in apart["labelSelector"]["matchExpressions"]]
-    assert parts == [(names.MANAGED, "In"), (names.SLOT, "Exists"), (names.SLOT, "NotIn")]
+    # claims of mode `scale` on pods of other owners force nothing
+    assert _expressions(together) == [(names.MANAGED, "In"), (names.SLOT, "In")]
+    assert _expressions(apart) == [
+        (names.MANAGED, "In"), (names.SLOT, "Exists"), (names.SLOT, "NotIn"),
+    ]  # fmt: skip
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    terms = [affinity[part][preferred][0]["podAffinityTerm"] for part in affinity]
+    assert [_expressions(term) for term in terms] == [
+        [(names.SLOT, "In")], [(names.SLOT, "Exists"), (names.SLOT, "NotIn")],
+    ]  # fmt: skip
+
+
+def _expressions(term: Any) -> list[tuple[str, str]]:
+    return [(e["key"], e["operator"]) for e in term["labelSelector"]["matchExpressions"]]
 
 
 def test_the_launch_survives_in_the_annotation_with_the_role_of_the_label() -> None:

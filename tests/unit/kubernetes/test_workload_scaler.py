@@ -34,13 +34,17 @@ class Workload(FakeCluster):
 
     def follow(self) -> None:
         """Make or remove pods, those of the lowest deletion cost first."""
-        while len(self.names(POD)) < self.replicas:
+        while len(self.pods()) < self.replicas:
             self.made += 1
             name = f"e-{self.made}"
             self.put(POD, {"metadata": {"name": name, "labels": {"app": "e"}}, "spec": {}})
             self.run_pod(name, f"10.0.0.{self.made}")
-        while len(self.names(POD)) > self.replicas:
-            self.remove(POD, min(self.names(POD), key=self._cost))
+        while len(self.pods()) > self.replicas:
+            self.remove(POD, min(self.pods(), key=self._cost))
+
+    def pods(self) -> list[str]:
+        """Names of the Deployment's pods."""
+        return [name for name in self.names(POD) if name.startswith("e-")]
 
     def _cost(self, name: str) -> int:
         notes = self.objects["pods", name]["metadata"].get("annotations") or {}

@@ -55,8 +55,8 @@
 {{- if and (include "shoal.acts" .) (eq $v.executor.mode "pods") (not (or $v.executor.podTemplates $v.executor.existingPodTemplates)) }}
 {{- fail "executor.mode is pods, but there is no pod template: give executor.podTemplates (pod.yaml) or executor.existingPodTemplates" }}
 {{- end }}
-{{- if and $v.executor.scaleKinds (ne $v.executor.mode "scale") }}
-{{- fail (printf "executor.scaleKinds is set, but executor.mode is %s: allowed with scale" $v.executor.mode) }}
+{{- if and $v.executor.scaleKinds (eq $v.executor.mode "observe") }}
+{{- fail "executor.scaleKinds is set, but executor.mode is observe: allowed with scale and pods" }}
 {{- end }}
 {{- if and $v.executor.podTemplates $v.executor.existingPodTemplates }}
 {{- fail "executor.podTemplates and executor.existingPodTemplates are both set: allowed is one of them" }}
