@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from autoscaler.decide import ControllerState, Observation, decide
 from autoscaler.estimate.model_demand import ModelDemand, observe_demand
 from autoscaler.planning.planner_messages import PlanRequest
-from autoscaler.simulation.decider import DeciderInput, DeciderOutput
+from autoscaler.simulation.decider import DeciderInput, DeciderOutput, PlannedRates
 from autoscaler.state.controller_state import Term
 from autoscaler.state.effects import (
     PublishAssignment,
@@ -42,6 +42,7 @@ class ControllerUnderTest:
         self.ledger: dict[str, LedgerEntry] = {}
         self.controls: dict[str, Control] = {}
         self._demand_filter = demand_filter
+        self._planned: dict[str, PlannedRates] = {}
 
     def decide(self, inputs: DeciderInput, now_ms: int) -> DeciderOutput:
         """The output of one tick. now_ms: domain time in ms."""
@@ -81,5 +82,19 @@ class ControllerUnderTest:
             elif isinstance(effect, SolveRequested):
                 requests.append(effect.request)
         return DeciderOutput(
-            tuple(assignments), tuple(routes), tuple(decisions), tuple(plans), tuple(requests)
+            tuple(assignments),
+            tuple(routes),
+            tuple(decisions),
+            tuple(plans),
+            tuple(requests),
+            self._changed_rates(self.state),
         )
+
+    def _changed_rates(self, state: ControllerState) -> dict[str, PlannedRates]:
+        changed = {}
+        for model, one in state.models.items():
+            target = one.target
+            rates = PlannedRates(target.needed_req_per_s, target.req_per_s, one.capacity.derate)
+            if self._planned.get(model) != rates:
+                changed[model] = self._planned[model] = rates
+        return changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.estimate.windows import TelemetryWindows
@@ -33,15 +33,26 @@ class DeciderInput:
     alerts: tuple[Alert, ...] = ()
 
 
+class PlannedRates(NamedTuple):
+    """Rates in requests/s that a decider plans for. need: capacity is bought for it. target:
+    capacity for it stays. derate: measured / planned capacity of instances."""
+
+    need_req_per_s: float
+    target_req_per_s: float
+    derate: float
+
+
 @dataclass(frozen=True, slots=True)
 class DeciderOutput:
-    """Output of a tick: records to publish, and plan requests."""
+    """Output of a tick: records to publish, and plan requests. planned: rates of the models whose
+    rates changed; empty if the decider has none."""
 
     assignments: tuple[Assignment, ...] = ()
     routes: tuple[Routes, ...] = ()
     decisions: tuple[Decision, ...] = ()
     plans: tuple[PlanRecord, ...] = ()
     requests: tuple[PlanRequest, ...] = ()
+    planned: Mapping[str, PlannedRates] = field(default_factory=dict)
 
 
 class Decider(Protocol):

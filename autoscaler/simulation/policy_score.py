@@ -21,6 +21,7 @@ import numpy as np
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.workload import Lengths
+from autoscaler.simulation.cost_causes import Causes, causes
 from autoscaler.simulation.run_measures import (
     ComboCapacity,
     flows_of,
@@ -59,7 +60,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of one run. `models`: scores by model name; `course`: means over time."""
+    """The score of one run. `models`: scores by model name; `course`: means over time; `causes`:
+    what the cost paid for, and why requests missed their SLO."""
 
     cost_usd: float
     gpu_hours: float
@@ -70,6 +72,7 @@ class Score:
     switches: int
     models: Mapping[str, ModelScore]
     course: tuple[Point, ...]
+    causes: Causes
 
     @property
     def requests(self) -> int:
@@ -127,6 +130,7 @@ def score(
         switches=sum(len(found.change.switches) for _, found in timeline.plan_answers),
         models=models,
         course=_course(rows, timeline, cluster, scenario),
+        causes=causes(timeline, scenario, mine, capacity),
     )
 
 

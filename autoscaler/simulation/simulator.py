@@ -25,6 +25,7 @@ from autoscaler.simulation.decider import Decider, DeciderInput, DeciderOutput
 from autoscaler.simulation.engine_setups import EngineSetups
 from autoscaler.simulation.event_queue import EventQueue
 from autoscaler.simulation.gateway_process import GATEWAY_CHECK_MS, SimGateway
+from autoscaler.simulation.instance_spans import InstanceSpans
 from autoscaler.simulation.node_process import HEARTBEAT_MS, SimNode
 from autoscaler.simulation.scenario import Scenario
 from autoscaler.simulation.session_order import SessionOrder
@@ -111,6 +112,7 @@ class Simulator:
         self._started = False
         self._bill = Bill({p.id: p.price_usd_per_h for p in self.cluster.pools}, ORIGIN_MS)
         self._feeds = SupplyFeeds(self._bill)
+        self._spans = InstanceSpans()
         longest = {s.model: s.max_len_tokens for s in self.cluster.services}
         longest |= {r.name: min(longest[m] for m in r.models) for r in self.cluster.routes}
         self._sim_gateways = [
@@ -140,6 +142,7 @@ class Simulator:
         """Close the bill now, let pending requests end (for at most 10 min), and write the rows."""
         end_ms = self.events.now_ms
         self.timeline.nodes = self._bill.until(end_ms / 1000.0)
+        self.timeline.instances = self._spans.until(end_ms / 1000.0)
         while self._pending and self.events.now_ms < end_ms + 1000.0 * _DRAIN_S:
             self.events.run(self.events.now_ms + 1000.0)
         self.timeline.finish()
@@ -213,6 +216,7 @@ class Simulator:
         """Publish `status` of a node."""
         self.statuses[status.node] = status
         self._bill.record(status)
+        self._spans.record(status, self.events.now_ms / 1000.0)
 
     def report_unchanged(self, status: Status, at_ms: int) -> None:
         """Publish `status` of a node again, at `at_ms`. The record is changed in place, because no
@@ -277,6 +281,8 @@ class Simulator:
             self.timeline.ordered.append(
                 OrderedFleet(now_s, active_group_counts(self.assignments.values()))
             )
+        if output.planned:
+            self.timeline.planned.append((now_s, output.planned))
         self.timeline.decisions.extend(output.decisions)
         self.timeline.plans.extend(output.plans)
         if output.assignments or output.routes:
@@ -375,6 +381,7 @@ class Simulator:
             case NodeLost(_, name):
                 self.nodes[name].lose()
                 self._bill.end_node(name, now_s)
+                self._spans.lose(name, now_s)
                 self._reclaimed.discard(name)
             case NodesLost(_, pool, nodes, until_s):
                 for name in self._feeds.in_use(self.cluster.pool(pool))[:nodes]:

@@ -5,13 +5,15 @@ Seconds count from the controller's start. `run_measures` and `policy_score` eva
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest
 from autoscaler.rollout.serving_group import combo_id_of
 from autoscaler.serving.billing import NodeSpan
+from autoscaler.simulation.decider import PlannedRates
+from autoscaler.simulation.instance_spans import InstanceSpan
 from autoscaler.simulation.simulated_request import Call, Ending
 from topics.decisions import Decision, PlanRecord
 from topics.fleet import Assignment
@@ -62,7 +64,8 @@ class Timeline:
     calls: requests in order of arrival, in their current state. requests: rows of the calls, after
     `finish`. flows: replaces requests if rates were simulated. plan_requests, plan_answers: each
     with the second of its tick. origin_ms: second 0 of the timeline in ms since the epoch, for the
-    controller's records. launches: number of started processes.
+    controller's records. launches: number of started processes. planned: changes of the rates that
+    the decider plans for, with their seconds.
     """
 
     origin_ms: int = 0
@@ -70,6 +73,8 @@ class Timeline:
     requests: list[RequestRow] = field(default_factory=list)
     flows: list[FlowRow] = field(default_factory=list)
     nodes: list[NodeSpan] = field(default_factory=list)
+    instances: list[InstanceSpan] = field(default_factory=list)
+    planned: list[tuple[float, Mapping[str, PlannedRates]]] = field(default_factory=list)
     ordered: list[OrderedFleet] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     plans: list[PlanRecord] = field(default_factory=list)

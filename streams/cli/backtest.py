@@ -11,7 +11,7 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from autoscaler.domain.validation import InvalidValue, finite, whole
+from autoscaler.simulation.cost_causes import CostCause, MissCause
 from autoscaler.simulation.hindsight import hindsight_cost
 from autoscaler.simulation.policies.policy import Policy
 from autoscaler.simulation.policies.registry import DEFAULT, POLICIES, VARIANTS, policies_by_name
@@ -42,6 +43,7 @@ from streams.tools.backtest.backtest_report import Backtest, Row, as_json, table
 from streams.tools.backtest.backtest_runs import BACKENDS, Outcome, Run, prepared, run_all
 from streams.tools.backtest.demand_options import Demand
 from streams.tools.backtest.html_report import page
+from streams.tools.backtest.object_policy import policy_of
 from streams.tools.backtest.policy_tuning import chosen
 from streams.tools.backtest.prometheus_source import ask_range
 from streams.tools.backtest.prometheus_trace import rebuild, together
@@ -79,6 +81,8 @@ def add_parser(subparsers: Any) -> None:
            "over time: time,pool,price,nodes, or POOL=FILE with time,nodes")  # fmt: skip
     option("--rate", action="append", default=[], metavar="CURRENCY=USD", help=RATE_HELP)
     option("--policies", metavar="A,B", help="default: all but variants")
+    option("--policy", nargs="+", default=[], metavar="FILE", help="also simulate the HPA or KEDA "
+           "objects in this YAML file (without --policies: against shoal)")  # fmt: skip
     option("--fluid", action="store_true", help="simulate rates instead of requests: for weeks at "
            "once; default policies: all but fixed-best and variants")  # fmt: skip
     option("--tune", nargs="+", metavar="FILE", help="choose each policy's knob on other traces")
@@ -105,10 +109,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the backtest. UserError and InvalidValue become one line and exit code 2."""
-    names = (_FLUID if args.fluid else DEFAULT) if args.policies is None else tuple(
-        name.strip() for name in args.policies.split(",") if name.strip()
-    )  # fmt: skip
-    policies = policies_by_name(names)
+    policies = (*_named(args), *(policy_of(file) for file in dict.fromkeys(args.policy)))
     if not policies:
         raise InvalidValue("--policies", args.policies, f"one of {', '.join(POLICIES)}")
     if args.fluid and args.timeline:
@@ -127,6 +128,17 @@ def run(args: argparse.Namespace) -> int:
         if args.prometheus:
             args.trace = [str(_rebuilt(args, Path(folder)))]
         return _run_all(args, policies)
+
+
+def _named(args: argparse.Namespace) -> tuple[Policy, ...]:
+    """The policies of --policies, or those that run without it."""
+    if args.policies is not None:
+        names = [name.strip() for name in args.policies.split(",") if name.strip()]
+    elif args.policy:
+        names = ["shoal"]
+    else:
+        names = list(_FLUID if args.fluid else DEFAULT)
+    return policies_by_name(names)
 
 
 def _refuse_idle(args: argparse.Namespace) -> None:
@@ -380,5 +392,16 @@ def _show(found: Backtest, console: Console) -> None:
             if one.requests and not one.served:
                 print(f"{row.policy}: no request of {model} was served")
     for row in found.rows:
+        if row.policy == "shoal":
+            print(f"shoal's rent paid for {_parts(row.cost_by_cause(), '{:.2f} USD')}")
+            print(f"shoal's misses: {_parts(row.missed_by_cause(), '{:.2%}')}")
         if row.policy == "shoal" and (better := found.undercut_by(row)):
             print(f"{', '.join(better)}: as good within 0.5 points for less money than shoal")
+
+
+def _parts(by_cause: Mapping[CostCause, float] | Mapping[MissCause, float], form: str) -> str:
+    """The parts that are not 0, largest first."""
+    ranked = sorted(by_cause.items(), key=lambda item: -item[1])
+    shown = ((cause, form.format(value)) for cause, value in ranked)
+    parts = [f"{cause.replace('_', ' ')} {text}" for cause, text in shown if text != form.format(0)]
+    return ", ".join(parts) or "none"

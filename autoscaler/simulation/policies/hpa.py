@@ -1,92 +1,48 @@
-"""Kubernetes' HorizontalPodAutoscaler, on batch utilisation, queue length or the rate of requests.
+"""Kubernetes' HorizontalPodAutoscaler with its default behaviour, on one metric each.
 
-Rule: every 15 s, desired = ceil(replicas x metric / target); a difference within a tolerance of 10%
-changes nothing. For scaling down, the highest recommendation of the last 5 min applies. Replicas
-that are not ready count as idle when scaling up and are left out when scaling down. Default
-behaviour of scale-up: the larger of 4 replicas and 100% per 15 s. Source: Kubernetes documentation
-"Horizontal Pod Autoscaling". The metrics, batch size or queue size, are those that GKE's guide for
-autoscaling LLM inference recommends. The rate of requests per replica is an external metric of the
-type `AverageValue`, as KEDA's Prometheus scaler declares it. Its rule is ceil(rate / target), and
-starting replicas count as present.
+The metrics, batch size or queue size, are those that GKE's guide for autoscaling LLM inference
+recommends. The rate of requests per replica is an external metric of the type `AverageValue`, as
+KEDA's Prometheus scaler declares it.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from functools import partial
 
+from autoscaler.simulation.policies.hpa_object import (
+    STABLE_DOWN_S,
+    SYNC_S,
+    TOLERANCE,
+    UP,
+    Form,
+    Hpa,
+    HpaObject,
+    Metric,
+    Quantity,
+)
 from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
 from autoscaler.simulation.policies.replica_setup import Rule, replica_trial
-from autoscaler.simulation.replicas import CheckTimes, ReplicaCapacity, Signals
-
-_LOOP_S, _STABLE_S = 15, 300
-_TOLERANCE = 0.1
-_MAX_ADDED = 4
+from autoscaler.simulation.replicas import ReplicaCapacity
 
 
-class _Hpa:
-    def __init__(self, target: float, first: int, on_queue: bool) -> None:
-        self._target = target
-        self._on_queue = on_queue
-        self._desired = first
-        self._checks = CheckTimes(_LOOP_S)
-        self._history: deque[int] = deque([first], maxlen=_STABLE_S // _LOOP_S)
-
-    def desired_replicas(self, signals: Signals) -> int:
-        """The desired number of replicas, recomputed every 15 s."""
-        is_due = self._checks.is_due(signals.now_s)
-        if not is_due or signals.req_per_s is None or not signals.ready:
-            return self._desired
-        total = signals.waiting if self._on_queue else signals.in_flight - signals.waiting
-        current = max(1, signals.desired)
-        ratio = total / signals.ready / self._target
-        if ratio > 1.0:
-            ratio = max(1.0, total / current / self._target)
-            base = current
-        else:
-            base = signals.ready
-        desired = current
-        if abs(ratio - 1.0) > _TOLERANCE:
-            desired = max(1, math.ceil(base * ratio - 1e-9))
-            if ratio < 1.0:
-                desired = min(desired, current)
-        return self._stabilized(desired, current)
-
-    def _stabilized(self, desired: int, current: int) -> int:
-        """`desired` within the limit of scale-up, and after the stabilization of scale-down."""
-        desired = min(desired, current + max(_MAX_ADDED, current))
-        self._history.append(desired)
-        self._desired = max(desired, max(self._history)) if desired < current else desired
-        self._desired = min(self._desired, current) if desired < current else self._desired
-        return self._desired
-
-
-class _HpaOnRate(_Hpa):
-    def desired_replicas(self, signals: Signals) -> int:
-        """The desired number of replicas, recomputed every 15 s."""
-        if not self._checks.is_due(signals.now_s) or signals.req_per_s is None:
-            return self._desired
-        current = max(1, signals.desired)
-        load = signals.req_per_s / self._target
-        within = abs(load / current - 1.0) <= _TOLERANCE
-        return self._stabilized(current if within else max(1, math.ceil(load - 1e-9)), current)
-
-
-def on_rate(replica: ReplicaCapacity, knob: float, first: int) -> _Hpa:
+def on_rate(replica: ReplicaCapacity, knob: float, first: int) -> Hpa:
     """HPA on requests/s. The target is the used share of a replica's capacity."""
-    return _HpaOnRate(knob * replica.req_per_s, first, on_queue=False)
+    return _hpa(Quantity.RATE, Form.AVERAGE, knob * replica.req_per_s, first)
 
 
-def on_utilization(replica: ReplicaCapacity, knob: float, first: int) -> _Hpa:
+def on_utilization(replica: ReplicaCapacity, knob: float, first: int) -> Hpa:
     """HPA on batch utilisation. The target is the used share of a replica's concurrency."""
-    return _Hpa(max(0.01, knob * replica.concurrency), first, on_queue=False)
+    return _hpa(Quantity.RUNNING, Form.PODS, max(0.01, knob * replica.concurrency), first)
 
 
-def on_queue(replica: ReplicaCapacity, knob: float, first: int) -> _Hpa:
+def on_queue(replica: ReplicaCapacity, knob: float, first: int) -> Hpa:
     """HPA on queue length. The target is the number of waiting requests per replica."""
     del replica
-    return _Hpa(knob, first, on_queue=True)
+    return _hpa(Quantity.WAITING, Form.PODS, knob, first)
+
+
+def _hpa(quantity: Quantity, form: Form, target: float, first: int) -> Hpa:
+    return Hpa(HpaObject((Metric(quantity, form, target),)), first)
 
 
 def _build(context: PolicyContext, knob: float, rule: Rule, metric: str) -> PolicyRun:
@@ -94,8 +50,8 @@ def _build(context: PolicyContext, knob: float, rule: Rule, metric: str) -> Poli
 
 
 _PUBLISHED = (
-    f"sync period {_LOOP_S} s, tolerance {_TOLERANCE:.0%}, stabilization before scale-down "
-    f"{_STABLE_S} s, scale-up by {_MAX_ADDED} pods or 100% per {_LOOP_S} s"
+    f"sync period {SYNC_S} s, tolerance {TOLERANCE:.0%}, stabilization before scale-down "
+    f"{STABLE_DOWN_S} s, scale-up by {UP.limits[0].value} pods or 100% per {SYNC_S} s"
 )
 _SOURCE = "kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale"
 
@@ -108,7 +64,7 @@ UTILIZATION = Policy(
     (0.3, 0.5, 0.7, 0.9),
     _SOURCE,
     partial(_build, rule=on_utilization, metric="batch utilisation"),
-    tick_s=_LOOP_S,
+    tick_s=SYNC_S,
     published=_PUBLISHED,
 )
 
@@ -120,7 +76,7 @@ QUEUE = Policy(
     (0.5, 1.0, 3.0, 5.0),
     _SOURCE,
     partial(_build, rule=on_queue, metric="queue length"),
-    tick_s=_LOOP_S,
+    tick_s=SYNC_S,
     published=_PUBLISHED,
 )
 
@@ -133,6 +89,6 @@ RATE = Policy(
     (0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
     f"{_SOURCE}; keda.sh/docs/latest/scalers/prometheus",
     partial(_build, rule=on_rate, metric="requests/s"),
-    tick_s=_LOOP_S,
+    tick_s=SYNC_S,
     published=_PUBLISHED,
 )

@@ -4,7 +4,7 @@ model has its own rule."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from autoscaler.simulation.policies.policy import PolicyContext, PolicyRun
 from autoscaler.simulation.replicas import (
@@ -25,6 +25,14 @@ Rule = Callable[[ReplicaCapacity, float, int], Scaler]
 
 def replica_trial(context: PolicyContext, knob: float, rule: Rule, why: str) -> PolicyRun:
     """A run in which `rule` scales each model on its best single kind of instance."""
+    models = [service.model for service in context.scenario.cluster.services]
+    return ruled_trial(context, knob, dict.fromkeys(models, rule), why)
+
+
+def ruled_trial(
+    context: PolicyContext, knob: float, rule_of: Mapping[str, Rule], why: str
+) -> PolicyRun:
+    """As `replica_trial`, with a rule for each model."""
     cluster = context.scenario.cluster
     chosen, rules = {}, {}
     for service in cluster.services:
@@ -34,5 +42,6 @@ def replica_trial(context: PolicyContext, knob: float, rule: Rule, why: str) -> 
         combo = combo_in_pool(cluster, service, context.lengths, kind, kind.pools[0].id)
         replica = replica_capacity(combo, lengths)
         first = max(1, math.ceil(service.req_per_s / (INITIAL_LOAD * replica.req_per_s) - 1e-9))
-        chosen[service.model], rules[service.model] = kind, rule(replica, knob, first)
+        chosen[service.model] = kind
+        rules[service.model] = rule_of[service.model](replica, knob, first)
     return PolicyRun(context.scenario, ReplicaFleet(cluster, context.lengths, chosen, rules, why))

@@ -13,12 +13,13 @@ from typing import Any
 import orjson
 
 from autoscaler.domain.cluster import Service
+from autoscaler.simulation.cost_causes import CostCause, MissCause
 from autoscaler.simulation.hindsight import hindsight_cost
 from autoscaler.simulation.hindsight.hindsight_cost import Hindsight
-from autoscaler.simulation.policies.registry import POLICIES
 from autoscaler.simulation.policy_score import Score
 from streams.tools.backtest.backtest_demand import Workload
 from streams.tools.backtest.backtest_runs import spread
+from streams.tools.backtest.object_policy import policy_of
 from streams.tools.playback.timeline_run import RecordedRun
 
 WITHIN = 0.005
@@ -49,6 +50,19 @@ class Row:
         """The mean of a figure over traces and seeds."""
         values = [float(getattr(score, figure)) for score in self.scores]
         return sum(values) / len(values)
+
+    def cost_by_cause(self) -> dict[CostCause, float]:
+        """What the rent paid for, in USD: means over traces and seeds. The sum is the cost."""
+        count = len(self.scores)
+        return {cause: sum(s.causes.usd[cause] for s in self.scores) / count for cause in CostCause}
+
+    def missed_by_cause(self) -> dict[MissCause, float]:
+        """The share of all requests that missed their SLO, by cause."""
+        asked = sum(score.requests for score in self.scores) or 1
+        return {
+            cause: sum(score.causes.missed[cause] for score in self.scores) / asked
+            for cause in MissCause
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +182,7 @@ def _model(found: Backtest, service: Service) -> dict[str, Any]:
 
 
 def _policy(found: Backtest, row: Row) -> dict[str, Any]:
-    policy = POLICIES[row.policy]
+    policy = policy_of(row.policy)
     return {
         "name": row.policy,
         "about": policy.about,
@@ -178,6 +192,8 @@ def _policy(found: Backtest, row: Row) -> dict[str, Any]:
         **{figure: row.mean(figure) for figure in FIGURES},
         "regret_to_hindsight": regret(row.mean("cost_usd"), found.hindsight.plan_usd),
         "regret_to_oracle": regret(row.mean("cost_usd"), found.hindsight.bound_usd),
+        "cost_by_cause": {cause.value: usd for cause, usd in row.cost_by_cause().items()},
+        "missed_by_cause": {cause.value: n for cause, n in row.missed_by_cause().items()},
         "undercut_by": list(found.undercut_by(row)),
         "intervals": _intervals(row, _SHOWN_WITH_INTERVAL),
         "models": {
@@ -272,4 +288,28 @@ def table(found: Backtest) -> Sequence[tuple[str, ...]]:
         cells = ("-" if usd is None else f"{usd:.2f}", *("-",) * 6)
         last = "-" if over is None else f"{100 * over:+.0f}%"
         lines.append((name, f"({100 * met:.0f}%)", *cells, last))
+    return lines
+
+
+def cost_table(found: Backtest, rows: Sequence[Row]) -> Sequence[tuple[str, ...]]:
+    """Rows for display: what the rent of each policy paid for, in USD."""
+    causes = (cause.value.replace("_", " ") for cause in CostCause)
+    header = ("policy", *causes, "USD", "over hindsight")
+    lines = [header]
+    least = found.hindsight.plan_usd
+    for row in rows:
+        usd = row.mean("cost_usd")
+        over = "-" if least is None else f"{usd - least:+.2f}"
+        parts = (f"{value:.2f}" for value in row.cost_by_cause().values())
+        lines.append((row.policy, *parts, f"{usd:.2f}", over))
+    return lines
+
+
+def miss_table(rows: Sequence[Row]) -> Sequence[tuple[str, ...]]:
+    """Rows for display: the share of requests that missed their SLO, by cause."""
+    header = ("policy", *(cause.value.replace("_", " ") for cause in MissCause), "missed")
+    lines = [header]
+    for row in rows:
+        parts = (f"{100 * share:.2f}%" for share in row.missed_by_cause().values())
+        lines.append((row.policy, *parts, f"{100 * (1 - row.mean('slo_attainment')):.2f}%"))
     return lines

@@ -19,7 +19,6 @@ import orjson
 
 from autoscaler.simulation.hindsight import hindsight_cost
 from autoscaler.simulation.policies.policy import PolicyContext, policy_context
-from autoscaler.simulation.policies.registry import POLICIES
 from autoscaler.simulation.policy_score import Score, score
 from autoscaler.simulation.rate_simulator import simulate_rates
 from autoscaler.simulation.simulator import simulate
@@ -28,6 +27,7 @@ from streams.files.user_errors import UserError
 from streams.garbage_collection import freeze_objects
 from streams.tools.backtest.backtest_demand import Workload, load_workload
 from streams.tools.backtest.demand_options import Demand
+from streams.tools.backtest.object_policy import policy_of
 from streams.tools.playback.timeline_run import RecordedRun, timeline_run
 
 BACKENDS = ("local", "dask", "ray")
@@ -75,7 +75,7 @@ def run(one: Run) -> Outcome:
     workload, setting = prepared(one.demand, one.seed)
     if one.policy == hindsight_cost.NAME:
         return Outcome(one, hindsight=hindsight_cost.hindsight(setting))
-    policy = POLICIES[one.policy]
+    policy = policy_of(one.policy)
     trial = policy.build(setting, one.knob)
     kept = None if trial.key is None else (one.demand, one.seed, trial.key)
     if kept in _kept and one.timeline is None and not one.recorded:

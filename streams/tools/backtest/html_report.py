@@ -8,11 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from autoscaler.simulation.cost_causes import ABOUT
 from autoscaler.simulation.hindsight import hindsight_cost
-from autoscaler.simulation.policies.registry import POLICIES
 from streams.html_text import escaped
-from streams.tools.backtest.backtest_report import WITHIN, Backtest, Row, table
+from streams.tools.backtest.backtest_report import (
+    WITHIN,
+    Backtest,
+    Row,
+    cost_table,
+    miss_table,
+    table,
+)
 from streams.tools.backtest.backtest_runs import spread
+from streams.tools.backtest.object_policy import policy_of
 from streams.tools.backtest.svg_charts import Series, line_chart
 
 STYLE = """
@@ -59,6 +67,7 @@ def page(found: Backtest) -> str:
         f"<p class='small'>{_CURVES if found.curves else _POINTS} Thin lines are the middle "
         "90% over traces and seeds, where there are several. Up and to the left is better.</p>",
         _curves(found),
+        _causes(found),
         _what_if(found),
         f"<h2>Demand and fleet over time{', first trace' if found.also else ''}</h2>",
         _demand(found),
@@ -115,6 +124,21 @@ def _html_table(
     return "".join([*rows, "</tbody></table></div>"])
 
 
+def _causes(found: Backtest) -> str:
+    header, *lines = cost_table(found, found.rows)
+    cost = _html_table("Rent by cause", header, [(line, line[0] == "shoal") for line in lines])
+    header, *lines = miss_table(found.rows)
+    missed = _html_table("Misses by cause", header, [(line, line[0] == "shoal") for line in lines])
+    items = "".join(
+        f"<li><b>{cause.replace('_', ' ')}</b>: {about}</li>" for cause, about in ABOUT.items()
+    )
+    return (
+        "<h2>What the rent paid for</h2><p class='small'>In USD. The parts add up to the cost.</p>"
+        f"{cost}<h2>Why requests missed their SLO</h2><p class='small'>Shares of all requests, by "
+        f"the state of the fleet at their arrival.</p>{missed}<ul>{items}</ul>"
+    )
+
+
 def _what_if(found: Backtest) -> str:
     """A table of every swept setting, with its differences from Shoal as it ran."""
     ours = next((row for row in found.rows if row.policy == "shoal"), None)
@@ -127,7 +151,7 @@ def _what_if(found: Backtest) -> str:
             cost, met = row.mean("cost_usd"), row.mean("slo_attainment")
             cells = (
                 name,
-                POLICIES[name].knob,
+                policy_of(name).knob,
                 f"{row.knob:g}",
                 f"{cost:.2f}",
                 f"{100.0 * (cost / usd - 1.0):+.1f}%" if usd else "-",
@@ -197,7 +221,7 @@ def _spend(found: Backtest) -> str:
 def _about(found: Backtest) -> str:
     items = []
     for row in found.rows:
-        policy = POLICIES[row.policy]
+        policy = policy_of(row.policy)
         how = "tuned on another trace" if row.policy in found.tuned else "default"
         value = "as declared" if row.knob == 0.0 else f"{row.knob:g}"
         items.append(

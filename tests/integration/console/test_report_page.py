@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from autoscaler.domain.cluster import Cluster
+from autoscaler.simulation.cost_causes import Causes, CostCause, MissCause
 from autoscaler.simulation.hindsight.hindsight_cost import Hindsight
 from autoscaler.simulation.policy_score import ModelScore, Point, Score
 from autoscaler.simulation.scenario import Scenario
@@ -25,7 +26,11 @@ def row(policy: str, knob: float, usd: float, attained: int) -> Row:
     """The result of one run of 1,000 requests."""
     course = tuple(Point(60.0 * k, 4.0 + k % 3, {"L4": 2.0}, 2.0, 99, 100) for k in range(10))
     models = {"tiny": ModelScore(1000, 1000, attained)}
-    score = Score(usd, 8.0, 900.0, 12.0, 0.5, 4, 0, models, course)
+    causes = Causes(
+        dict.fromkeys(CostCause, usd / len(CostCause)),
+        dict.fromkeys(MissCause, (1000 - attained) / len(MissCause)),
+    )
+    score = Score(usd, 8.0, 900.0, 12.0, 0.5, 4, 0, models, course, causes)
     return Row(policy, knob, (score,))
 
 
@@ -50,7 +55,7 @@ def report(tmp_path: Path) -> str:
 def test_each_setting_is_compared_with_shoal_as_it_ran(browser: Browser, report: str) -> None:
     shown = browser.new_page()
     shown.goto(report)
-    what_if = shown.locator("table").nth(1)
+    what_if = shown.locator("table").nth(3)
     expect(what_if.locator("tbody tr")).to_have_count(4)
     (marked,) = what_if.locator("tr.ours").all()
     assert marked.locator("td").all_inner_texts()[2:] == ["0.5", "3.90", "-2.5%", "98.50%", "+0.00"]

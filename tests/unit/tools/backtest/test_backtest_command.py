@@ -22,7 +22,7 @@ CONFIG = Path(__file__).parents[2] / "simulation" / "mini.yaml"
 KEYS = {
     "name", "cost_usd", "gpu_hours", "slo_attainment", "goodput_tokens_per_s", "unserved_fraction",
     "reaction_s", "reversals_per_h", "starts", "switches", "regret_to_hindsight",
-    "regret_to_oracle",
+    "regret_to_oracle", "cost_by_cause", "missed_by_cause",
 }  # fmt: skip
 
 
@@ -63,6 +63,11 @@ def test_the_report_names_every_figure_of_every_policy(report_folder: Path) -> N
     assert "http" not in page.replace("http://www.w3.org", "")
     assert "2640 requests in " in page and "1 model, 1 seed" in page
     assert "its knob was not swept" in page
+    for policy in report["policies"][:-2]:
+        assert sum(policy["cost_by_cause"].values()) == pytest.approx(policy["cost_usd"])
+        missed = 1.0 - policy["slo_attainment"]
+        assert sum(policy["missed_by_cause"].values()) == pytest.approx(missed, abs=1e-3)
+        assert f"<td>{policy['cost_by_cause']['starts']:.2f}</td>" in page
 
 
 def test_the_bound_costs_less_than_everyone_and_the_plan_lies_above_it(
