@@ -22,7 +22,7 @@ CONFIG = Path(__file__).parents[2] / "simulation" / "mini.yaml"
 KEYS = {
     "name", "cost_usd", "gpu_hours", "slo_attainment", "goodput_tokens_per_s", "unserved_fraction",
     "reaction_s", "reversals_per_h", "starts", "switches", "regret_to_hindsight",
-    "regret_to_oracle", "cost_by_cause", "missed_by_cause",
+    "regret_to_oracle",
 }  # fmt: skip
 
 
