@@ -1,4 +1,4 @@
-"""What the rent of a run paid for, and why requests missed their SLO.
+"""Splits the rent of a run by what it paid for, and its misses by the state of the fleet.
 
 The rent of a node is split by its GPUs and by time. Rent of GPUs whose instances serve is split by
 the model's ready capacity: first what the demand of the minute used, then what the policy kept
@@ -33,7 +33,7 @@ _HOUR_S = 3600.0
 
 
 class CostCause(StrEnum):
-    """What rent paid for."""
+    """A use of rent."""
 
     DEMAND = "demand"
     RESERVE = "reserve"

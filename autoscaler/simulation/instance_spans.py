@@ -10,7 +10,7 @@ from topics.fleet import InstanceState, Status
 
 
 class Use(StrEnum):
-    """What the GPUs of an instance do."""
+    """A use of GPUs by an instance."""
 
     STARTS = "starts"
     SERVES = "serves"

@@ -186,7 +186,7 @@ def _keda(one: _Value, spec: _Value, declared: _Value) -> HpaObject:
 
 
 def _counts(source: _Value, declared: _Value) -> Quantity:
-    """What a metric counts, by its annotation or by its name."""
+    """The quantity of a metric, by its annotation or by its name."""
     words = tuple(quantity.value for quantity in Quantity)
     if declared.value is not None:
         return Quantity(declared.word(words, ""))

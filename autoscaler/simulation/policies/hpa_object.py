@@ -22,7 +22,7 @@ _ROUNDING = 1e-9
 
 
 class Quantity(StrEnum):
-    """What a metric counts, over all replicas."""
+    """The count in a metric, over all replicas."""
 
     RUNNING = "running"
     WAITING = "waiting"

@@ -52,7 +52,7 @@ class Row:
         return sum(values) / len(values)
 
     def cost_by_cause(self) -> dict[CostCause, float]:
-        """What the rent paid for, in USD: means over traces and seeds. The sum is the cost."""
+        """The rent by cause in USD: means over traces and seeds. The sum is the cost."""
         count = len(self.scores)
         return {cause: sum(s.causes.usd[cause] for s in self.scores) / count for cause in CostCause}
 

@@ -31,7 +31,7 @@ def flows(share: float, attained: float = 1.0) -> list[FlowRow]:
     return [FlowRow("mini", s + 0.5, rate, rate, rate * attained, 1.0) for s in range(int(END_S))]  # type: ignore[arg-type]
 
 
-def found(timeline: Timeline, rows: list[FlowRow]) -> Causes:
+def split(timeline: Timeline, rows: list[FlowRow]) -> Causes:
     scenario = Scenario(cluster(), (), END_S, 0.0)
     return causes(timeline, scenario, {"mini": rows}, CAPACITY)
 
@@ -51,7 +51,7 @@ def test_every_use_of_a_node_has_its_part() -> None:
         ],
     )
     minute = 3.0 / 60.0
-    usd = found(timeline, flows(0.4)).usd
+    usd = split(timeline, flows(0.4)).usd
     expected = dict.fromkeys(CostCause, 0.0) | {
         CostCause.STARTS: 5 * minute,
         CostCause.DEMAND: 0.4 * 10 * minute,
@@ -73,7 +73,7 @@ def test_surplus_is_split_by_what_the_controller_planned_for() -> None:
             (600.0, {"other": PlannedRates(9.0, 9.0, 1.0)}),
         ],
     )
-    usd = found(timeline, flows(1.0)).usd
+    usd = split(timeline, flows(1.0)).usd
     one = 3.0 * END_S / 3600.0
     parts = {
         CostCause.DEMAND: 1.0,
@@ -100,7 +100,7 @@ def test_a_miss_belongs_to_the_state_of_the_fleet() -> None:
             span(2, Use.SERVES, 240.0, END_S),
         ],
     )
-    missed = found(timeline, flows(2.0, attained=0.5)).missed
+    missed = split(timeline, flows(2.0, attained=0.5)).missed
     each = 0.5 * 2.0 * ONE_INSTANCE
     # 240 s of a shortage of one instance leave a queue that three instances need 240 s to serve.
     assert missed == pytest.approx(
