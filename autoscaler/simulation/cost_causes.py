@@ -1,4 +1,4 @@
-"""Splits the rent of a run by what it paid for, and its misses by the state of the fleet.
+"""Splits the rent of a run by its uses, and its misses by the state of the fleet.
 
 The rent of a node is split by its GPUs and by time. Rent of GPUs whose instances serve is split by
 the model's ready capacity: first what the demand of the minute used, then what the policy kept
