@@ -83,3 +83,8 @@ def warm_plans(pipelines: bool) -> None:
     compile_kernels()
     if pipelines:
         irreducible_pipelines(service, Phase.PREFILL, (node,), lengths, default_profile())
+
+
+if __name__ == "__main__":  # the build of the image
+    warm_up()
+    warm_plans(pipelines=True)

@@ -27,6 +27,7 @@ from executors.kubernetes.kube_errors import KubeError
 from executors.kubernetes.kubernetes_config import KubernetesConfig, load_kubernetes_config
 from executors.kubernetes.lease import Lease
 from executors.kubernetes.slot_workers import SlotWorkers
+from executors.kubernetes.standby_api import StandbyApi
 from executors.logs import add_log_level, log_to_stderr
 from executors.node import executor_metrics as metrics_server
 from executors.node.engine_probes import ProbeTimeouts
@@ -65,7 +66,10 @@ async def run(
         async def publish(status: Status) -> bool:
             return await kafka.publish(STATUS.name, status.node, status)
 
-        slots = SlotWorkers(config, keys, api, client, metrics, timeouts or ProbeTimeouts())
+        def workers(with_api: KubeApi) -> SlotWorkers:
+            return SlotWorkers(config, keys, with_api, client, metrics, timeouts or ProbeTimeouts())
+
+        slots = workers(api)
         loads = LoadPublisher(
             executor_config.engines,
             client,
@@ -73,8 +77,33 @@ async def run(
             lambda: [item for worker in slots.workers.values() for item in worker.state.instances],
         )
         load_feed = loads.open(executor_config.bind, executor_config.advertise)
-        slots.build(publish, boot, place, load_feed)
-        executor = Executor(executor_config, kafka, slots.workers, metrics)
+
+        async def run_slots(until: asyncio.Event, acts: bool) -> None:
+            """Observe the pods of all slots, and report them. acts: also follow assignments."""
+            slots.build(publish, boot, place, load_feed)
+            executor = Executor(executor_config, kafka, slots.workers, metrics)
+            notices = asyncio.create_task(slots.watch_notices())
+            try:
+                slots.start()
+                # Nothing starts before the complete list of pods is known: adoption needs it.
+                if not await slots.wait_synced(until):
+                    return
+                if acts:
+                    await slots.align()
+                executor.restore()
+                if acts:
+                    topics = (ASSIGNMENTS.name, STATUS.name)
+                    kafka.follow(
+                        topics, executor.on_record, executor.on_tombstone, only=slots.workers
+                    )
+                    kafka.follow_leadership(executor.on_leadership)
+                await executor.run(until)
+            finally:
+                notices.cancel()
+                await asyncio.gather(notices, return_exceptions=True)
+                await executor.close(end_engines=False)
+                await slots.close()
+
         try:
             server = await metrics_server.serve(
                 metrics, executor_config.metrics_port, config.metrics_host
@@ -82,15 +111,24 @@ async def run(
         except OSError:
             port = executor_config.metrics_port
             raise InvalidRecord("metrics_port", port, "a free port") from None
-        tasks: list[asyncio.Task[None]] = []
+        tasks = [asyncio.create_task(loads.run())]
         try:
             if lease is not None:
                 print(json.dumps({"standby": executor_config.executor}), flush=True)
-                if not await lease.acquire(end):
-                    return
+                held = asyncio.Event()
+                watching = None
+                if config.standby_reports:
+                    slots = workers(StandbyApi(api))
+                    watching = asyncio.create_task(run_slots(held, acts=False))
+                try:
+                    if not await lease.acquire(end):
+                        return
+                finally:
+                    held.set()
+                    if watching is not None:
+                        await watching
+                slots = workers(api)
                 tasks.append(asyncio.create_task(_until_lost(lease, end)))
-            slots.start()
-            tasks += [asyncio.create_task(loads.run()), asyncio.create_task(slots.watch_notices())]
             host, port = server.addresses[0][:2]
             ready = {
                 "ready": True,
@@ -99,21 +137,13 @@ async def run(
                 "metrics": f"http://{host}:{port}/metrics",
             }
             print(json.dumps(ready), flush=True)
-            # Nothing starts before the complete list of pods is known, because adoption needs it.
-            if await slots.wait_synced(end):
-                executor.restore()
-                topics = (ASSIGNMENTS.name, STATUS.name)
-                kafka.follow(topics, executor.on_record, executor.on_tombstone, only=slots.workers)
-                kafka.follow_leadership(executor.on_leadership)
-                await executor.run(end)
+            await run_slots(end, acts=True)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             loads.close()
             await server.cleanup()
-            await executor.close(end_engines=False)
-            await slots.close()
             if lease is not None:
                 await lease.release()
 

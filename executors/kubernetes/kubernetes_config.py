@@ -50,6 +50,8 @@ class KubernetesConfig:
     route_lag_s: time until routers that select pods by label apply a change. read_nodes: whether
     this process may read nodes. scale_kinds: further kinds with `/scale`. metrics_host: address of
     /metrics. lease: name of a Lease and of this holder; ("", "") = this executor is the only one.
+    standby_reports: whether the executor reports pods before it holds the Lease. Its controller
+    must be its own: statuses of another executor would contradict.
     """
 
     executor: ExecutorConfig
@@ -64,6 +66,7 @@ class KubernetesConfig:
     scale_kinds: tuple[Kind, ...] = SCALABLE
     metrics_host: str = "127.0.0.1"
     lease: tuple[str, str] = ("", "")
+    standby_reports: bool = False
 
 
 def load_kubernetes_config(path: Path) -> KubernetesConfig:
@@ -83,14 +86,15 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
     optional = {
         "kubeconfig": "", "context": "", "namespace": "", "templates": "/etc/shoal/templates",
         "key_secret": "", "route_lag_s": 0.0, "read_nodes": True, "scale_kinds": [],
-        "metrics_host": "127.0.0.1", "lease": "",
+        "metrics_host": "127.0.0.1", "lease": "", "standby_reports": False,
     }  # fmt: skip
     own = object_fields("kubernetes", top["kubernetes"], ("pools",), optional)
     for key in ("kubeconfig", "context", "namespace", "templates", "key_secret", "lease"):
         text(f"kubernetes.{key}", own[key], 4000)
     name("kubernetes.metrics_host", own["metrics_host"])
     number("kubernetes.route_lag_s", own["route_lag_s"], 0.0, 600.0)
-    flag("kubernetes.read_nodes", own["read_nodes"])
+    for key in ("read_nodes", "standby_reports"):
+        flag(f"kubernetes.{key}", own[key])
     secret, _, key = own["key_secret"].partition("/")
     if bool(secret) != bool(key):
         raise InvalidRecord("kubernetes.key_secret", own["key_secret"], "SECRET/KEY")
@@ -118,6 +122,7 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
         scale_kinds=(*SCALABLE, *(parse_kind(str(item)) for item in own["scale_kinds"])),
         metrics_host=own["metrics_host"],
         lease=(lease, holder),
+        standby_reports=own["standby_reports"],
     )
     for node in config.executor.nodes:
         if node.pool not in pools:

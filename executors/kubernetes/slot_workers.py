@@ -96,16 +96,19 @@ class SlotWorkers:
             self.fleet.follow(self._claims)
 
     async def wait_synced(self, end: asyncio.Event) -> bool:
-        """Wait until all pods are known and can be adopted; False if `end` is set first."""
+        """Wait until all pods are known; False if `end` is set first."""
         while not (self.fleet.pods.synced and self.scaler.workloads.synced):
             if end.is_set():
                 return False
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(end.wait(), _SYNC_EVERY_S)
+        return True
+
+    async def align(self) -> None:
+        """Prepare pods that mode `scale` claimed for mode `pods`. Call before they are adopted."""
         pools, nodes = self._config.pools, self._config.executor.nodes
         made = [node.node for node in nodes if pools[node.pool].mode is PoolMode.PODS]
         await align_claims(self.fleet, made)
-        return True
 
     async def watch_notices(self) -> None:
         """Pass reclaim notices to the workers until cancelled."""

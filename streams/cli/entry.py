@@ -11,11 +11,14 @@ import os
 import signal
 import sys
 
+from streams import compiled_code
+
 
 def main() -> int:
     """Run `shoal`; returns the exit code."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    compiled_code.provide()
     from streams.cli import main as command
 
     # Do not raise here: an exception during the start of an extension module would crash the

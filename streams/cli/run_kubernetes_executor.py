@@ -48,6 +48,10 @@ def add_options(executor: Any) -> None:
         "--no-nodes", action="store_true", help="read no nodes: a Role without cluster-wide rights"
     )
     group.add_argument(
+        "--standby-reports", action="store_true",
+        help="report pods before this executor holds the Lease; for `shoal single` only",
+    )  # fmt: skip
+    group.add_argument(
         "--scale-kind", action="append", default=[], metavar="GROUP/VERSION/KIND/PLURAL",
         help="a further kind of workload with /scale",
     )  # fmt: skip
@@ -86,6 +90,7 @@ def run_on_kubernetes(
         "scale_kinds": args.scale_kind,
         "metrics_host": args.metrics_host,
         "lease": args.lease,
+        "standby_reports": args.standby_reports,
     }
     path = folder / "executor.json"
     try:

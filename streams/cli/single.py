@@ -26,6 +26,9 @@ from topics.topic_table import PREFIX
 
 PARTS = ("controller", "gateway", "executor")
 _STOP_ORDER = ("gateway", "executor", "controller")
+_HAND_OVER_ORDER = ("executor", "controller", "gateway")
+"""If executors share a Lease, that of the next pod acts at once, and this controller, which gets no
+more requests, must not scale in. The gateway keeps its routes."""
 Part = tuple[str, asyncio.subprocess.Process]
 
 
@@ -90,7 +93,9 @@ async def supervise(commands: dict[str, list[str]], grace_s: float) -> int:
                     parts.append((name, process))
                 return await _wait(parts, end)
             finally:
-                await _stop(parts, grace_s)
+                shared = any(word.startswith("--lease") for word in commands.get("executor", ()))
+                order = _HAND_OVER_ORDER if shared else _STOP_ORDER
+                await _stop(sorted(parts, key=lambda part: order.index(part[0])), grace_s)
     finally:
         os.close(theirs)
         os.close(ours)
@@ -111,10 +116,10 @@ async def _wait(parts: list[Part], end: asyncio.Event) -> int:
 
 
 async def _stop(parts: list[Part], grace_s: float) -> None:
-    """Stop the parts. The gateway finishes its requests first, while controller and executor still
-    serve it. Afterwards everything that remains is killed."""
+    """Stop the parts in their order; the gateway finishes its requests. Afterwards everything that
+    remains is killed."""
     until_s = asyncio.get_running_loop().time() + grace_s
-    for _, process in sorted(parts, key=lambda part: _STOP_ORDER.index(part[0])):
+    for _, process in parts:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):

@@ -182,16 +182,26 @@ def test_no_secret_stands_in_the_environment_or_in_arguments(
 def test_without_kafka_one_pod_has_everything(render: Render) -> None:
     made = render({"executor": {"mode": "scale"}})
     workloads = [key for key in made if key[0] in ("Deployment", "StatefulSet")]
-    assert workloads == [("StatefulSet", "shoal")]
+    assert workloads == [("Deployment", "shoal")]
     args = made[workloads[0]]["spec"]["template"]["spec"]["containers"][0]["args"]
     assert args[0] == "single"
     assert [word.split("=")[0] for word in args[3:]] == ["--controller", "--gateway", "--executor"]
 
 
+def test_the_next_single_pod_serves_before_the_former_one_ends(render: Render) -> None:
+    made = render({"executor": {"mode": "scale"}})["Deployment", "shoal"]["spec"]
+    assert made["strategy"] == {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    executor = made["template"]["spec"]["containers"][0]["args"][-1]
+    assert "--id=shoal-executor --lease=shoal-executor/$(POD_NAME) --standby-reports" in executor
+    # two pods cannot write one decision log
+    claimed = render({"controller": {"decisionLog": {"existingClaim": "log"}}})
+    assert claimed["Deployment", "shoal"]["spec"]["strategy"] == {"type": "Recreate"}
+
+
 def test_mode_observe_starts_no_executor(render: Render) -> None:
-    (single,) = pods({k: v for k, v in render({}).items() if k[0] == "StatefulSet"})
+    (single,) = pods({k: v for k, v in render({}).items() if k == ("Deployment", "shoal")})
     assert not any("--executor" in word for word in single["containers"][0]["args"])
-    assert ("StatefulSet", "shoal-executor") not in render(KAFKA)
+    assert ("Deployment", "shoal-executor") not in render(KAFKA)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -284,7 +294,7 @@ def test_a_gateway_has_time_for_its_drain(render: Render) -> None:
     pod = made["StatefulSet", "shoal-gateway"]["spec"]["template"]["spec"]
     assert "--drain-s=900" in pod["containers"][0]["args"]
     assert pod["terminationGracePeriodSeconds"] >= 900 + 7
-    single = render({"gateway": {"drainSeconds": 900}})["StatefulSet", "shoal"]
+    single = render({"gateway": {"drainSeconds": 900}})["Deployment", "shoal"]
     assert single["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= 905
 
 

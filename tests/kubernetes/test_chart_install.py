@@ -93,7 +93,7 @@ async def test_a_release_changes_its_mode_and_leaves_while_an_engine_serves(
 
     apps = f"/apis/apps/v1/namespaces/{FLEET}"
 
-    async def made(name: str, replicas: int, kinds: str = "statefulsets") -> None:
+    async def made(name: str, replicas: int, kinds: str = "deployments") -> None:
         async with asyncio.timeout(60):
             while True:
                 found = await admin.get(f"{apps}/{kinds}/{name}")
@@ -108,9 +108,9 @@ async def test_a_release_changes_its_mode_and_leaves_while_an_engine_serves(
     scale = {**there, **KAFKA, "executor": {"mode": "scale"}, "gateway": {"replicas": 3}}
     await asyncio.to_thread(run, "upgrade", "shoal", str(CHART), values=scale)
     await until_rights(admin, MAY["scale"])
-    await made("shoal-gateway", 3)
-    await made("shoal-executor", 1, "deployments")
-    assert await admin.get(f"{apps}/statefulsets/shoal") is None  # The single pod's place is taken.
+    await made("shoal-gateway", 3, "statefulsets")
+    await made("shoal-executor", 1)
+    assert await admin.get(f"{apps}/deployments/shoal") is None  # The single pod's place is taken.
 
     pods = {**there, "executor": {"mode": "pods", "podTemplates": {"pod.yaml": TEMPLATE}}}
     await asyncio.to_thread(run, "upgrade", "shoal", str(CHART), values={**KAFKA, **pods})

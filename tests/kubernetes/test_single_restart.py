@@ -56,9 +56,10 @@ def free_port() -> int:
 
 
 class Single:
-    """The process tree of the chart's single pod. It starts and ends like a container."""
+    """The process tree of the chart's single pod. It starts and ends like a container. holder: name
+    of the pod, "" = its executor shares no Lease."""
 
-    def __init__(self, folder: Path, kubeconfig: Path, mode: str) -> None:
+    def __init__(self, folder: Path, kubeconfig: Path, mode: str, holder: str = "") -> None:
         self._folder, self.mode = folder, mode
         self.controller, self.gateway = free_port(), free_port()
         templates, vllm = write_engine(folder)
@@ -66,7 +67,8 @@ class Single:
             f"--controller=--http 127.0.0.1:{self.controller} --record ''",
             f"--gateway=--port {self.gateway}",
             "--executor=--kubernetes --namespace serving --route-lag 1.5 "
-            f"--kubeconfig {kubeconfig} --vllm {vllm} --pod-templates {templates}",
+            f"--kubeconfig {kubeconfig} --vllm {vllm} --pod-templates {templates}"
+            + (f" --id ex --lease shoal-single/{holder} --standby-reports" if holder else ""),
         )
 
     @contextlib.asynccontextmanager
@@ -106,6 +108,16 @@ class Single:
                 found = await answer.json()
                 return found if found.get("models") else {}
         return {}
+
+    async def is_ready(self) -> bool:
+        """Whether the pod is Ready, by the probe of the chart."""
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with (
+                aiohttp.ClientSession() as http,
+                http.get(f"http://127.0.0.1:{self.controller}/readyz") as answer,
+            ):
+                return answer.status == 200
+        return False
 
     async def steady(self) -> bool:
         """Whether all instances are ready and none is too many."""

@@ -1,17 +1,20 @@
 """An engine as far as executor and router see one: /health, /metrics, /v1/completions.
 
 Called like vLLM: `python engine_stub.py serve WEIGHTS --host=H --port=P ...`. A completion with
-?s=S streams a token every 50 ms for S seconds, any other one answers one token. SIGTERM ends it at
+?s=S streams a token every 50 ms for S seconds, one with "stream": true and "max_tokens": N streams
+N tokens, any other one answers one token. SIGTERM ends it at
 once and cuts streams, as vLLM does without a shutdown time-out. STUB_SHUTDOWN_S gives streams time;
 STUB_START_S delays the start. Standard library only, so that it starts fast.
 """
 
 import asyncio
+import json
 import os
 import signal
 import sys
 
 TOKEN_S = 0.05
+CHUNK = b'data: {"choices":[{"text":"x"}]}\n\n'
 running = 0
 tokens = 0
 
@@ -21,7 +24,7 @@ def _answer(writer: asyncio.StreamWriter, body: bytes, kind: bytes = b"text/plai
     writer.write(head % (kind, len(body)) + body)
 
 
-async def _stream(writer: asyncio.StreamWriter, seconds: float) -> None:
+async def _stream(writer: asyncio.StreamWriter, count: int) -> None:
     global running, tokens
     running += 1
     try:
@@ -29,8 +32,8 @@ async def _stream(writer: asyncio.StreamWriter, seconds: float) -> None:
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
             b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
         )
-        for _ in range(int(seconds / TOKEN_S)):
-            writer.write(b"a\r\ndata: {}\n\n\r\n")
+        for _ in range(count):
+            writer.write(b"%x\r\n%s\r\n" % (len(CHUNK), CHUNK))
             await writer.drain()
             tokens += 1
             await asyncio.sleep(TOKEN_S)
@@ -45,11 +48,14 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         _, path, _ = head.split(" ", 2)
+        body = b"{}"
         for line in head.lower().split("\r\n"):
             if line.startswith("content-length:"):
-                await reader.readexactly(int(line.split(":")[1]))
+                body = await reader.readexactly(int(line.split(":")[1])) or body
         if path.startswith("/v1/completions?s="):
-            await _stream(writer, float(path.partition("?s=")[2]))
+            await _stream(writer, int(float(path.partition("?s=")[2]) / TOKEN_S))
+        elif path.startswith("/v1/") and b'"stream":true' in body.replace(b" ", b""):
+            await _stream(writer, int(json.loads(body)["max_tokens"]))
         elif path.startswith("/v1/"):
             tokens += 1
             _answer(writer, b'{"choices":[{"text":"x","finish_reason":"length"}]}',
