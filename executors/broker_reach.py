@@ -1,23 +1,18 @@
-"""Start Kafka clients of the serving plane: TLS and SASL, retries, and one log line per outage."""
+"""Start Kafka clients of the serving plane: retries, and one log line per outage."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaError
-from aiokafka.helpers import create_ssl_context
-from aiokafka.protocol.metadata import MetadataRequest
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
-from topics.connection import KafkaSecurity
+from edge.kafka_clients import ask, options, security
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +21,6 @@ _START_TIMEOUT_S = 10.0
 _FAILURES = (KafkaError, OSError, TimeoutError)
 
 _Client = TypeVar("_Client", AIOKafkaConsumer, AIOKafkaProducer)
-
-
-def security_options() -> dict[str, Any]:
-    """This process's TLS and SASL settings as aiokafka options. Raises InvalidRecord for invalid
-    settings, and OSError for unreadable files."""
-    settings = KafkaSecurity.from_environment(os.environ)
-    return settings.client_options(lambda path: Path(path).read_text(), create_ssl_context)
 
 
 async def start_client(bootstrap: str, make: Callable[[], _Client]) -> _Client:
@@ -72,13 +60,9 @@ async def _why(bootstrap: str, error: BaseException | None) -> str:
     host, _, port = bootstrap.split(",")[0].rpartition(":")
     try:
         async with asyncio.timeout(_START_TIMEOUT_S):
-            connection = await create_conn(host.strip("[]"), int(port), **security_options())
-            try:
-                await connection.send(MetadataRequest([]))
-            finally:
-                connection.close()
+            await ask(host.strip("[]"), int(port), options(security()))
     except _FAILURES as failure:
-        return KafkaSecurity.from_environment(os.environ).explain_failure(failure, _START_TIMEOUT_S)
+        return security().explain_failure(failure, _START_TIMEOUT_S)
     except Exception as failure:  # no error here may end the retries
         log.debug("no reason found: %r", failure)
     return str(error or "")

@@ -18,7 +18,8 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from executors.broker_reach import security_options, start_client
+from edge.kafka_clients import consumer, producer
+from executors.broker_reach import start_client
 from topics.broker_clock import BrokerClock
 from topics.checks import InvalidRecord
 from topics.codec import decode, encode
@@ -220,11 +221,9 @@ class KafkaClient:
         self._producer = await start_client(self._bootstrap, self._new_producer)
 
     def _new_producer(self) -> AIOKafkaProducer:
-        return AIOKafkaProducer(
-            **security_options(),
-            bootstrap_servers=self._bootstrap,
-            client_id=self._client_id,
-            acks="all",
+        return producer(
+            self._bootstrap,
+            self._client_id,
             enable_idempotence=True,
             linger_ms=5,
             request_timeout_ms=5000,
@@ -239,27 +238,24 @@ class KafkaClient:
         at_end: Callable[[int], None] | None = None,
     ) -> None:
         while True:
-            consumer = await start_client(self._bootstrap, lambda: self._new_consumer(topics))
+            reader = await start_client(self._bootstrap, lambda: self._new_consumer(topics))
             try:
-                await self._read(consumer, deliver, caught_up, at_end)
+                await self._read(reader, deliver, caught_up, at_end)
             except (KafkaError, OSError) as error:
                 log.warning("lost the broker at %s: %s", self._bootstrap, error_text(error))
             finally:
                 with contextlib.suppress(KafkaError, OSError):
-                    await consumer.stop()
+                    await reader.stop()
             await asyncio.sleep(_RECONNECT_PAUSE_S)
 
     def _new_consumer(self, topics: tuple[str, ...]) -> AIOKafkaConsumer:
-        return AIOKafkaConsumer(
-            *(self._prefix + topic for topic in topics),
-            **security_options(),
+        return consumer(
+            self._bootstrap,
+            self._client_id,
+            (self._prefix + topic for topic in topics),
             # Skip records of aborted transactions.
             isolation_level="read_committed",
-            bootstrap_servers=self._bootstrap,
-            client_id=self._client_id,
             group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
             # Short, because the embedded broker answers a fetch only after this time, even if a
             # record arrives earlier, so it adds to the delay from publisher to reader.
             fetch_max_wait_ms=50,

@@ -28,10 +28,10 @@ import orjson
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from aiokafka import TopicPartition
 
+from edge.kafka_clients import consumer
 from loadtests.chaos.stack import Stack
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.child_broker import own_broker
-from streams.broker.kafka_clients import consumer
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.files.user_errors import UserError
 from streams.tools.up.host_resources import remove_topics

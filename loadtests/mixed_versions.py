@@ -35,6 +35,7 @@ from pathlib import Path
 
 import orjson
 
+from edge.supervision import SUPERVISION_VARIABLE as SUPERVISOR
 from loadtests.arguments import number
 from loadtests.chaos.stack import CONTROLLERS, GATEWAYS, Stack
 from loadtests.chaos.watch import Topics
@@ -43,7 +44,6 @@ from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.child_broker import own_broker
 from streams.broker.topic_admin import ensure_topics
 from streams.files.user_errors import UserError
-from streams.supervision import VARIABLE as SUPERVISOR
 from streams.tools.up.child_processes import Child
 from streams.tools.up.host_resources import remove_topics
 

@@ -37,10 +37,10 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.estimate.windows import TelemetryWindows
+from edge.kafka_clients import admin as new_admin
+from edge.kafka_clients import consumer as new_consumer
+from edge.kafka_clients import producer as new_producer
 from streams.broker.broker_reach import parse_address
-from streams.broker.kafka_clients import admin as new_admin
-from streams.broker.kafka_clients import consumer as new_consumer
-from streams.broker.kafka_clients import producer as new_producer
 from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock
 from streams.controller.demand_sources import gateways_sink

@@ -17,16 +17,16 @@ import orjson
 import uvloop
 
 from autoscaler.serving.routing_policies import AcrossCombos, RoutingPolicy, WithinCombo
+from edge.key_files import read_keys
+from edge.logs import add_log_options, log_to_stderr
+from edge.supervision import watch_supervisor
+from edge.tracing import open_spans
 from executors.gateway.api_keys import InvalidKeysFile
 from executors.gateway.gateway_server import Gateway
 from executors.gateway.gateway_settings import Clock, GatewaySettings
 from executors.gateway.pending_routes import declared_names
 from executors.gateway.worker_processes import WorkerProcesses
 from executors.kafka_client import KafkaClient
-from executors.key_files import read_keys
-from executors.logs import add_log_level, log_to_stderr
-from executors.supervision import watch_supervisor
-from executors.tracing import open_spans
 from topics.checks import InvalidRecord, count
 from topics.http_origin import parse_host_names
 from topics.keys import Keys, gateway_name
@@ -40,7 +40,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 def main(argv: list[str] | None = None) -> int:
     """Exit code: 0 after SIGTERM or SIGINT, 2 for invalid options."""
     options = _options(argv)
-    log_to_stderr(options.log_level)
+    log_to_stderr(options.log_level, options.log_format)
     try:
         clock = Clock(TimeBase.parse(options.time_base))
         count("port", options.port, 65_535)
@@ -220,7 +220,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         "--declared", action="append", default=[], metavar="MODEL[=OTHER_NAME]",
         help="a declared model, whose requests are reported even before it has routes",
     )  # fmt: skip
-    add_log_level(parser)
+    add_log_options(parser)
     return parser.parse_args(argv)
 
 

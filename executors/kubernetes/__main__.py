@@ -20,21 +20,21 @@ from pathlib import Path
 
 import aiohttp
 
+from edge.key_files import read_keys
+from edge.logs import add_log_options, log_to_stderr
+from edge.supervision import end_event
 from executors.kafka_client import KafkaClient
-from executors.key_files import read_keys
 from executors.kubernetes.kube_client import KubeApi, KubeClient
 from executors.kubernetes.kube_errors import KubeError
 from executors.kubernetes.kubernetes_config import KubernetesConfig, load_kubernetes_config
 from executors.kubernetes.lease import Lease
 from executors.kubernetes.slot_workers import SlotWorkers
 from executors.kubernetes.standby_api import StandbyApi
-from executors.logs import add_log_level, log_to_stderr
 from executors.node import executor_metrics as metrics_server
 from executors.node.engine_probes import ProbeTimeouts
 from executors.node.executor import Executor
 from executors.node.executor_metrics import Metrics
 from executors.node.load_publisher import LoadPublisher
-from executors.supervision import shutdown_event
 from topics.checks import InvalidRecord
 from topics.fleet import Status
 from topics.keys import Keys
@@ -48,7 +48,7 @@ async def run(
 ) -> None:
     """Run until SIGTERM, or until the Lease is lost."""
     executor_config = config.executor
-    end = shutdown_event(asyncio.get_running_loop())
+    end = end_event(asyncio.get_running_loop())
     metrics = Metrics()
     boot = f"{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:8]}"
     # A successor at the same place takes over the slots at once.
@@ -169,9 +169,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m executors.kubernetes", description=__doc__)
     parser.add_argument("--version", action="version", version=f"shoal {version('shoal')}")
     parser.add_argument("--config", required=True, type=Path, help="JSON file")
-    add_log_level(parser)
+    add_log_options(parser)
     arguments = parser.parse_args(argv)
-    log_to_stderr(arguments.log_level)
+    log_to_stderr(arguments.log_level, arguments.log_format)
     try:
         config, keys = load_kubernetes_config(arguments.config), read_keys()
         if keys.engine and not config.key_secret[0]:

@@ -20,9 +20,11 @@ from pathlib import Path
 
 import aiohttp
 
+from edge.key_files import read_keys
+from edge.logs import add_log_options, log_to_stderr
+from edge.supervision import end_event, supervision_fds
+from edge.tracing import open_spans
 from executors.kafka_client import KafkaClient
-from executors.key_files import read_keys
-from executors.logs import add_log_level, log_to_stderr
 from executors.node import executor_metrics as metrics_server
 from executors.node.engine_ports import EnginePorts
 from executors.node.engine_probes import ProbeTimeouts
@@ -35,8 +37,6 @@ from executors.node.node_lock import NodeLock
 from executors.node.node_worker import NodeWorker, rules_for
 from executors.node.probe_schedule import ProbeSchedule
 from executors.node.state_store import StateFolderUnusable, StateStore
-from executors.supervision import shutdown_event, supervision_fds
-from executors.tracing import open_spans
 from topics.checks import InvalidRecord
 from topics.fleet import Status
 from topics.keys import Keys
@@ -47,7 +47,7 @@ async def run(
     config: ExecutorConfig, keys: Keys, store: StateStore, timeouts: ProbeTimeouts | None = None
 ) -> None:
     """Run until SIGTERM or until the supervisor exits."""
-    end = shutdown_event(asyncio.get_running_loop())
+    end = end_event(asyncio.get_running_loop())
     spans = open_spans("shoal-executor", config.executor)
     metrics, ports = Metrics(), EnginePorts(config.bind)
     boot = f"{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:8]}"
@@ -125,9 +125,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m executors.node", description=__doc__)
     parser.add_argument("--version", action="version", version=f"shoal {version('shoal')}")
     parser.add_argument("--config", required=True, type=Path, help="JSON file")
-    add_log_level(parser)
+    add_log_options(parser)
     arguments = parser.parse_args(argv)
-    log_to_stderr(arguments.log_level)
+    log_to_stderr(arguments.log_level, arguments.log_format)
     try:
         config, keys = load_config(arguments.config), read_keys()
         store = StateStore(config.state_dir)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from executors import supervision
+from edge.supervision import SUPERVISION_VARIABLE
 from executors.engines.engine_protocol import LaunchLine
 from executors.node import procfs
 from topics.checks import InvalidRecord
@@ -27,7 +27,7 @@ _INHERITED = frozenset(
         "CUDA_HOME", "CUDA_PATH", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES",
         "NVIDIA_DRIVER_CAPABILITIES", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE",
         "TRANSFORMERS_OFFLINE", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "DO_NOT_TRACK",
-        "NUMBA_CACHE_DIR", "OMP_NUM_THREADS", supervision.SUPERVISION_VARIABLE,
+        "NUMBA_CACHE_DIR", "OMP_NUM_THREADS", SUPERVISION_VARIABLE,
     }
 )  # fmt: skip
 _STATE, _NODE, _LAUNCH = "SHOAL_STATE_DIR", "SHOAL_NODE", "SHOAL_LAUNCH"

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession
 
+from edge.kafka_clients import admin
 from loadtests.chaos.fault import Act, Fault
 from loadtests.chaos.stack import CONTROLLERS, EXECUTORS, GATEWAYS, MODELS, Raw, shifted
 from loadtests.chaos.upkeep import delete_topic, rotate_keys
 from loadtests.extreme import Names, unbelievable
-from streams.broker.kafka_clients import admin
 from topics.codec import encode
 from topics.controls import Control
 from topics.fleet import InstanceState

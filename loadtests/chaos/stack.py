@@ -22,9 +22,9 @@ from typing import Any
 import orjson
 
 from autoscaler.domain.cluster import Mode
+from edge.kafka_clients import producer
 from loadtests.chaos.broker_relay import Relay
 from streams.broker.child_broker import own_broker
-from streams.broker.kafka_clients import producer
 from streams.broker.topic_admin import ensure_topics
 from streams.files.shoal_yaml import Config, load_config
 from streams.tools.up import process_list

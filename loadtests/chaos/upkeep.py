@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from aiokafka import TopicPartition
 
+from edge.kafka_clients import admin, consumer
 from loadtests.chaos.stack import CONTROLLERS, EXECUTORS, GATEWAYS, MODELS
-from streams.broker.kafka_clients import admin, consumer
 from topics.codec import encode
 from topics.controls import Control
 from topics.keys import CLUSTER_KEY

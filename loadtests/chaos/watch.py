@@ -15,9 +15,9 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from autoscaler.estimate.windows import TelemetryWindows
+from edge.kafka_clients import consumer
 from loadtests.chaos.stack import Stack
 from loadtests.extreme import WRITER
-from streams.broker.kafka_clients import consumer
 from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.records import Assignment, DeadLetter, Decision, Routes, Status, Telemetry

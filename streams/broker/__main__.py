@@ -10,8 +10,8 @@ import argparse
 import json
 import sys
 
+from edge.supervision import prepare_end
 from streams.broker.embedded import EmbeddedBrokerFailed, embedded_broker
-from streams.supervision import prepare_end
 from topics.topic_table import PREFIX, TABLE
 
 

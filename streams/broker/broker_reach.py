@@ -7,14 +7,11 @@ refused connection and hide the reason.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaError
-from aiokafka.protocol.metadata import MetadataRequest
 
 from autoscaler.domain.validation import InvalidValue
-from streams.broker.kafka_clients import FilesUnreadable, options, security
+from edge.kafka_clients import FilesUnreadable, ask, options, security
 
 
 class BrokerUnreachable(ConnectionError):
@@ -46,7 +43,7 @@ async def greet(bootstrap: str, timeout_s: float) -> None:
     """Return once a server answers with its metadata, over TLS and after a login if configured.
 
     timeout_s: real seconds for each server. BrokerUnreachable gives the reason, including
-    unreadable files. InvalidValue: the TLS or SASL settings are invalid.
+    unreadable files. InvalidRecord: the TLS or SASL settings are invalid.
     """
     settings = security()
     try:
@@ -58,16 +55,8 @@ async def greet(bootstrap: str, timeout_s: float) -> None:
         host, _, port = server.rpartition(":")
         try:
             async with asyncio.timeout(timeout_s):
-                await _ask(host.strip("[]"), int(port), more)
+                await ask(host.strip("[]"), int(port), more)
                 return
         except (TimeoutError, KafkaError, OSError, UnicodeError) as error:
             why = settings.explain_failure(error, timeout_s)
     raise BrokerUnreachable(bootstrap, why)
-
-
-async def _ask(host: str, port: int, more: dict[str, Any]) -> None:
-    connection = await create_conn(host, port, client_id="shoal", **more)
-    try:
-        await connection.send(MetadataRequest([]))
-    finally:
-        connection.close()

@@ -12,9 +12,9 @@ import os
 import sys
 from collections.abc import AsyncIterator
 
+from edge.supervision import SUPERVISION_VARIABLE
 from streams.broker.embedded import EmbeddedBrokerFailed
 from streams.machine_load import slowdown
-from streams.supervision import VARIABLE
 
 _START_S = 30.0  # on an idle machine
 
@@ -30,7 +30,7 @@ async def own_broker(prefix: str) -> AsyncIterator[str]:
             sys.executable, "-m", "streams.broker", "--prefix", prefix,
             stdout=asyncio.subprocess.PIPE,
             pass_fds=(theirs,),
-            env={**os.environ, VARIABLE: str(theirs)},
+            env={**os.environ, SUPERVISION_VARIABLE: str(theirs)},
         )  # fmt: skip
         assert process.stdout is not None  # noqa: S101  a pipe
         async with asyncio.timeout(_START_S * slowdown()):

@@ -17,9 +17,9 @@ from aiokafka.admin import NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from tenacity import AsyncRetrying, retry_if_exception, wait_fixed
 
+from edge.kafka_clients import FilesUnreadable, security
+from edge.kafka_clients import admin as new_admin
 from streams.broker.broker_reach import BrokerUnreachable, greet
-from streams.broker.kafka_clients import FilesUnreadable, security
-from streams.broker.kafka_clients import admin as new_admin
 from streams.broker.topic_settings import TopicsUnusable as TopicsUnusable
 from streams.broker.topic_settings import update_settings
 from topics.topic_table import PREFIX, TABLE, Topic

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from edge.key_files import read_keys
 from streams.cli.json_output import show_json
 from streams.cli.time_arguments import clock_words, moment_words
 from streams.decision_log.log_folder import default_folder
 from streams.decision_log.log_reader import segments
 from streams.decision_log.log_verify import ChainReport, Note, verify
-from streams.files.keyfiles import read_keys
 from streams.files.user_errors import UserError
 from streams.plain_text import several
 from topics.keys import CLUSTER_KEY

@@ -16,9 +16,9 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
+from edge.kafka_clients import consumer as new_consumer
+from edge.kafka_clients import producer as new_producer
 from streams.broker.broker_reach import BrokerUnreachable, parse_address
-from streams.broker.kafka_clients import consumer as new_consumer
-from streams.broker.kafka_clients import producer as new_producer
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.cli.controller_client import add_url, status
 from streams.files.keyfiles import operator_keys

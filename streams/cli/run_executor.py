@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from autoscaler.domain.node_names import node_ids
+from edge.logs import log_options_argv
 from streams.cli.run_kubernetes_executor import add_options, run_on_kubernetes
 from streams.cli.run_part import add_common, become, reachable
 from streams.clock import real_time
@@ -119,7 +120,7 @@ def run_executor(args: argparse.Namespace) -> int:
             raise UserError(
                 f"state folder {folder}: {error.strerror}; name another one with --state-dir"
             ) from None
-    become("executors.node", "--config", str(path), "--log-level", args.log_level)
+    become("executors.node", "--config", str(path), *log_options_argv(args))
 
 
 def _real(

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import orjson
 
 from autoscaler.domain.node_names import node_ids
+from edge.logs import log_options_argv
 from streams.cli.run_part import become
 from streams.clock import real_time
 from streams.files.shoal_yaml import Config
@@ -98,7 +99,7 @@ def run_on_kubernetes(
         replace_file(path, orjson.dumps({"executor": file, "kubernetes": kubernetes}))
     except OSError as error:
         raise UserError(f"folder {folder}: {error.strerror}; name one with --state-dir") from None
-    become("executors.kubernetes", "--config", str(path), "--log-level", args.log_level)
+    become("executors.kubernetes", "--config", str(path), *log_options_argv(args))
 
 
 def _pools(args: argparse.Namespace, config: Config) -> dict[str, Mapping[str, Any]]:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.serving.routing_policies import AcrossCombos, WithinCombo
+from edge.logs import add_log_options, log_options_argv
 from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
 from streams.cli.config_option import add_config
 from streams.clock import real_time
@@ -30,7 +31,6 @@ from streams.decision_log.log_folder import default_folder
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
 from streams.gateway_models_option import declared_options, media_options
-from streams.logs import add_log_level
 from topics.topic_table import PREFIX
 
 _PROBE_S = 3.0
@@ -51,7 +51,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefix", default=PREFIX, help=f"of topic names (default {PREFIX})")
     parser.add_argument("--id", default=socket.gethostname(), help="a name of its own (default: "
                         "the host's name)")  # fmt: skip
-    add_log_level(parser)
+    add_log_options(parser)
 
 
 def bootstrap(args: argparse.Namespace, config: Config) -> str:
@@ -90,7 +90,7 @@ def run_controller(args: argparse.Namespace) -> int:
     become(
         "streams.controller", "--config", args.config, "--broker", broker,
         "--prefix", args.prefix, "--time-base", real_time().format(), "--controller-id", args.id,
-        "--log-level", args.log_level, "--demand", args.demand, *operated,
+        *log_options_argv(args), "--demand", args.demand, *operated,
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def run_windows(args: argparse.Namespace) -> int:
     config = load_config(args.config)
     become(
         "streams.windows", "--broker", reachable(args, config), "--prefix", args.prefix,
-        "--log-level", args.log_level,
+        *log_options_argv(args),
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def run_gateway(args: argparse.Namespace) -> int:
     become(
         "executors.gateway", "--broker", reachable(args, config, remembers), "--host", args.host,
         "--port", str(args.port), "--gateway-id", args.id, "--prefix", args.prefix,
-        "--time-base", real_time().format(), "--log-level", args.log_level, *options,
+        "--time-base", real_time().format(), *log_options_argv(args), *options,
     )  # fmt: skip
 
 

@@ -16,12 +16,12 @@ import signal
 import sys
 from typing import Any
 
+from edge.supervision import SUPERVISION_VARIABLE, end_event
 from streams.broker.child_broker import own_broker
 from streams.broker.embedded import EmbeddedBrokerFailed
 from streams.cli.config_option import add_config
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
-from streams.supervision import VARIABLE, end_event
 from topics.topic_table import PREFIX
 
 PARTS = ("controller", "gateway", "executor")
@@ -87,7 +87,7 @@ async def supervise(commands: dict[str, list[str]], grace_s: float) -> int:
                 for name, options in commands.items():
                     process = await asyncio.create_subprocess_exec(
                         sys.executable, "-m", "streams.cli.entry", *options, "--broker", address,
-                        pass_fds=(theirs,), env={**os.environ, VARIABLE: str(theirs)},
+                        pass_fds=(theirs,), env={**os.environ, SUPERVISION_VARIABLE: str(theirs)},
                         start_new_session=True,
                     )  # fmt: skip
                     parts.append((name, process))

@@ -23,6 +23,7 @@ import orjson
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.validation import InvalidValue, finite, whole
+from edge.logs import add_log_options, log_options_argv
 from streams.broker.broker_reach import parse_address
 from streams.controller.controller_options import HTTP, add_operator_options, operator_options_argv
 from streams.files.components_section import refuse_components
@@ -32,7 +33,6 @@ from streams.files.plan_inputs import with_workload
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
 from streams.health.listen_address import parse_listen
-from streams.logs import add_log_level
 from streams.tools.backtest.supply_files import TraceTime, load_supply
 from streams.tools.replay.traces import COLUMNS_HELP, load_trace, parse_columns
 from streams.tools.up.child_processes import ChildFailed
@@ -118,7 +118,7 @@ def add_parser(subparsers: Any) -> None:
     )
     add_operator_options(parser, http=f"{HTTP}, or any free port if that one is in use")
     parser.set_defaults(http=None)
-    add_log_level(parser)
+    add_log_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -277,7 +277,7 @@ def _wishes(args: argparse.Namespace) -> Wishes:
         gateway_port=port,
         seed=seed,
         demands=demands,
-        log_level=args.log_level,
+        log_options=log_options_argv(args),
         operated=operator_options_argv(args),
         scenario=(settings.name, settings.about) if args.scenario or default == "day" else ("", ""),
         events=events,

@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import orjson
 
+from edge.supervision import supervision_fds
 from streams.console.cost_windows import CostWindows
 from streams.solver.other_fleets import LIMIT_S, Answer, Question
-from streams.supervision import supervision_fd
 from topics.checks import InvalidRecord
 from topics.codec import read_value, write_value
 from topics.error_text import error_text
@@ -81,13 +81,12 @@ class OtherFleetsFeed:
     async def _answer(self, question: Question) -> Answer:
         process = self._process
         if process is None:
-            fd = supervision_fd()
             process = self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=_MOST_LINE_BYTES,
-                pass_fds=() if fd is None else (fd,),
+                pass_fds=supervision_fds(),
             )
         assert process.stdin is not None and process.stdout is not None  # noqa: S101  pipes
         process.stdin.write(write_value(question) + b"\n")

@@ -20,6 +20,8 @@ from pathlib import Path
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.validation import InvalidValue
+from edge.logs import add_log_options, log_to_stderr
+from edge.supervision import end_event, insist
 from streams.broker.broker_reach import BrokerUnreachable, parse_address
 from streams.broker.child_broker import own_broker
 from streams.broker.topic_admin import TopicsUnusable
@@ -34,8 +36,6 @@ from streams.controller.controller_options import (
 from streams.files.defaults_section import CAPACITY, CAUTIOUS
 from streams.files.user_errors import UserError
 from streams.garbage_collection import collect_rarely
-from streams.logs import add_log_level, log_to_stderr
-from streams.supervision import end_event, insist
 from topics.checks import InvalidRecord
 from topics.extensions import Group, extensions
 from topics.time_base import TimeBase
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run until a signal or the supervisor ends the process. Returns 0, or 2 for invalid input or
     an unreachable broker, or 1 after a crash."""
     given = _parse(argv)
-    log_to_stderr(given.log_level, given.log_format)
+    log_to_stderr(given.log_level, given.log_format, limit_repeats=True)
     collect_rarely()
     loop = asyncio.new_event_loop()
     try:
@@ -116,7 +116,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         metavar="FILE",
         help="a demand file as `shoal plan --demand` reads it: workloads that the file leaves open",
     )
-    add_log_level(parser)
+    add_log_options(parser)
     return parser.parse_args(argv)
 
 

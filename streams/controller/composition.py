@@ -24,9 +24,11 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.state.controller_state import Term
+from edge.kafka_clients import producer as new_producer
+from edge.kafka_clients import security
+from edge.key_files import read_keys
+from edge.tracing import open_spans
 from streams.broker.consumer_lag import ConsumerLag
-from streams.broker.kafka_clients import producer as new_producer
-from streams.broker.kafka_clients import security
 from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock, wall_ms
 from streams.controller.control_topics import ControlTopics
@@ -44,7 +46,6 @@ from streams.controller.operator_endpoints import open_operator_endpoints
 from streams.controller.outbox import Outbox
 from streams.controller.topic_restore import TopicRestore
 from streams.controller.topic_watch import TopicWatch, report_changed
-from streams.files.keyfiles import read_keys
 from streams.files.plan_inputs import load_demand, with_workload
 from streams.files.served_names import served_names, unmanaged_names
 from streams.files.shoal_yaml import Config, load_config
@@ -71,7 +72,6 @@ from streams.ports.unmanaged_counts import UnmanagedServers
 from streams.ports.vllm_queries import metric_sources
 from streams.ports.worker_demand import WorkerDemand
 from streams.solver.solver_client import Solver, solver_argv
-from streams.tracing import open_spans
 from streams.warm_up import warmed
 from topics.broker_clock import BrokerClock
 from topics.macs import Signer, Verifier

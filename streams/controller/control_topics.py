@@ -20,8 +20,8 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from edge.kafka_clients import consumer as new_consumer
 from streams.broker.consumer_lag import ConsumerLag
-from streams.broker.kafka_clients import consumer as new_consumer
 from streams.invalid_records import Forgeries, Poison
 from streams.loop.control_state import RecordRefused
 from topics.checks import InvalidRecord

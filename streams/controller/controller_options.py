@@ -15,7 +15,6 @@ from streams.files.user_errors import UserError
 from streams.health.listen_address import parse_listen
 from streams.health.operators import NO_OPERATORS, OPERATORS_FILE, Operators, operators_from
 from streams.health.tokens import NO_TOKEN, OPERATOR_TOKEN, READ_TOKEN, BearerToken, read_token
-from streams.logs import FORMS
 from topics.checks import InvalidRecord
 from topics.http_origin import parse_host_names
 from topics.storage.private_files import private_folder
@@ -82,9 +81,6 @@ def add_operator_options(parser: argparse.ArgumentParser, record: str = "", http
         help="bearer token that /alerts asks for; without one every alert is refused",
     )
     parser.add_argument(
-        "--log-format", default=FORMS[0], choices=FORMS, help="of log lines (default %(default)s)"
-    )
-    parser.add_argument(
         "--record",
         default=record,
         metavar="FOLDER",
@@ -140,7 +136,6 @@ def operator_options_argv(given: argparse.Namespace) -> tuple[str, ...]:
     """The options as arguments of `python -m streams.controller`."""
     parse_operator_options(given)
     return (
-        "--log-format", given.log_format,
         "--http", given.http, "--allowed-hosts", given.allowed_hosts,
         "--alert-token-file", given.alert_token_file,
         "--record", given.record, "--record-mib", str(given.record_mib),

@@ -10,27 +10,16 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
-from streams.files.user_errors import UserError
+from edge.key_files import read_keys
 from topics.checks import InvalidRecord
-from topics.keys import CLUSTER_KEY, OPERATOR_KEY, Keys, Principal, check_key, keys_from_environment
-
-
-def read_keys() -> Keys:
-    """Keys from the environment or from the files that the environment names. UserError: a key is
-    invalid."""
-    try:
-        return keys_from_environment(os.environ, lambda path: Path(path).read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{CLUSTER_KEY}_FILE or {OPERATOR_KEY}_FILE: {error}") from None
-    except InvalidRecord as error:
-        raise UserError(str(error)) from None
+from topics.keys import OPERATOR_KEY, Keys, Principal, check_key
 
 
 def operator_keys(broker: str, prefix: str) -> Keys:
     """Signing keys for a command: the keys in the environment, or else those of this user's own
     run.
 
-    `shoal up` writes such a key for its own broker. UserError as in `read_keys`.
+    `shoal up` writes such a key for its own broker. InvalidRecord as in `read_keys`.
     """
     keys = read_keys()
     if keys.principal_keys(Principal.OPERATOR):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from streams.broker.kafka_clients import consumer as new_consumer
+from edge.kafka_clients import consumer as new_consumer
 from topics.topic_table import TELEMETRY
 
 

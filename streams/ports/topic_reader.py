@@ -17,8 +17,8 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from edge.kafka_clients import consumer as new_consumer
 from streams.broker.consumer_lag import ConsumerLag
-from streams.broker.kafka_clients import consumer as new_consumer
 from streams.clock import Clock
 from streams.invalid_records import Forgeries, Poison
 from streams.ports.demand_source import Sink

@@ -21,7 +21,7 @@ from autoscaler.optimizer.decomposition.compile_kernels import compile_kernels
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.fleet_comparison import FleetComparison, FleetCost, OutOfTime
 from autoscaler.planning.planning_problem import with_prices
-from streams.supervision import end_with_supervisor
+from edge.supervision import end_with_supervisor
 from topics.codec import read_value, write_value
 
 LIMIT_S = 20.0

@@ -31,8 +31,8 @@ from autoscaler.planning.planner_messages import (
     no_plan_answer,
 )
 from autoscaler.planning.strategies.registry import strategy_for
+from edge.supervision import supervision_fds
 from streams.solver.solver_wire import decode_answer, encode_request
-from streams.supervision import supervision_fd
 from topics.checks import InvalidRecord
 from topics.error_text import error_text
 from topics.reason_codes import ReasonCode
@@ -199,13 +199,12 @@ class Solver:
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
-            fd = supervision_fd()
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=_MOST_LINE_BYTES,
-                pass_fds=() if fd is None else (fd,),
+                pass_fds=supervision_fds(),
                 env=dict(os.environ),
             )
         return self._process

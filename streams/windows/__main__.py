@@ -17,14 +17,15 @@ import faust
 from faust.types import TP
 
 from autoscaler.domain.validation import InvalidValue
+from edge.key_files import read_keys
+from edge.logs import add_log_options, log_to_stderr
 from streams.broker.broker_reach import BrokerUnreachable, parse_address
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
-from streams.files.keyfiles import read_keys
 from streams.files.user_errors import UserError
 from streams.garbage_collection import collect_rarely
-from streams.logs import add_log_level, log_to_stderr
 from streams.warm_up import warm_up
 from streams.windows.faust_app import make_app
+from topics.checks import InvalidRecord
 from topics.time_base import TimeBase
 from topics.topic_table import PREFIX
 
@@ -39,16 +40,16 @@ def main(argv: list[str] | None = None) -> int:
         "--time-base", default=TimeBase(), type=TimeBase.parse,
         help="speed and origin of domain time (default: the broker's clock)",
     )  # fmt: skip
-    add_log_level(parser)
+    add_log_options(parser)
     given = parser.parse_args(argv)
-    log_to_stderr(given.log_level)
+    log_to_stderr(given.log_level, given.log_format, limit_repeats=True)
     try:
         keys = read_keys()
         bootstrap = parse_address(given.broker)
         found = asyncio.run(ensure_topics(bootstrap, given.prefix))
         if found.embedded:
             raise UserError("window workers need a real Kafka: the embedded broker shares nothing")
-    except (UserError, InvalidValue, BrokerUnreachable, TopicsUnusable) as error:
+    except (UserError, InvalidValue, InvalidRecord, BrokerUnreachable, TopicsUnusable) as error:
         print(json.dumps({"error": f"windows: {error}"}), flush=True)
         print(f"windows: {error}", file=sys.stderr)
         return 2

@@ -19,7 +19,7 @@ import faust
 from aiokafka.errors import KafkaError
 from faust.types import TP
 
-from streams.broker.kafka_clients import options, security
+from edge.kafka_clients import options, security
 from streams.ports.micro_batches import MicroBatch, PartitionMerger
 from topics.codec import encode
 from topics.demand import Demand

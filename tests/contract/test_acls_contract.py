@@ -15,8 +15,8 @@ from aiokafka import TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 from confluent_kafka import KafkaError, Producer
 
+from edge.kafka_clients import consumer
 from executors.kafka_client import KafkaClient
-from streams.broker.kafka_clients import consumer
 from streams.broker.topic_admin import ensure_topics
 from streams.controller.leader_producer import LeaderProducer
 from tests.contract.test_secure_contract import Secure, listener, secure

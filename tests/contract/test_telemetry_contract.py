@@ -10,8 +10,8 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
+from edge.kafka_clients import consumer as new_consumer
 from streams.broker.consumer_lag import ConsumerLag
-from streams.broker.kafka_clients import consumer as new_consumer
 from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock, Times
 from streams.invalid_records import Poison

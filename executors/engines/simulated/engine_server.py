@@ -18,6 +18,7 @@ from typing import Any
 
 import orjson
 
+from edge.supervision import watch_supervisor
 from executors.engines.simulated import sleep_api
 from executors.engines.simulated.answer_stream import Answer
 from executors.engines.simulated.completions_api import (
@@ -38,7 +39,6 @@ from executors.engines.simulated.message_apis import (
 from executors.engines.simulated.request_parameters import ApiError, malformed
 from executors.engines.simulated.simulated_engine import Engine, Identity
 from executors.engines.simulated.small_http import Connection, Request, Responder
-from executors.supervision import watch_supervisor
 from topics.time_base import TimeBase
 
 _KV_PATH = "/simulated/kv/"

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import orjson
 
+from edge.supervision import end_event
 from streams.files.quality_section import sampled_scores
 from streams.files.user_errors import UserError
-from streams.supervision import end_event
 from streams.tools.replay.demand_changes import parse_changes, with_changes
 from streams.tools.replay.replay_report import Record
 from streams.tools.replay.request_schedule import Job, Kinds, schedule, with_media

@@ -28,7 +28,6 @@ from streams.tools.up.real_engines import RealEngines
 from streams.tools.up.run_options import Wishes
 from streams.tools.up.scenario_file import demand_changes
 from streams.tools.up.trace_facts import longest_of, weights
-from topics.log_format import DEFAULT_LEVEL
 from topics.storage.durable_files import replace_file
 from topics.storage.private_files import private_folder
 from topics.time_base import TimeBase
@@ -53,7 +52,7 @@ class Run:
     seed: int
     prefix: str
     demands: Mapping[str, Demand] = field(default_factory=dict)
-    log_level: str = DEFAULT_LEVEL
+    log_options: tuple[str, ...] = ()
     real: RealEngines | None = None
     operated: tuple[str, ...] = ()
     faults: Path | None = None
@@ -79,7 +78,7 @@ def controller(run: Run, bootstrap: str) -> Child:
         "--config", str(run.config_path), "--broker", bootstrap,
         "--time-base", run.time_base.format(), "--controller-id", "controller-1",
         "--prefix", run.prefix, "--default-mode", "act",
-        "--default-capacity", "predicted", "--log-level", run.log_level,
+        "--default-capacity", "predicted", *run.log_options,
         *options, *run.operated,
     )  # fmt: skip
 
@@ -89,7 +88,7 @@ def windows(run: Run, bootstrap: str) -> Child:
     return _child(
         run, "windows", "streams.windows",
         "--broker", f"kafka://{bootstrap}", "--prefix", run.prefix,
-        "--time-base", run.time_base.format(), "--log-level", run.log_level,
+        "--time-base", run.time_base.format(), *run.log_options,
     )  # fmt: skip
 
 
@@ -100,7 +99,7 @@ def executors(run: Run, bootstrap: str) -> list[Child]:
         name = f"executor-{region}"
         path = run.folder / f"{name}.json"
         replace_file(path, orjson.dumps(node_file(run, region, name, bootstrap)))
-        options = ("--config", str(path), "--log-level", run.log_level)
+        options = ("--config", str(path), *run.log_options)
         children.append(_child(run, name, "executors.node", *options))
     return children
 
@@ -115,7 +114,7 @@ def gateway(run: Run, bootstrap: str) -> Child:
         "--gateway-id", "gateway-1", "--time-base", run.time_base.format(),
         "--drain-s", "0.5",  # short, because the engines end at the same time
         "--request-s", f"{request_limit_s(run.config.cluster):.0f}",
-        "--state-dir", str(state), "--prefix", run.prefix, "--log-level", run.log_level,
+        "--state-dir", str(state), "--prefix", run.prefix, *run.log_options,
         *declared_options(run.config.cluster),
         *media_options(engine.args for engine in run.config.engines.values()),
     )  # fmt: skip

@@ -11,7 +11,6 @@ from streams.files.shoal_yaml import Config
 from streams.tools.up.real_engines import RealEngines
 from streams.tools.up.scenario_file import ScenarioEvent
 from streams.tools.up.trace_facts import Traffic
-from topics.log_format import DEFAULT_LEVEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Wishes:
     gateway_port: int
     seed: int
     demands: Mapping[str, Demand] = field(default_factory=dict)
-    log_level: str = DEFAULT_LEVEL
+    log_options: tuple[str, ...] = ()
     real: RealEngines | None = None
     operated: tuple[str, ...] = ()
     columns: str = ""

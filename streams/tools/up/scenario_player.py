@@ -12,7 +12,7 @@ import orjson
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from streams.broker.kafka_clients import producer as new_producer
+from edge.kafka_clients import producer as new_producer
 from streams.tools.up.console_notes import ConsoleNotes
 from streams.tools.up.run_state import Picture
 from streams.tools.up.scenario_script import ScenarioScript

@@ -21,9 +21,10 @@ import orjson
 from aiokafka.errors import KafkaError
 
 from autoscaler.domain.cluster import Mode
+from edge.key_files import read_keys
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
-from streams.files.keyfiles import console_token_file, read_keys, run_key_file, write_key
+from streams.files.keyfiles import console_token_file, run_key_file, write_key
 from streams.files.user_errors import UserError
 from streams.health.tokens import OPERATOR_TOKEN, read_token
 from streams.machine_load import IdleTime
@@ -110,7 +111,7 @@ class Session:
         prefix = PREFIX if embedded else f"shoal-up-{folder.name.rsplit('-', 1)[1]}."
         run = process_list.Run(
             wishes.config, wishes.config_path, folder, time_base, port, wishes.seed, prefix,
-            wishes.demands, wishes.log_level, wishes.real, wishes.operated,
+            wishes.demands, wishes.log_options, wishes.real, wishes.operated,
             folder / "faults.json" if wishes.events and not wishes.real else None,
         )  # fmt: skip
         self._children.open()

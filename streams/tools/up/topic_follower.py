@@ -13,7 +13,7 @@ import logging
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from streams.broker.kafka_clients import consumer as new_consumer
+from edge.kafka_clients import consumer as new_consumer
 from streams.tools.up.run_state import Picture
 from topics.checks import InvalidRecord
 from topics.codec import decode

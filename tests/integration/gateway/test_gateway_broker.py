@@ -17,8 +17,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from edge.kafka_clients import producer
 from executors.kafka_client import KafkaClient
-from streams.broker.kafka_clients import producer
 from tests.hang_limit import HANG_S
 from tests.integration.gateway.gateway_bench import FakeEngine, until
 from topics.codec import encode

@@ -69,7 +69,7 @@ class Ran:
         self.config = parse_config({**GOOD, "state_dir": str(folder)})
         FakeKafka.made.clear()
         monkeypatch.setattr(process, "KafkaClient", FakeKafka)
-        monkeypatch.setattr(process, "shutdown_event", lambda _: self.end)
+        monkeypatch.setattr(process, "end_event", lambda _: self.end)
         monkeypatch.setattr(process, "supervision_fds", lambda: (3,) if self.supervised else ())
         ran = self
 
@@ -163,7 +163,7 @@ async def test_a_metrics_port_in_use_is_named(ran: Ran, monkeypatch: pytest.Monk
 def quiet(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The log levels that were set up."""
     levels: list[str] = []
-    monkeypatch.setattr(process, "log_to_stderr", levels.append)
+    monkeypatch.setattr(process, "log_to_stderr", lambda level, _form: levels.append(level))
     return levels
 
 

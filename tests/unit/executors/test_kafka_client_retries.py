@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from executors import kafka_client as module
+from edge import kafka_clients as module
 from executors.kafka_client import KafkaClient
 
 _real_sleep = asyncio.sleep

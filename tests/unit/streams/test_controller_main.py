@@ -33,6 +33,6 @@ def test_a_bug_crashes_the_controller_and_bad_input_does_not(
         raise error
 
     monkeypatch.setattr(controller_main, "run_controller", fails)
-    monkeypatch.setattr(controller_main, "log_to_stderr", lambda *_: None)
+    monkeypatch.setattr(controller_main, "log_to_stderr", lambda *_, **_options: None)
     assert controller_main.main(["--config", "shoal.yaml", "--broker", "b:1"]) == code
     assert said in capsys.readouterr().err

@@ -9,17 +9,17 @@ import sys
 
 import pytest
 
-from streams.supervision import supervision_fd
+from edge.supervision import supervision_fds
 
 WAITS = """
-from streams.supervision import prepare_end
+from edge.supervision import prepare_end
 wait = prepare_end()
 print('up', flush=True)
 wait()
 """
 LOOPS = """
 import asyncio
-from streams.supervision import end_event
+from edge.supervision import end_event
 async def main():
     event = end_event(asyncio.get_running_loop())
     print('up', flush=True)
@@ -28,7 +28,7 @@ asyncio.run(main())
 """
 STUCK = """
 import asyncio
-from streams.supervision import end_event, insist
+from edge.supervision import end_event, insist
 async def main():
     event = end_event(asyncio.get_running_loop())
     insisting = asyncio.create_task(insist(event, 0.2))
@@ -38,7 +38,7 @@ asyncio.run(main())
 """
 WORKS = """
 import time
-from streams.supervision import end_with_supervisor
+from edge.supervision import end_with_supervisor
 end_with_supervisor()
 print('up', flush=True)
 time.sleep(60)
@@ -93,4 +93,4 @@ def test_the_process_ends_with_its_supervisor(script: str) -> None:
 def test_a_stale_descriptor_is_ignored(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """A process that was started by hand, or with an old environment, ends only on a signal."""
     monkeypatch.setenv("SHOAL_SUPERVISION_FD", text)
-    assert supervision_fd() is None
+    assert supervision_fds() == ()

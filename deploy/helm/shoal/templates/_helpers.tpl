@@ -282,6 +282,7 @@ the component of its pod. */ -}}
 {{- end }}
 
 {{- define "shoal.gatewayArgs" -}}
+- --log-format=json
 - --host=0.0.0.0
 - --port=8700
 - --workers={{ .Values.gateway.workers }}
@@ -300,6 +301,7 @@ the component of its pod. */ -}}
 
 {{- define "shoal.executorArgs" -}}
 - --kubernetes
+- --log-format=json
 - --namespace={{ include "shoal.namespace" . }}
 - --advertise=$(POD_IP)
 - --state-dir=/tmp/executor

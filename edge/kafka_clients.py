@@ -1,27 +1,24 @@
-"""Factory for all Kafka clients of the control plane, so that TLS and SASL settings apply to every
-client."""
+"""Factory for all Kafka clients, so that TLS and SASL settings apply to every client."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.conn import create_conn
 from aiokafka.helpers import create_ssl_context
+from aiokafka.protocol.metadata import MetadataRequest
 
-from autoscaler.domain.validation import InvalidValue
-from topics.checks import InvalidRecord
 from topics.connection import KafkaSecurity
 
 
 def security() -> KafkaSecurity:
-    """TLS and SASL settings of this process. InvalidValue names the faulty setting."""
-    try:
-        return KafkaSecurity.from_environment(os.environ)
-    except InvalidRecord as error:
-        raise InvalidValue(error.field, error.value, error.allowed) from None
+    """TLS and SASL settings of this process. InvalidRecord names the faulty setting."""
+    return KafkaSecurity.from_environment(os.environ)
 
 
 class FilesUnreadable(OSError):
@@ -40,13 +37,15 @@ def options(settings: KafkaSecurity) -> dict[str, Any]:
         raise FilesUnreadable(f"Kafka's TLS and SASL files {files}: {error}") from None
 
 
-def consumer(bootstrap: str, client_id: str, **more: Any) -> AIOKafkaConsumer:
+def consumer(
+    bootstrap: str, client_id: str, topics: Iterable[str] = (), **more: Any
+) -> AIOKafkaConsumer:
     """A consumer that commits nothing and begins at the earliest record unless configured
     otherwise."""
     defaults = {"enable_auto_commit": False, "auto_offset_reset": "earliest"}
     shared = options(security())
     return AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, client_id=client_id, **{**defaults, **shared, **more}
+        *topics, bootstrap_servers=bootstrap, client_id=client_id, **{**defaults, **shared, **more}
     )
 
 
@@ -64,3 +63,12 @@ def admin(bootstrap: str, client_id: str, **more: Any) -> AIOKafkaAdminClient:
     return AIOKafkaAdminClient(
         bootstrap_servers=bootstrap, client_id=client_id, **{**shared, **more}
     )
+
+
+async def ask(host: str, port: int, more: dict[str, Any]) -> None:
+    """Return once the server answers with its metadata. more: `options`."""
+    connection = await create_conn(host, port, client_id="shoal", **more)
+    try:
+        await connection.send(MetadataRequest([]))
+    finally:
+        connection.close()

@@ -1,13 +1,13 @@
-"""End a control-plane process on SIGTERM, on SIGINT, or when its supervisor ends.
+"""End a process on SIGTERM, on SIGINT, or when its supervisor ends.
 
 The supervisor keeps the write end of a pipe and passes the read end in SHOAL_SUPERVISION_FD. End of
-file on the read end means that the supervisor ended or crashed, so the process ends too.
+file on the read end means that the supervisor ended or crashed, so the process ends too. A process
+that was started by hand has no supervisor and keeps running.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import select
 import signal
@@ -15,19 +15,32 @@ import socket
 import threading
 from collections.abc import Callable
 
-VARIABLE = "SHOAL_SUPERVISION_FD"
+SUPERVISION_VARIABLE = "SHOAL_SUPERVISION_FD"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def supervision_fd() -> int | None:
-    """Read end of the supervisor's pipe; None if the process has no supervisor."""
-    text = os.environ.get(VARIABLE, "")
+def supervision_fds() -> tuple[int, ...]:
+    """The read end of the supervisor's pipe, as `pass_fds` of a child process; empty without a
+    supervisor."""
+    text = os.environ.get(SUPERVISION_VARIABLE, "")
     if not text.isdigit():
-        return None
-    with contextlib.suppress(OSError):
+        return ()
+    try:
         os.fstat(int(text))
-        return int(text)
-    return None
+    except OSError:
+        return ()
+    return (int(text),)
+
+
+def watch_supervisor(loop: asyncio.AbstractEventLoop, on_gone: Callable[[], None]) -> None:
+    """Call `on_gone` once when the supervisor is gone."""
+    for fd in supervision_fds():
+
+        def gone(fd: int = fd) -> None:
+            loop.remove_reader(fd)  # Otherwise the end of the file would cause a busy loop.
+            on_gone()
+
+        loop.add_reader(fd, gone)
 
 
 def prepare_end() -> Callable[[], None]:
@@ -43,9 +56,7 @@ def prepare_end() -> Callable[[], None]:
         signal.signal(number, lambda *_: None)  # The signal writes the wake-up byte.
 
     def wait() -> None:
-        fd = supervision_fd()
-        descriptors = [woken.fileno()] if fd is None else [woken.fileno(), fd]
-        select.select(descriptors, [], [])
+        select.select([woken.fileno(), *supervision_fds()], [], [])
         signal.set_wakeup_fd(-1)
         woken.close()
         waker.close()
@@ -58,14 +69,7 @@ def end_event(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
     event = asyncio.Event()
     for number in _SIGNALS:
         loop.add_signal_handler(number, event.set)
-    fd = supervision_fd()
-    if fd is not None:
-
-        def gone() -> None:
-            loop.remove_reader(fd)  # Otherwise the end of the file would cause a busy loop.
-            event.set()
-
-        loop.add_reader(fd, gone)
+    watch_supervisor(loop, event.set)
     return event
 
 
@@ -83,12 +87,12 @@ async def insist(end: asyncio.Event, within_s: float) -> None:
 
 def end_with_supervisor() -> None:
     """End this process at once when the supervisor ends. For a process that blocks in long work."""
-    fd = supervision_fd()
-    if fd is None:
+    fds = supervision_fds()
+    if not fds:
         return
 
     def watch() -> None:
-        select.select([fd], [], [])
+        select.select(fds, [], [])
         os._exit(0)
 
     threading.Thread(target=watch, name="supervision", daemon=True).start()

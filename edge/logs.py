@@ -1,7 +1,7 @@
-"""Set up logs of control-plane processes: to stderr, in one common form, with repeats limited.
+"""Set up logs of a process: to stderr, in one common form.
 
-Kafka clients repeat the message about an outage many times a second. One message per interval is
-enough.
+Kafka clients repeat the message about an outage many times a second. A process either limits
+repeated messages, or reports outages itself and hides the messages of Kafka clients.
 """
 
 from __future__ import annotations
@@ -48,14 +48,22 @@ class RepeatFilter(logging.Filter):
         return True
 
 
-def add_log_level(parser: argparse.ArgumentParser) -> None:
-    """Add the option --log-level to `parser`."""
+def add_log_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options --log-level and --log-format to `parser`."""
     parser.add_argument(
         "--log-level",
         default=DEFAULT_LEVEL,
         choices=LEVELS,
         help=f"least severity that is logged (default {DEFAULT_LEVEL})",
     )
+    parser.add_argument(
+        "--log-format", default=FORMS[0], choices=FORMS, help="of log lines (default %(default)s)"
+    )
+
+
+def log_options_argv(given: argparse.Namespace) -> tuple[str, ...]:
+    """The log options as arguments of another process."""
+    return "--log-level", given.log_level, "--log-format", given.log_format
 
 
 class PrintableFormatter(logging.Formatter):
@@ -86,18 +94,24 @@ class JsonLines(PrintableFormatter):
         return orjson.dumps(line).decode()
 
 
-def log_to_stderr(level: str = DEFAULT_LEVEL, form: str = "text") -> None:
+def log_to_stderr(
+    level: str = DEFAULT_LEVEL, form: str = FORMS[0], *, limit_repeats: bool = False
+) -> None:
     """Set up logging of this process: messages of Shoal from `level`, messages of libraries from
-    warning. form: one of FORMS."""
+    warning. form: one of FORMS. limit_repeats: whether to drop repeated messages instead of the
+    messages of Kafka clients (at level debug all appear)."""
     formatter = JsonLines() if form == "json" else PrintableFormatter(FORMAT)
     formatter.converter = time.gmtime
     formatter.default_time_format, formatter.default_msec_format = TIME_FORMAT, MSEC_FORMAT
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
-    handler.addFilter(RepeatFilter())
+    if limit_repeats:
+        handler.addFilter(RepeatFilter())
     ours = logging.getLevelNamesMapping()[level.upper()]
     libraries = ours if level == LEVELS[0] else max(ours, logging.WARNING)
     logging.basicConfig(level=libraries, handlers=[handler])
     logging.captureWarnings(True)
-    for package in ("streams", "autoscaler", "__main__"):
+    for package in ("streams", "executors", "edge", "autoscaler", "__main__"):
         logging.getLogger(package).setLevel(ours)
+    if level != LEVELS[0] and not limit_repeats:
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

@@ -6,7 +6,15 @@ import os
 from pathlib import Path
 
 from topics.checks import InvalidRecord
-from topics.keys import CLUSTER_KEY, ENGINE_KEY, GATEWAY_KEY, NODE_KEY, Keys, keys_from_environment
+from topics.keys import (
+    CLUSTER_KEY,
+    ENGINE_KEY,
+    GATEWAY_KEY,
+    NODE_KEY,
+    OPERATOR_KEY,
+    Keys,
+    keys_from_environment,
+)
 
 
 def read_keys() -> Keys:
@@ -14,6 +22,6 @@ def read_keys() -> Keys:
     try:
         return keys_from_environment(os.environ, lambda path: Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
-        names = (CLUSTER_KEY, NODE_KEY, GATEWAY_KEY, ENGINE_KEY)
+        names = (CLUSTER_KEY, NODE_KEY, GATEWAY_KEY, OPERATOR_KEY, ENGINE_KEY)
         variables = " or ".join(f"{name}_FILE" for name in names)
         raise InvalidRecord(variables, str(error), "a readable text file") from None
