@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from topics import checks
+from topics.sketch import is_cells
 from topics.telemetry import COUNTS, MOST_IN_FLIGHT, MOST_PER_S
-from topics.telemetry_columns import parse_cells
 
 FIRST_COUNTS = 8
 """Number of counts that every writer sends."""
@@ -34,7 +34,7 @@ class DemandSecond:
         object.__setattr__(self, "counts", (*self.counts, *(0,) * missing))
         for name, count, most in zip(COUNTS, self.counts, MOST_PER_S, strict=True):
             checks.count(name, count, most)
-        if parse_cells(self.cells) is None:
+        if not is_cells(self.cells):
             raise checks.InvalidRecord(
                 "cells", self.cells, "cells of 4 characters, digits of base 92"
             )

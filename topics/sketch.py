@@ -60,6 +60,11 @@ def to_numbers(sketches: Iterable[Mapping[int, int]]) -> list[int]:
     return found
 
 
+def is_cells(text: str) -> bool:
+    """Whether `text` is the wire form of cells."""
+    return len(text) % CELL_CHARS == 0 and not text.strip(DIGITS)
+
+
 def sketches_from_text(field: str, text: object, sketches: int) -> list[dict[int, int]]:
     """The first `sketches` sketches in `text`; a writer of another version may write fewer or more.
     Raises InvalidRecord, which names `field`, if they are invalid."""

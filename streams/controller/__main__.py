@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -136,6 +137,7 @@ def _options(given: argparse.Namespace) -> Options:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # Collections need not visit what the imports made.
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()

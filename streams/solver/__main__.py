@@ -7,6 +7,7 @@ It may be killed at any moment; the controller then starts another solver proces
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -89,4 +90,5 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # Collections need not visit what the imports made.
     sys.exit(main())

@@ -167,4 +167,5 @@ def _number(option: str, text: str) -> float:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # Collections need not visit what the imports made.
     sys.exit(main())
