@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autoscaler.serving.routing_policies import WithinCombo
 from loadtests.gateway_targets import nginx_config
 from streams.tools.up.host_resources import free_port
 from topics.codec import encode
@@ -127,10 +128,15 @@ class Stand:
         time.sleep(0.5)
         self._add("nginx", port, (nginx.pid, *children(nginx.pid)), 1)
 
-    def shoal(self, workers: int) -> None:
-        """Start our gateway, with routes and without a broker."""
+    def shoal(
+        self, workers: int, inside: WithinCombo = WithinCombo.OPPORTUNISTIC, instances: int = 1
+    ) -> None:
+        """Start our gateway, with routes and without a broker. The engine stands for all
+        instances."""
         state = Path(self._folder, f"shoal{len(self.targets)}")
-        group = RouteGroup("g", 1.0, (Endpoint("e", self._engine),))
+        port = self._engine.rpartition(":")[2]
+        ends = tuple(Endpoint(f"e{at}", f"127.0.0.{at}:{port}") for at in range(1, instances + 1))
+        group = RouteGroup("g", 1.0, ends)
         routes = Routes("chat", 1, 1, 0, 2000.0, 60.0, (group,))
         for home in [f"w{n + 1}" for n in range(workers)] if workers > 1 else ["."]:
             Path(state, home).mkdir(parents=True)
@@ -139,10 +145,12 @@ class Stand:
         shoal = self._run(
             sys.executable, "-m", "executors.gateway", "--broker", "127.0.0.1:9",
             "--time-base", base, "--state-dir", str(state), "--drain-s", "1",
+            f"--inside={inside}",
             *(("--workers", str(workers)) if workers > 1 else ()),
         )  # fmt: skip
         port = said_port(shoal)
-        self._add("shoal", port, (shoal.pid, *children(shoal.pid)), workers)
+        name = "shoal" if inside is WithinCombo.OPPORTUNISTIC else f"shoal {inside}"
+        self._add(name, port, (shoal.pid, *children(shoal.pid)), workers)
 
     def _add(self, name: str, port: int, pids: tuple[int, ...], workers: int) -> None:
         name = f"{name}-{workers}" if workers > 1 else name

@@ -85,6 +85,13 @@ class InstanceLoads:
         reported = self._others.get(endpoint, 0) + self._held_kv.get(endpoint, 0)
         return self._in_flight.get(endpoint, 0) + reported
 
+    def loads(self, endpoints: Iterable[Endpoint]) -> list[float]:
+        """The load of each of `endpoints`."""
+        if self._others:
+            return [self.load(end) for end in endpoints]
+        in_flight = self._in_flight
+        return [in_flight.get(end, 0) for end in endpoints]
+
     def idle(self, ring: Ring, out: Iterable[Endpoint]) -> bool:
         """Whether an instance of `ring` outside `out` has no requests."""
         return any(

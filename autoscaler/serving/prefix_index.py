@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -41,39 +41,39 @@ _LEARNING_RATE = 0.02
 
 @dataclass(slots=True)
 class _Block:
-    """holders: instances that have the block. next: the block after it, `_BRANCHES` if prompts
-    continue differently, 0 at the end of all prompts."""
+    """holders: bits of the instances that have the block. next: the block after it, `_BRANCHES` if
+    prompts continue differently, 0 at the end of all prompts."""
 
-    holders: list[Endpoint]
+    holders: int
     next: int = 0
 
 
 @dataclass(slots=True)
 class PrefixIndex:
-    """The blocks that the instances of one model were sent."""
+    """The blocks that the instances of one model were sent. Each instance has one bit."""
 
     most_blocks: int = MOST_BLOCKS
     _known: OrderedDict[int, _Block] = field(default_factory=OrderedDict)
-    _sent_to: set[Endpoint] = field(default_factory=set)
+    _bits: dict[Endpoint, int] = field(default_factory=dict)
     _new_blocks: float = 1.0  # running mean of the blocks that a request adds to its instance
+    _turn: int = 0
 
     def choose(
         self,
         blocks: Sequence[int],
         usable: Sequence[Endpoint],
-        load: Callable[[Endpoint], float],
+        loads: Sequence[float],
         agree: bool = False,
-    ) -> Endpoint:
-        """The instance of `usable`, which is not empty, for a prompt with the chained hashes
-        `blocks`, which is not empty either. agree: other gateways share the instances."""
-        loads = [load(endpoint) for endpoint in usable]
+    ) -> int:
+        """The index in `usable`, which is not empty, of the instance for a prompt with the chained
+        hashes `blocks`, which is not empty either. loads: of each usable instance. agree: other
+        gateways share the instances."""
         mean = sum(loads) / len(loads)
         most = mean + _SIGMAS * math.sqrt(mean)
-        known, common = self._depths(blocks)
-        depths = [known.get(endpoint, 0) for endpoint in usable] if known else [0] * len(usable)
         best = [at for at, held in enumerate(loads) if held <= most]
-        found = max(depths[at] for at in best)
-        if found > min(depths) and (found > common or found >= _DECISIVE * len(blocks)):
+        depths, common = self._depths(blocks, usable)
+        found = max([depths[at] for at in best]) if depths else 0
+        if depths and found > min(depths) and (found > common or found >= _DECISIVE * len(blocks)):
             each = _STILL_NEEDED * self._new_blocks
             best = _highest(
                 best, [depth - each * held for depth, held in zip(depths, loads, strict=True)]
@@ -81,56 +81,79 @@ class PrefixIndex:
         elif not agree:
             best = _highest(best, [-held for held in loads])
         if len(best) == 1:
-            return usable[best[0]]
-        key = blocks[min(common, len(blocks) - 1)]
-        return usable[max(best, key=lambda at: _rank(key, usable[at].instance))]
+            return best[0]
+        if agree:
+            key = blocks[min(common, len(blocks) - 1)]
+            return max(best, key=lambda at: _rank(key, usable[at].instance))
+        self._turn = next((at for at in best if at > self._turn), best[0])
+        return self._turn
 
     def note_sent(self, blocks: Sequence[int], endpoint: Endpoint) -> None:
         """`endpoint` gets a prompt with `blocks`, and caches them."""
-        self._sent_to.add(endpoint)
+        known, bit = self._known, self._bits.get(endpoint) or self._new_bit(endpoint)
         added = after = 0
         for value in reversed(blocks):  # so that the end of a prompt is forgotten first
-            known = self._known.get(value)
-            if known is None:
-                self._known[value] = _Block([endpoint], after)
+            block = known.get(value)
+            if block is None:
+                known[value] = _Block(bit, after)
                 added += 1
             else:
-                self._known.move_to_end(value)
-                if endpoint not in known.holders:
-                    known.holders.append(endpoint)
+                known.move_to_end(value)
+                if not block.holders & bit:
+                    block.holders |= bit
                     added += 1
-                if after and known.next != after:
-                    known.next = _BRANCHES if known.next else after
+                if after and block.next != after:
+                    block.next = _BRANCHES if block.next else after
             after = value
         self._new_blocks += _LEARNING_RATE * (added - self._new_blocks)
-        while len(self._known) > self.most_blocks:
-            self._known.popitem(last=False)
+        while len(known) > self.most_blocks:
+            known.popitem(last=False)
 
     def keep(self, live: Collection[Endpoint]) -> None:
         """Forget the blocks of instances outside `live`."""
-        if self._sent_to <= set(live):
+        gone = 0
+        for endpoint in self._bits.keys() - live:
+            gone |= self._bits.pop(endpoint)
+        if not gone:
             return
-        self._sent_to &= set(live)
-        for value, known in list(self._known.items()):
-            known.holders = [endpoint for endpoint in known.holders if endpoint in live]
-            if not known.holders:
+        for value, block in list(self._known.items()):
+            block.holders &= ~gone
+            if not block.holders:
                 del self._known[value]
 
-    def _depths(self, blocks: Sequence[int]) -> tuple[dict[Endpoint, int], int]:
-        """For each instance with the first block, the number of first blocks that it has. And the
-        number of first blocks up to the last one that other prompts continue differently."""
-        depths: dict[Endpoint, int] = {}
-        common, left = 0, list[Endpoint]()
-        for at, value in enumerate(blocks, 1):
-            known = self._known.get(value)
-            if known is None:
+    def _new_bit(self, endpoint: Endpoint) -> int:
+        """The lowest bit of no instance, for `endpoint`."""
+        used = sum(self._bits.values())
+        bit = self._bits[endpoint] = ~used & (used + 1)
+        return bit
+
+    def _depths(self, blocks: Sequence[int], usable: Sequence[Endpoint]) -> tuple[list[int], int]:
+        """The number of first blocks that each of `usable` has, empty if none has the first block.
+        And the number of first blocks up to the last one that other prompts continue
+        differently."""
+        known, left, common, count = self._known, -1, 0, 0
+        depth_of: dict[int, int] = {}  # by bits
+        for value, following in zip(blocks, (*blocks[1:], 0), strict=True):
+            block = known.get(value)
+            if block is None:
                 break
-            holders = known.holders
-            left = holders if at == 1 else [one for one in left if one in holders]
-            for endpoint in left:
-                depths[endpoint] = at
-            if known.next and (at == len(blocks) or known.next != blocks[at]):
-                common = at
+            have = left & block.holders
+            if have != left:
+                depth_of[left ^ have] = count
+                left = have
+            count += 1
+            if block.next and block.next != following:
+                common = count
+        if not count:
+            return [], 0
+        depth_of[left] = count
+        bits = [self._bits.get(endpoint, 0) for endpoint in usable]
+        depths = [0] * len(bits)
+        for those, depth in depth_of.items():
+            if depth:
+                for at, bit in enumerate(bits):
+                    if those & bit:
+                        depths[at] = depth
         return depths, common
 
 

@@ -55,6 +55,15 @@ class Pick(NamedTuple):
     path: ComponentPath | None = None
 
 
+class _Whole(NamedTuple):
+    """An instance that serves whole requests. share: of the requests, as a multiple of the mean
+    share."""
+
+    endpoint: Endpoint
+    lane: Lane
+    share: float
+
+
 @dataclass(slots=True)
 class Router:
     """The routes of one model at one gateway, for one thread. versions: of groups whose versions
@@ -71,7 +80,7 @@ class Router:
     _paths: ComponentPaths = field(default_factory=ComponentPaths)
     _adapters: AdapterAffinity = field(default_factory=AdapterAffinity)
     _prefixes: PrefixIndex = field(default_factory=PrefixIndex)
-    _shares: dict[Endpoint, float] = field(default_factory=dict)
+    _whole: tuple[_Whole, ...] = ()
 
     def apply(self, routes: Routes) -> RouteUpdate:
         """Use `routes` from now on, unless they are older than the present routes, i.e. have a
@@ -92,7 +101,7 @@ class Router:
         self.routes, self._lanes = routes, lanes
         self.versions.clear()  # requests that wait for a slot hold this mapping
         self.versions.update((one.group, one.version) for one in routes.groups if one.version)
-        self._shares = self._relative_shares()
+        self._whole = self._whole_instances()
         self._paths.apply(routes.groups)
         self._ways = self._ways.with_routes(routes)
         live = self.endpoints()
@@ -243,30 +252,30 @@ class Router:
         to the weights."""
         if self.policy.inside is not WithinCombo.PREFIX or not want.blocks:
             return None
-        usable = [end for end in self._shares if end not in out] if out else [*self._shares]
+        whole = self._whole
+        usable = [one for one in whole if one.endpoint not in out] if out else whole
         if not usable:
             return None
-        shares, load = self._shares, self._occupancy.load
-        found = self._prefixes.choose(
-            want.blocks, usable, lambda end: load(end) / shares[end], self._occupancy.shared
-        )
-        return next(lane for lane in self._lanes if found in lane.first.endpoints), found
+        ends = [one.endpoint for one in usable]
+        loads = self._occupancy.loads(ends)
+        relative = [load / one.share for load, one in zip(loads, usable, strict=True)]
+        found = self._prefixes.choose(want.blocks, ends, relative, self._occupancy.shared)
+        return usable[found].lane, ends[found]
 
-    def _relative_shares(self) -> dict[Endpoint, float]:
-        """Each instance's share of the requests, as a multiple of the mean share. Empty if a lane
-        separates prefill from decode."""
+    def _whole_instances(self) -> tuple[_Whole, ...]:
+        """The instances of all lanes; none if a lane separates prefill from decode."""
         lanes = self._lanes
         if any(lane.decode is not None for lane in lanes):
-            return {}
+            return ()
         equal = self.policy.between is AcrossCombos.EQUAL or not any(one.weight for one in lanes)
-        shares = {
-            end: 1.0 if equal else lane.weight / len(lane.first.endpoints)
+        found = [
+            _Whole(end, lane, 1.0 if equal else lane.weight / len(lane.first.endpoints))
             for lane in lanes
             for end in lane.first.endpoints
             if equal or lane.weight > 0.0
-        }
-        mean = sum(shares.values()) / max(1, len(shares))
-        return {end: share / mean for end, share in shares.items()}
+        ]
+        mean = sum(one.share for one in found) / max(1, len(found))
+        return tuple(one._replace(share=one.share / mean) for one in found)
 
     def _choose(
         self, lane: Lane, gone: frozenset[Endpoint], out: frozenset[Endpoint], want: RequestTraits
@@ -297,9 +306,8 @@ class Router:
     def _next_instance(self, ring: Ring, out: frozenset[Endpoint], want: RequestTraits) -> Endpoint:
         if self.policy.inside is WithinCombo.PREFIX and want.blocks:
             usable = [end for end in ring.endpoints if end not in out]
-            return self._prefixes.choose(
-                want.blocks, usable, self._occupancy.load, self._occupancy.shared
-            )
+            loads = self._occupancy.loads(usable)
+            return usable[self._prefixes.choose(want.blocks, usable, loads, self._occupancy.shared)]
         if self._occupancy.all_reported(ring.endpoints):
             found = ring.least_loaded(out, self._occupancy.load)
         else:

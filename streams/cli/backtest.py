@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from autoscaler.domain.validation import InvalidValue, finite, whole
+from autoscaler.serving.routing_policies import WithinCombo
 from autoscaler.simulation.cost_causes import CostCause, MissCause
 from autoscaler.simulation.hindsight import hindsight_cost
 from autoscaler.simulation.policies.policy import Policy
@@ -85,6 +86,13 @@ def add_parser(subparsers: Any) -> None:
            "objects in this YAML file (without --policies: against shoal)")  # fmt: skip
     option("--fluid", action="store_true", help="simulate rates instead of requests: for weeks at "
            "once; default policies: all but fixed-best and variants")  # fmt: skip
+    option(
+        "--inside",
+        choices=[*WithinCombo],
+        default=WithinCombo.OPPORTUNISTIC,
+        type=WithinCombo,
+        help="which instance of a combo takes a request, as in `shoal gateway` (%(default)s)",
+    )
     option("--tune", nargs="+", metavar="FILE", help="choose each policy's knob on other traces")
     option("--also", nargs="+", default=[], metavar="FILE", help="judge each of these files "
            "too, with the same knobs, --from, --to, --supply: figures are means")  # fmt: skip
@@ -145,6 +153,8 @@ def _refuse_idle(args: argparse.Namespace) -> None:
     """UserError for an option without effect, and for a trace that is named twice."""
     if args.since is not None and not args.prometheus:
         raise UserError("--since: only with --prometheus; --from and --to cut a trace")
+    if args.fluid and args.inside is not WithinCombo.OPPORTUNISTIC:
+        raise UserError("--inside: with --fluid there are no single requests to route")
     for text in args.trace or ():
         if args.trace.count(text) > 1:
             raise UserError(f"--trace {text}: is given twice; --rate-scale 2 doubles the load")
@@ -194,6 +204,7 @@ def _run_all(args: argparse.Namespace, policies: Sequence[Policy]) -> int:
         parse_columns(args.columns),
         tuple(_scale(text) for text in args.scale),
         tuple(args.rate),
+        args.inside,
     )
     if demand.from_s >= demand.to_s:
         raise UserError(f"--from {args.begin}: not before --to {args.end}")

@@ -31,5 +31,6 @@ BUILT_IN: dict[str, Policy] = {
         shoal_policy.NO_MIXED,
         shoal_policy.NO_PAIRS,
         shoal_policy.NO_SWITCH,
+        shoal_policy.NO_HITS_PLANNED,
     )
 }

@@ -13,7 +13,7 @@ from functools import partial
 
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.combo import Combo
-from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.model_demand import NO_HITS, ModelDemand
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.plan import Plan, Strategy
 from autoscaler.planning.planner import answer_request
@@ -113,6 +113,11 @@ def local_window_only(demand: Mapping[str, ModelDemand]) -> Mapping[str, ModelDe
     return {model: replace(one, recent=()) for model, one in demand.items()}
 
 
+def without_hits(demand: Mapping[str, ModelDemand]) -> Mapping[str, ModelDemand]:
+    """Drop the measured hits of prefix caches."""
+    return {model: replace(one, prefix_hits=NO_HITS) for model, one in demand.items()}
+
+
 def _variant(name: str, about: str, make: Callable[[PolicyContext, float], PolicyRun]) -> Policy:
     source = "autoscaler/decide.py, autoscaler/planning"
     return Policy(name, about, _KNOB, _AS_DECLARED, _VALUES, source, make)
@@ -148,6 +153,11 @@ NO_SWITCH = _variant(
     "shoal-no-switch",
     "Shoal without role switches in plans",
     partial(build, change=dear_switches),
+)
+NO_HITS_PLANNED = _variant(
+    "shoal-no-hits",
+    "Shoal, planning as if no prompt were in a prefix cache",
+    partial(build, demand_filter=without_hits),
 )
 HOMO = Policy(
     "homo",

@@ -18,7 +18,9 @@ import numpy as np
 
 from autoscaler.domain.cluster import Cluster, Mode
 from autoscaler.domain.workload import Lengths
+from autoscaler.serving.routing_policies import RoutingPolicy
 from autoscaler.simulation.arrivals import Arrival, fitting_arrivals, measured_lengths
+from autoscaler.simulation.gateway_process import GatewayLimits
 from autoscaler.simulation.scenario import Scenario
 from streams.files.components_section import refuse_components
 from streams.files.currencies import parse_rates
@@ -143,6 +145,7 @@ def load_workload(demand: Demand, seed: int) -> Workload:
     scenario = Scenario(
         declared, arrivals, duration_s, LEAD_S, script,
         weights=by_model, seed=seed, block_tokens=_block_tokens(owners, declared),
+        limits=GatewayLimits(policy=RoutingPolicy(inside=demand.inside)),
     )  # fmt: skip
     return Workload(scenario, tuple(notes))
 

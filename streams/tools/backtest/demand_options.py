@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from autoscaler.serving.routing_policies import WithinCombo
 from streams.files.user_errors import UserError
 from streams.tools.replay.servegen import client_selection
 from streams.tools.replay.traces import NO_COLUMNS, Given
@@ -21,7 +22,7 @@ class Demand:
     from_s, to_s: the slice of the trace, to_s = inf for its end. supply: FILE or POOL=FILE. rates:
     exchange rates of its prices, each CURRENCY=USD. fluid: simulate rates, so that no single
     requests are drawn from ServeGen's windows. columns: the user's mapping of trace columns, if
-    there is one.
+    there is one. inside: which instance of a combo takes a request.
     """
 
     traces: tuple[str, ...]
@@ -34,6 +35,7 @@ class Demand:
     columns: Given = NO_COLUMNS
     scales: tuple[tuple[str, float], ...] = ()
     rates: tuple[str, ...] = ()
+    inside: WithinCombo = WithinCombo.OPPORTUNISTIC
 
     def on(self, traces: Sequence[str]) -> Demand:
         """The same options for other traces; scales of models without a trace are dropped."""

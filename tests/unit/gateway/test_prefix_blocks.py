@@ -41,4 +41,11 @@ def test_completions_and_bodies_in_parts_have_blocks_and_short_prompts_none() ->
     parts = replace(whole, body_core=(text[:1500], text[1500:]))
     assert prefix_blocks(parts) == prefix_blocks(whole) != ()
     assert prefix_blocks(call("/v1/completions", prompt="short")) == ()
-    assert len(prefix_blocks(call("/v1/completions", prompt="a" * (600 * BLOCK_BYTES)))) == 512
+    # 32 blocks of 1 KiB, then 120 of 4 KiB
+    assert len(prefix_blocks(call("/v1/completions", prompt="a" * (600 * BLOCK_BYTES)))) == 152
+    long, longer = (
+        prefix_blocks(call("/v1/completions", prompt="a" * (size * BLOCK_BYTES)))
+        for size in (50, 90)
+    )
+    assert len(long) == 36
+    assert longer[:36] == long

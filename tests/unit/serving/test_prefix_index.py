@@ -8,8 +8,7 @@ from topics.records import Endpoint
 A, B = Endpoint("a", "h:1"), Endpoint("b", "h:2")
 
 
-def idle(_: Endpoint) -> float:
-    return 0.0
+IDLE = (0.0, 0.0)
 
 
 def test_the_index_forgets_the_end_of_the_oldest_prompt_first() -> None:
@@ -17,7 +16,7 @@ def test_the_index_forgets_the_end_of_the_oldest_prompt_first() -> None:
     index.note_sent((1, 2, 3), A)
     index.note_sent((11, 12), B)
     assert [*index._known] == [2, 1, 12, 11]
-    assert index.choose((1, 2, 3), (A, B), idle) == A
+    assert index.choose((1, 2, 3), (A, B), IDLE) == 0
     index.note_sent((1, 2), A)
     index.note_sent((21, 22), B)
     assert [*index._known] == [2, 1, 22, 21]
@@ -29,9 +28,12 @@ def test_an_instance_that_left_is_forgotten() -> None:
     index.note_sent((1, 2), B)
     index.note_sent((3,), A)
     index.keep({B})
-    assert {value: one.holders for value, one in index._known.items()} == {2: [B], 1: [B]}
+    assert [*index._known] == [2, 1]
+    assert index.choose((1, 2), (A, B), IDLE) == 1
     index.keep({A, B})
-    assert {value: one.holders for value, one in index._known.items()} == {2: [B], 1: [B]}
+    index.note_sent((3, 4), Endpoint("c", "h:3"))  # gets the place of A, but not its blocks
+    assert [index.choose((1, 2), (A, B), IDLE) for _ in range(3)] == [1, 1, 1]
+    assert [*index._known] == [2, 1, 4, 3]
 
 
 def test_a_prompt_with_a_known_beginning_of_its_own_is_not_new() -> None:
@@ -40,11 +42,11 @@ def test_a_prompt_with_a_known_beginning_of_its_own_is_not_new() -> None:
     index = PrefixIndex()
     index.note_sent((1, 2, 10, 11), A)
     index.note_sent((1, 2, 20, 21), A)
-    busy = {A: 2.0, B: 1.0}.__getitem__
+    busy = (2.0, 1.0)
     later = (30, 31, 32, 33, 34, 35)
-    assert index.choose((1, 2, 10, 11, *later), (A, B), busy) == A
-    assert index.choose((1, 2, *later), (A, B), busy) == B
-    assert index.choose((1, 2, 30), (A, B), busy) == A  # it has more than half
+    assert index.choose((1, 2, 10, 11, *later), (A, B), busy) == 0
+    assert index.choose((1, 2, *later), (A, B), busy) == 1
+    assert index.choose((1, 2, 30), (A, B), busy) == 0  # it has more than half
 
 
 def test_the_home_of_a_prompt_does_not_depend_on_what_a_gateway_knows_of_it() -> None:
@@ -58,5 +60,5 @@ def test_the_home_of_a_prompt_does_not_depend_on_what_a_gateway_knows_of_it() ->
         if turns:  # all instances, so that none has more than the others
             for end in ends:
                 index.note_sent(prompt[: 2 + 2 * turns], end)
-        homes.append(index.choose(prompt, ends, idle, agree=True))
+        homes.append(index.choose(prompt, ends, [0.0] * 8, agree=True))
     assert homes[0] == homes[1] == homes[2]

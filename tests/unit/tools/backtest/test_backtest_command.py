@@ -307,6 +307,7 @@ def test_a_refused_huge_request_changes_no_other_figure(
         (["--from", "2h"], "no requests from 7200 s on"),
         (["--seeds", "0"], "--seeds"),
         (["--jobs", "-1"], "--jobs: -1 is not allowed; allowed: a whole number from 1 to 4096"),
+        (["--fluid", "--inside", "prefix"], "--inside: with --fluid there are no single requests"),
         (["--since", "3d"], "--since: only with --prometheus"),
         (["--trace", "mini=a.csv", "mini=a.csv"], "--trace mini=a.csv: is given twice"),
         (["--json", "/nowhere/else/a.json"], "/nowhere/else does not exist"),

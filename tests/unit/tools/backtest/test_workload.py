@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autoscaler.serving.routing_policies import WithinCombo
 from streams.files.user_errors import UserError
 from streams.tools.backtest import backtest_demand
 from streams.tools.backtest.backtest_demand import load_workload
@@ -374,6 +375,8 @@ def test_block_hashes_give_the_engines_prefix_caches(tmp_path: Path) -> None:
         (1 << 40 ^ 1, 1 << 40 ^ 2): 4,
     }
     assert any("one endless cache" in n for n in workload.notes)
+    demand = Demand((f"mini={trace}",), CONFIG, inside=WithinCombo.PREFIX)
+    assert load_workload(demand, 1).scenario.limits.policy.inside is WithinCombo.PREFIX
     plain_trace = plain(tmp_path, rows(3))
     other = load_workload(Demand((plain_trace,), CONFIG), 1)
     assert other.scenario.block_tokens == {}
