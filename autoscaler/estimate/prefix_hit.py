@@ -25,20 +25,21 @@ _SPREAD = 0.5
 _SIGMAS = 2.5
 """Standard errors by which a span up to the last half minute must be lower."""
 _MIN_REQUESTS = 10
+_AHEAD = 2.0
+"""Half a minute ahead, in distances between the last seconds and the rest of the half minute."""
 
 
 def estimate_prefix_hit(current: float, demand: ModelDemand) -> float:
     """The share to plan with; `current`, the present one, without evidence for a change."""
-    hits = demand.prefix_hits
-    mean_tokens = demand.local_lengths.mean_input_tokens or demand.long_lengths.mean_input_tokens
+    hits, mean_tokens = demand.prefix_hits, _mean_input_tokens(demand)
     if not hits.local_queried or not mean_tokens:
         return current
-    recent, share = _lowest_recent(hits, mean_tokens)
-    if recent < current:
-        return _on_grid(share)
+    fallen = fallen_prefix_hit(current, demand)
+    if fallen < current:
+        return fallen
     local = hits.local_hit / hits.local_queried
     # A share that fell at once must not rise while older minutes of the windows still have hits.
-    proven = min(hits.low_share, local, recent)
+    proven = min(hits.low_share, local, *(bound for bound, _ in _recent(hits, mean_tokens)))
     if hits.minutes < MIN_MINUTES:
         # Too little for a higher share, but enough requests may show that the share is lower.
         enough = hits.local_queried >= _MIN_REQUESTS * mean_tokens
@@ -47,16 +48,37 @@ def estimate_prefix_hit(current: float, demand: ModelDemand) -> float:
     return found if found < current or found >= current + 0.5 * STEP else current
 
 
-def _lowest_recent(hits: PrefixHits, mean_tokens: float) -> tuple[float, float]:
-    """(upper bound, share) of the recent span with the lowest bound; (1, 1) for too few
-    requests."""
-    found = [(1.0, 1.0)]
-    for queried, hit in hits.recent:
+def fallen_prefix_hit(current: float, demand: ModelDemand) -> float:
+    """The share to plan with if the last seconds or the last half minute are clearly lower than
+    `current`; else `current`. A share that falls clearly within the half minute is planned as it
+    will be in another half minute, because a start takes longer."""
+    hits, mean_tokens = demand.prefix_hits, _mean_input_tokens(demand)
+    if not current or not mean_tokens or not hits.minutes:  # caches start cold
+        return current
+    clear = [share for bound, share in _recent(hits, mean_tokens) if bound < current]
+    return max(0.0, _on_grid(min(clear))) if clear else current
+
+
+def _mean_input_tokens(demand: ModelDemand) -> float:
+    return demand.local_lengths.mean_input_tokens or demand.long_lengths.mean_input_tokens or 0.0
+
+
+def _recent(hits: PrefixHits, mean_tokens: float) -> list[tuple[float, float]]:
+    """(upper bound, expected share) of each recent span with enough requests."""
+    found = []
+    for number, (queried, hit) in enumerate(hits.recent):
         requests = queried / mean_tokens
-        if requests >= _MIN_REQUESTS:
-            share = hit / queried
-            found.append((share + _SIGMAS * _SPREAD / math.sqrt(requests), share))
-    return min(found)
+        if requests < _MIN_REQUESTS:
+            continue
+        share = hit / queried
+        bound = share + _SIGMAS * _SPREAD / math.sqrt(requests)
+        for longer_queried, longer_hit in hits.recent[number + 1 :]:
+            if longer_queried > queried:
+                before = (longer_hit - hit) / (longer_queried - queried)
+                if bound < before:
+                    share -= _AHEAD * (before - share)
+        found.append((bound, share))
+    return found
 
 
 def _on_grid(share: float) -> float:

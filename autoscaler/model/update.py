@@ -15,6 +15,7 @@ from autoscaler.domain.workload import Demand
 from autoscaler.estimate.burstiness import arrival_cv, update_burstiness
 from autoscaler.estimate.forecast.forecast_state import update_forecast
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
+from autoscaler.estimate.prefix_hit import fallen_prefix_hit
 from autoscaler.estimate.request_lengths import estimate_lengths
 from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.estimate.windows import NoData
@@ -96,11 +97,16 @@ def update_models(
 
 
 def _with_lengths(state: ModelState, service: Service, inputs: TickInputs) -> ModelState:
-    """`state` with updated lengths and burstiness, every ten seconds because they change slowly."""
-    if not _is_due(service, inputs):
-        return state
+    """`state` with updated lengths and burstiness, every ten seconds because they change slowly.
+    Only hits of prefix caches that are gone count at once."""
     demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
     known, unmet = state.estimate, state.infeasibility
+    if not _is_due(service, inputs):
+        hit = fallen_prefix_hit(known.lengths.prefix_hit, demand)
+        if hit == known.lengths.prefix_hit:
+            return state
+        lengths = replace(known.lengths, prefix_hit=hit)
+        return replace(state, estimate=replace(known, lengths=lengths))
     short = unmet.has_unserved and inputs.now_ms < unmet.retry_at_ms
     lengths = estimate_lengths(known.lengths, service.lengths, demand, short)
     cv = arrival_cv(known.burstiness)

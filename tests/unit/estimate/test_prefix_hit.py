@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.estimate.prefix_hit import estimate_prefix_hit
+from autoscaler.estimate.prefix_hit import estimate_prefix_hit, fallen_prefix_hit
 from autoscaler.estimate.request_lengths import estimate_lengths
 from autoscaler.estimate.window_stats import PrefixHits, WindowLengths, low_share
 
@@ -60,13 +60,30 @@ def test_hits_that_vanish_count_within_the_last_half_minute() -> None:
 
 
 def test_the_last_seconds_count_if_they_are_clearly_lower_than_the_half_minute() -> None:
-    sinking = replace(STEADY, recent=((30_000, 3_000), (100_000, 35_000)))
-    assert estimate_prefix_hit(0.55, demand(sinking)) == pytest.approx(0.1)
+    lower = replace(STEADY, recent=((30_000, 3_000), (100_000, 12_000)))
+    assert estimate_prefix_hit(0.55, demand(lower)) == pytest.approx(0.1)
     # Nine requests are too few, and thirty may differ by chance.
     few = replace(STEADY, recent=((9_000, 0), (100_000, 62_000)))
     assert estimate_prefix_hit(0.55, demand(few)) == 0.55
     noisy = replace(STEADY, recent=((30_000, 11_000), (100_000, 62_000)))
     assert estimate_prefix_hit(0.55, demand(noisy)) == 0.55
+
+
+def test_a_share_that_sinks_is_planned_as_it_will_be_in_half_a_minute() -> None:
+    sinking = replace(STEADY, recent=((90_000, 36_000), (240_000, 132_000)))  # 64%, then 40%
+    assert fallen_prefix_hit(0.7, demand(sinking)) == 0.0
+    slowly = replace(STEADY, recent=((90_000, 36_000), (240_000, 120_000)))  # 56%, then 40%
+    assert fallen_prefix_hit(0.7, demand(slowly)) == pytest.approx(0.05)
+    chance = replace(STEADY, recent=((90_000, 36_000), (240_000, 111_000)))  # 50%, then 40%
+    assert fallen_prefix_hit(0.7, demand(chance)) == pytest.approx(0.4)
+    assert fallen_prefix_hit(0.4, demand(chance)) == 0.4
+
+
+def test_cold_caches_at_a_start_are_no_fall() -> None:
+    cold = replace(last(0), minutes=0)
+    assert fallen_prefix_hit(0.55, demand(cold)) == 0.55
+    assert fallen_prefix_hit(0.55, demand(replace(cold, minutes=1))) == 0.0
+    assert fallen_prefix_hit(0.55, demand(PrefixHits())) == 0.55
 
 
 def test_a_share_that_fell_does_not_rise_while_the_windows_still_have_old_hits() -> None:
