@@ -17,7 +17,7 @@ from topics.connection import KafkaSecurity
 
 
 def security() -> KafkaSecurity:
-    """TLS and SASL settings of this process. InvalidRecord names the faulty setting."""
+    """TLS and SASL settings of this process. InvalidValue names the faulty setting."""
     return KafkaSecurity.from_environment(os.environ)
 
 

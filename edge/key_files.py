@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.keys import (
     CLUSTER_KEY,
     ENGINE_KEY,
@@ -18,10 +18,10 @@ from topics.keys import (
 
 
 def read_keys() -> Keys:
-    """The keys of this process. Raises InvalidRecord if they are invalid."""
+    """The keys of this process. Raises InvalidValue if they are invalid."""
     try:
         return keys_from_environment(os.environ, lambda path: Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
         names = (CLUSTER_KEY, NODE_KEY, GATEWAY_KEY, OPERATOR_KEY, ENGINE_KEY)
         variables = " or ".join(f"{name}_FILE" for name in names)
-        raise InvalidRecord(variables, str(error), "a readable text file") from None
+        raise InvalidValue(variables, str(error), "a readable text file") from None

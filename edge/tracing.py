@@ -9,7 +9,7 @@ import importlib
 import os
 from typing import Any
 
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.spans import NO_SPANS, Spans
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -31,7 +31,7 @@ def open_spans(service: str, instance: str) -> Spans:
         otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     except ImportError:
         needed = "OpenTelemetry (`make tracing`), or no such variable"
-        raise InvalidRecord(named[0], os.environ[named[0]], needed) from None
+        raise InvalidValue(named[0], os.environ[named[0]], needed) from None
     names = {
         "service.name": os.environ.get("OTEL_SERVICE_NAME") or service,
         "service.instance.id": instance,

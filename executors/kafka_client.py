@@ -21,7 +21,7 @@ from aiokafka.errors import KafkaError
 from edge.kafka_clients import consumer, producer
 from executors.broker_reach import start_client
 from topics.broker_clock import BrokerClock
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode, encode
 from topics.error_text import error_text
 from topics.keys import Keys
@@ -302,7 +302,7 @@ class KafkaClient:
         try:
             record = decode(topic, message.value)
             key = message.key.decode() if message.key else ""
-        except (InvalidRecord, UnicodeDecodeError) as error:
+        except (InvalidValue, UnicodeDecodeError) as error:
             self.poison += 1
             log.warning("%s: unreadable record at offset %d: %s", topic, message.offset, error)
             return

@@ -35,7 +35,7 @@ from streams.broker.child_broker import own_broker
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.files.user_errors import UserError
 from streams.tools.up.host_resources import remove_topics
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode
 from topics.topic_table import ASSIGNMENTS, STATUS, TELEMETRY, short_name
 
@@ -104,7 +104,7 @@ class Watch:
             await reading.stop()
 
     def _take(self, name: str, message: Any) -> None:
-        with suppress(InvalidRecord):
+        with suppress(InvalidValue):
             record = decode(name, message.value or b"")
             if name == TELEMETRY.name:
                 self.telemetry.setdefault(record.model, []).append(message.timestamp)

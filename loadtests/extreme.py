@@ -18,7 +18,7 @@ from autoscaler.estimate.forecast.history import HOUR_MS
 from autoscaler.state.ledger import ArrivalsHour, ModelMemory, write_part
 from autoscaler.state.model_state import DemandEstimate, ModelState, Target
 from topics import records
-from topics.checks import MAX_COUNT, MAX_MS, InvalidRecord
+from topics.checks import MAX_COUNT, MAX_MS, InvalidValue
 from topics.codec import CELLS, decode, encode
 from topics.demand import DemandSecond, GatewayState
 from topics.instance_ranks import GangRank, GangStage
@@ -80,7 +80,7 @@ def extreme(pick: Pick, names: Names, topic: str = "") -> tuple[str, bytes | Non
     made = orjson.dumps(value)
     try:
         return topic, key_of(decode(topic, made)), made
-    except InvalidRecord:
+    except InvalidValue:
         return topic, key_of(record), made
 
 

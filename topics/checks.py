@@ -1,4 +1,4 @@
-"""Field checks for records, and the patterns of ids. All checks raise InvalidRecord."""
+"""Field checks for records, and the patterns of ids. All checks raise InvalidValue."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MOST_USD_PER_H = 1e9
 """Upper bound of the cost of a fleet, in USD per hour."""
 
 
-class InvalidRecord(ValueError):
-    """A field of a record has an invalid value.
+class InvalidValue(ValueError):
+    """A value of a record, a configuration or an option that is not allowed.
 
     field: path of the field. value: the invalid value. allowed: a description of valid values.
     """
@@ -38,12 +38,16 @@ class InvalidRecord(ValueError):
         self.value = value
         self.allowed = allowed
 
+    def __reduce__(self) -> tuple[type[InvalidValue], tuple[str, object, str]]:
+        """Pickle support, because worker processes raise this error."""
+        return type(self), (self.field, self.value, self.allowed)
+
 
 def name(field: str, value: object) -> None:
     """Check an id: letters, digits and . _ : / @ + -, at most 200 characters, no trailing
     newline."""
     if not isinstance(value, str) or not _NAME.match(value):
-        raise InvalidRecord(field, value, "1 to 200 letters, digits or ._:/@+-")
+        raise InvalidValue(field, value, "1 to 200 letters, digits or ._:/@+-")
 
 
 def is_name(value: str) -> bool:
@@ -56,26 +60,26 @@ def combo(field: str, value: object) -> None:
     > and &, because it lists the combo's parts and separates the nodes of an instance by these
     characters."""
     if not isinstance(value, str) or not _COMBO.match(value):
-        raise InvalidRecord(field, value, "1 to 1000 letters, digits or ._:/@+->&")
+        raise InvalidValue(field, value, "1 to 1000 letters, digits or ._:/@+->&")
 
 
 def label(field: str, value: object) -> None:
     """Check a name as free text: 1 to 200 printable characters, spaces included."""
     if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
-        raise InvalidRecord(field, value, "1 to 200 printable characters")
+        raise InvalidValue(field, value, "1 to 200 printable characters")
 
 
 def text(field: str, value: object, limit: int = 2000) -> None:
     """Check free text of at most `limit` characters."""
     if not isinstance(value, str) or len(value) > limit:
-        raise InvalidRecord(field, value, f"text of at most {limit} characters")
+        raise InvalidValue(field, value, f"text of at most {limit} characters")
 
 
 def machine_text(field: str, value: object, limit: int) -> None:
     """Check text that programs parse: at most `limit` printable characters."""
     text(field, value, limit)
     if not str(value).isprintable():
-        raise InvalidRecord(field, value, f"at most {limit} printable characters")
+        raise InvalidValue(field, value, f"at most {limit} printable characters")
 
 
 def free_text(record: object, field: str, limit: int = 2000) -> None:
@@ -98,7 +102,7 @@ def free_text(record: object, field: str, limit: int = 2000) -> None:
 def texts(field: str, value: object, limit: int = 4000) -> tuple[str, ...]:
     """Check a JSON array of texts and return it as a tuple."""
     if not isinstance(value, (list, tuple)):
-        raise InvalidRecord(field, value, "a JSON array")
+        raise InvalidValue(field, value, "a JSON array")
     for index, item in enumerate(value):
         text(f"{field}[{index}]", item, limit)
     return tuple(value)
@@ -107,21 +111,21 @@ def texts(field: str, value: object, limit: int = 4000) -> tuple[str, ...]:
 def number(field: str, value: object, low: float, high: float) -> None:
     """Check a finite number in [low, high]; True and False are refused."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidRecord(field, value, f"a number from {low:g} to {high:g}")
+        raise InvalidValue(field, value, f"a number from {low:g} to {high:g}")
     if not math.isfinite(value) or not low <= value <= high:
-        raise InvalidRecord(field, value, f"a finite number from {low:g} to {high:g}")
+        raise InvalidValue(field, value, f"a finite number from {low:g} to {high:g}")
 
 
 def count(field: str, value: object, high: int = MAX_COUNT) -> None:
     """Check a whole number in [0, high]."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
-        raise InvalidRecord(field, value, f"a whole number from 0 to {high}")
+        raise InvalidValue(field, value, f"a whole number from 0 to {high}")
 
 
 def flag(field: str, value: object) -> None:
     """Check a value that must be true or false."""
     if not isinstance(value, bool):
-        raise InvalidRecord(field, value, "true or false")
+        raise InvalidValue(field, value, "true or false")
 
 
 def time_ms(field: str, value: object) -> None:
@@ -132,7 +136,7 @@ def time_ms(field: str, value: object) -> None:
 def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
     """Check that `value` is one of `allowed`."""
     if value not in allowed:
-        raise InvalidRecord(field, value, " or ".join(allowed))
+        raise InvalidValue(field, value, " or ".join(allowed))
 
 
 def object_fields(
@@ -141,12 +145,12 @@ def object_fields(
     """The fields of a JSON object, with the defaults `optional` for missing fields. Unknown fields
     and missing required fields are refused."""
     if not isinstance(value, dict):
-        raise InvalidRecord(field, value, "a JSON object")
+        raise InvalidValue(field, value, "a JSON object")
     known = {*required, *optional}
     for key in value:
         if key not in known:
-            raise InvalidRecord(field, key, "only " + ", ".join(sorted(known)))
+            raise InvalidValue(field, key, "only " + ", ".join(sorted(known)))
     for key in required:
         if key not in value:
-            raise InvalidRecord(f"{field}.{key}", "nothing", "a value: the key is missing")
+            raise InvalidValue(f"{field}.{key}", "nothing", "a value: the key is missing")
     return {**optional, **value}

@@ -1,7 +1,7 @@
 """Encode and decode records as JSON with orjson: strict in types, lenient in unknown fields.
 
 The wire form is an object with `schema_version` and the record's fields by name. A record checks
-its own bounds when it is created. Errors are InvalidRecord with the path of the field
+its own bounds when it is created. Errors are InvalidValue with the path of the field
 ("instances[0].gpus").
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from topics.checks import SCHEMA_VERSION, InvalidRecord
+from topics.checks import SCHEMA_VERSION, InvalidValue
 from topics.sketch import sketches_from_text, sketches_to_text
 from topics.topic_table import topic
 
@@ -48,27 +48,27 @@ def encode(record: Any) -> bytes:
 def decode(name: str, data: bytes) -> Any:
     """The record in `data`, read from the topic with the short name `name`.
 
-    Unknown fields are ignored at every depth. Raises InvalidRecord for text that is not JSON, an
+    Unknown fields are ignored at every depth. Raises InvalidValue for text that is not JSON, an
     unsupported schema version, a missing field, a wrong type or an invalid value.
     """
     return decode_as(topic(name).record, data)
 
 
 def decode_as(kind: type[Any], data: bytes) -> Any:
-    """The record of type `kind` in `data`. Raises InvalidRecord as `decode` does."""
+    """The record of type `kind` in `data`. Raises InvalidValue as `decode` does."""
     if len(data) > MAX_BYTES:
-        raise InvalidRecord("record", f"{len(data)} bytes", f"at most {MAX_BYTES} bytes")
+        raise InvalidValue("record", f"{len(data)} bytes", f"at most {MAX_BYTES} bytes")
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise InvalidRecord("record", data[:40], f"JSON ({error})") from None
+        raise InvalidValue("record", data[:40], f"JSON ({error})") from None
     if not isinstance(value, dict):
-        raise InvalidRecord("record", value, "a JSON object")
+        raise InvalidValue("record", value, "a JSON object")
     version = value.get("schema_version", _MISSING)
     if version is _MISSING:
-        raise InvalidRecord("schema_version", "nothing", "a value: the field is missing")
+        raise InvalidValue("schema_version", "nothing", "a value: the field is missing")
     if type(version) is not int or not OLDEST <= version <= NEWEST:
-        raise InvalidRecord("schema_version", version, f"{OLDEST} to {NEWEST}")
+        raise InvalidValue("schema_version", version, f"{OLDEST} to {NEWEST}")
     return _reader(kind)("", value)
 
 
@@ -79,7 +79,7 @@ def read_value(kind: Any, value: Any) -> Any:
     It is meant for pipes between processes of one version, and for files that a process wrote
     itself. In addition to the types of records, `read_value` accepts mappings with any key, sets,
     and unions of dataclasses and None; the dataclasses of a union are distinguished by their field
-    names. Raises InvalidRecord as `decode` does.
+    names. Raises InvalidValue as `decode` does.
     """
     return _reader(kind)("", value)
 
@@ -149,7 +149,7 @@ def _union_reader(kinds: tuple[Any, ...]) -> Reader:
             _, reader = max(named, key=lambda one: len(one[0] & value.keys()) / len(one[0]))
             return reader(path, value)
         if other is None:
-            raise InvalidRecord(path, value, "a JSON object")
+            raise InvalidValue(path, value, "a JSON object")
         return other(path, value)
 
     return read
@@ -170,12 +170,12 @@ def _dataclass_reader(kind: type[Any]) -> Reader:
 
     def read(path: str, value: Any) -> Any:
         if type(value) is not dict:
-            raise InvalidRecord(path or "record", value, "a JSON object")
+            raise InvalidValue(path or "record", value, "a JSON object")
         dot = f"{path}." if path else ""
         found = {}
         if packed:
             if CELLS not in value:
-                raise InvalidRecord(dot + CELLS, "nothing", "a value: the field is missing")
+                raise InvalidValue(dot + CELLS, "nothing", "a value: the field is missing")
             sketches = sketches_from_text(dot + CELLS, value[CELLS], len(packed))
             found = dict(zip(packed, sketches, strict=True))
         for name, reader, required in fields:
@@ -185,13 +185,13 @@ def _dataclass_reader(kind: type[Any]) -> Reader:
             if item is not _MISSING:
                 found[name] = reader(dot + name, item)
             elif required:
-                raise InvalidRecord(dot + name, "nothing", "a value: the field is missing")
+                raise InvalidValue(dot + name, "nothing", "a value: the field is missing")
         try:
             return kind(**found)
-        except InvalidRecord as error:
+        except InvalidValue as error:
             if not dot:
                 raise
-            raise InvalidRecord(dot + error.field, error.value, error.allowed) from None
+            raise InvalidValue(dot + error.field, error.value, error.allowed) from None
 
     return read
 
@@ -202,7 +202,7 @@ def _enum_reader(kind: type[Enum]) -> Reader:
     def read(path: str, value: Any) -> Any:
         found = members.get(value) if isinstance(value, str) else None
         if found is None:
-            raise InvalidRecord(path, value, " or ".join(map(str, members)))
+            raise InvalidValue(path, value, " or ".join(map(str, members)))
         return found
 
     return read
@@ -211,7 +211,7 @@ def _enum_reader(kind: type[Enum]) -> Reader:
 def _sequence_reader(item: Reader) -> Reader:
     def read(path: str, value: Any) -> Any:
         if type(value) is not list:
-            raise InvalidRecord(path, value, "a JSON array")
+            raise InvalidValue(path, value, "a JSON array")
         return tuple([item(f"{path}[{index}]", entry) for index, entry in enumerate(value)])
 
     return read
@@ -220,7 +220,7 @@ def _sequence_reader(item: Reader) -> Reader:
 def _fixed_reader(items: tuple[Reader, ...]) -> Reader:
     def read(path: str, value: Any) -> Any:
         if type(value) is not list or len(value) != len(items):
-            raise InvalidRecord(path, value, f"a JSON array of {len(items)}")
+            raise InvalidValue(path, value, f"a JSON array of {len(items)}")
         return tuple([item(path, entry) for item, entry in zip(items, value, strict=True)])
 
     return read
@@ -229,10 +229,10 @@ def _fixed_reader(items: tuple[Reader, ...]) -> Reader:
 def _dict_reader(key: Reader, item: Reader) -> Reader:
     def read(path: str, value: Any) -> Any:
         if type(value) is not dict:
-            raise InvalidRecord(path, value, "a JSON object")
+            raise InvalidValue(path, value, "a JSON object")
         found = {key(path, name): item(f"{path}[{name[:40]}]", v) for name, v in value.items()}
         if len(found) != len(value):  # two keys are the same number, such as "7" and "07"
-            raise InvalidRecord(path, value, "each key once")
+            raise InvalidValue(path, value, "each key once")
         return found
 
     return read
@@ -242,13 +242,13 @@ def _integer_key(path: str, value: str) -> int:
     # Stricter than int(), which also accepts "1_0", " 1" and digits of other scripts.
     digits = value[1:] if value.startswith("-") else value
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
-        raise InvalidRecord(path, value, "whole numbers as keys")
+        raise InvalidValue(path, value, "whole numbers as keys")
     return int(value)
 
 
 def _integer(path: str, value: Any) -> int:
     if type(value) is not int:
-        raise InvalidRecord(path, value, "a whole number")
+        raise InvalidValue(path, value, "a whole number")
     return value
 
 
@@ -256,19 +256,19 @@ def _real(path: str, value: Any) -> float:
     if type(value) is int:
         return float(value)
     if type(value) is not float or not math.isfinite(value):
-        raise InvalidRecord(path, value, "a finite number")
+        raise InvalidValue(path, value, "a finite number")
     return value
 
 
 def _string(path: str, value: Any) -> str:
     if type(value) is not str:
-        raise InvalidRecord(path, value, "text")
+        raise InvalidValue(path, value, "text")
     return value
 
 
 def _boolean(path: str, value: Any) -> bool:
     if type(value) is not bool:
-        raise InvalidRecord(path, value, "true or false")
+        raise InvalidValue(path, value, "true or false")
     return value
 
 

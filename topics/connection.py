@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from topics.checks import InvalidRecord, one_of
+from topics.checks import InvalidValue, one_of
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -39,10 +39,10 @@ class KafkaSecurity:
         one_of(f"{_VARIABLE}MECHANISM", self.mechanism, MECHANISMS)
         if self.sasl and not (self.username and self.password_file):
             named = f"{_VARIABLE}USERNAME and {_VARIABLE}PASSWORD_FILE"
-            raise InvalidRecord(f"{_VARIABLE}PROTOCOL", self.protocol, f"{named} with it")
+            raise InvalidValue(f"{_VARIABLE}PROTOCOL", self.protocol, f"{named} with it")
         if bool(self.cert_file) != bool(self.key_file):
             named = f"{_VARIABLE}CERT_FILE and {_VARIABLE}KEY_FILE together"
-            raise InvalidRecord(f"{_VARIABLE}CERT_FILE", self.cert_file, named)
+            raise InvalidValue(f"{_VARIABLE}CERT_FILE", self.cert_file, named)
 
     @property
     def tls(self) -> bool:
@@ -57,7 +57,7 @@ class KafkaSecurity:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> KafkaSecurity:
         """The settings in SHOAL_KAFKA_PROTOCOL, _CA_FILE, _CERT_FILE, _KEY_FILE, _MECHANISM,
-        _USERNAME and _PASSWORD_FILE; plaintext if none is set. Raises InvalidRecord, which names
+        _USERNAME and _PASSWORD_FILE; plaintext if none is set. Raises InvalidValue, which names
         the variable, if one is invalid."""
         names = {field: _VARIABLE + field.upper() for field in cls.__dataclass_fields__}
         found = {field: environment[name] for field, name in names.items() if environment.get(name)}

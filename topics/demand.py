@@ -29,13 +29,13 @@ class DemandSecond:
     def __post_init__(self) -> None:
         checks.time_ms("start_ms", self.start_ms)
         if not FIRST_COUNTS <= len(self.counts) <= len(COUNTS):
-            raise checks.InvalidRecord("counts", len(self.counts), f"{len(COUNTS)} counts")
+            raise checks.InvalidValue("counts", len(self.counts), f"{len(COUNTS)} counts")
         missing = len(COUNTS) - len(self.counts)
         object.__setattr__(self, "counts", (*self.counts, *(0,) * missing))
         for name, count, most in zip(COUNTS, self.counts, MOST_PER_S, strict=True):
             checks.count(name, count, most)
         if not is_cells(self.cells):
-            raise checks.InvalidRecord(
+            raise checks.InvalidValue(
                 "cells", self.cells, "cells of 4 characters, digits of base 92"
             )
 

@@ -45,6 +45,6 @@ class EngineStart:
             checks.count(key, getattr(self, key), _MOST_LENGTH)
         checks.one_of("refused", self.refused, REFUSALS)
         if self.kv_tokens and not self.request_tokens:
-            raise checks.InvalidRecord("request_tokens", 0, "above 0 if kv_tokens is")
+            raise checks.InvalidValue("request_tokens", 0, "above 0 if kv_tokens is")
         if bool(self.blocks) is not bool(self.block_tokens):
-            raise checks.InvalidRecord("block_tokens", self.block_tokens, "above 0 if blocks is")
+            raise checks.InvalidValue("block_tokens", self.block_tokens, "above 0 if blocks is")

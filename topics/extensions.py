@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.error_text import error_text
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Extension:
 
 @cache
 def extensions(group: Group) -> tuple[Extension, ...]:
-    """The installed extensions of `group`, by name. Raises InvalidRecord if one cannot be
+    """The installed extensions of `group`, by name. Raises InvalidValue if one cannot be
     loaded."""
     return tuple(_load(group, point) for point in sorted(entry_points(group=group)))
 
@@ -52,7 +52,7 @@ def _load(group: Group, point: Any) -> Extension:
         return Extension(point.name, package, point.load())
     except Exception as error:
         where = f"{group}: {point.name} of {package}"
-        raise InvalidRecord(where, error_text(error, "error"), "an object to import") from error
+        raise InvalidValue(where, error_text(error, "error"), "an object to import") from error
 
 
 def call(extension: Extension, run: Callable[[Any], T], default: T) -> T:

@@ -80,11 +80,11 @@ class DesiredInstance:
         checks.machine_text("version", self.version, 64)
         checks.one_of("phase", self.phase, PHASES)
         if not self.gpus or len(set(self.gpus)) != len(self.gpus):
-            raise checks.InvalidRecord("gpus", self.gpus, "at least one GPU index, each once")
+            raise checks.InvalidValue("gpus", self.gpus, "at least one GPU index, each once")
         for index in self.gpus:
             checks.count("gpus", index, 63)
         if self.gang is not None and self.gang.stages[self.gang.rank].gpus != len(self.gpus):
-            raise checks.InvalidRecord("gpus", self.gpus, f"as many as {self.gang.place} holds")
+            raise checks.InvalidValue("gpus", self.gpus, f"as many as {self.gang.place} holds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Assignment:
         checks.machine_text("signature", self.signature, 64)
         used = [gpu for instance in self.instances for gpu in instance.gpus]
         if len(used) != len(set(used)):
-            raise checks.InvalidRecord("instances.gpus", used, "each GPU of the node once")
+            raise checks.InvalidValue("instances.gpus", used, "each GPU of the node once")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class Status:
         for host in self.addresses:
             checks.name("addresses", host)
         if len(self.addresses) > _MOST_ADDRESSES:
-            raise checks.InvalidRecord(
+            raise checks.InvalidValue(
                 "addresses", len(self.addresses), f"at most {_MOST_ADDRESSES}"
             )
         own = {host_of(host, False) for host in self.addresses}
@@ -260,7 +260,7 @@ class Status:
             feed = self.load_feed.partition(" ")[0]
             if feed and host_of(feed) != host_of(self.address, False):
                 allowed = f"a port of {self.address}, the node's address"
-                raise checks.InvalidRecord("load_feed", self.load_feed, allowed)
+                raise checks.InvalidValue("load_feed", self.load_feed, allowed)
         home = host_of(self.address, False)
         for at, seen in enumerate(self.instances):
             rendezvous = seen.gang.rendezvous if seen.gang and seen.gang.leads else ""
@@ -273,7 +273,7 @@ class Status:
                 home = home or host
                 if host != home:
                     allowed = f"a port of {home}, the node's address"
-                    raise checks.InvalidRecord(f"instances[{at}].{key}", place, allowed)
+                    raise checks.InvalidValue(f"instances[{at}].{key}", place, allowed)
 
 
 def host_of(place: str, with_port: bool = True) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?\Z")
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]{0,5})?\Z")
@@ -55,11 +55,11 @@ class HostRule:
 
 
 def parse_host_names(field: str, text: str) -> frozenset[str]:
-    """Host names from a comma-separated list. Raises InvalidRecord if any of them is invalid."""
+    """Host names from a comma-separated list. Raises InvalidValue if any of them is invalid."""
     found = frozenset(part.strip().lower().rstrip(".") for part in text.split(",") if part.strip())
     for name in sorted(found):
         if not _NAME.match(name):
-            raise InvalidRecord(field, name, "host names without a port, separated by commas")
+            raise InvalidValue(field, name, "host names without a port, separated by commas")
     return found
 
 

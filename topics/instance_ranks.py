@@ -43,7 +43,7 @@ class GangRank:
     def __post_init__(self) -> None:
         checks.name("gang", self.gang)
         if not 2 <= len(self.stages) <= 64:
-            raise checks.InvalidRecord("stages", len(self.stages), "2 to 64, one per rank")
+            raise checks.InvalidValue("stages", len(self.stages), "2 to 64, one per rank")
         checks.count("rank", self.rank, len(self.stages) - 1)
         if self.rendezvous:
             checks.name("rendezvous", self.rendezvous)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.topic_table import (
     ALERTS,
     ASSIGNMENTS,
@@ -159,7 +159,7 @@ def gateway_name(gateway: str) -> str:
 def keys_from_environment(environ: Mapping[str, str], read: Callable[[str], str]) -> Keys:
     """The keys in environment variables, or in files that they name.
 
-    read: returns a file's text; its OSError passes through. Raises InvalidRecord if a key is too
+    read: returns a file's text; its OSError passes through. Raises InvalidValue if a key is too
     short or missing in its file, or if its file has more than two lines. Errors never show the key
     itself.
     """
@@ -174,16 +174,16 @@ def keys_from_environment(environ: Mapping[str, str], read: Callable[[str], str]
     engine = (read(path) if path else environ.get(ENGINE_KEY, "")).strip()
     if (engine or path) and len(engine) < LEAST_CHARACTERS:
         shown = f"{len(engine)} characters"
-        raise InvalidRecord(ENGINE_KEY, shown, f"at least {LEAST_CHARACTERS} characters")
+        raise InvalidValue(ENGINE_KEY, shown, f"at least {LEAST_CHARACTERS} characters")
     if not all("!" <= character <= "~" for character in engine):
         allowed = "printable ASCII without spaces: it travels in a header"
-        raise InvalidRecord(ENGINE_KEY, f"{len(engine)} characters", allowed)
+        raise InvalidValue(ENGINE_KEY, f"{len(engine)} characters", allowed)
     gateway = key(GATEWAY_KEY)
     if any(line.count(".") != 1 for line in _lines(gateway)):
-        raise InvalidRecord(GATEWAY_KEY, "another text", "what `shoal keys derive --gateway` wrote")
+        raise InvalidValue(GATEWAY_KEY, "another text", "what `shoal keys derive --gateway` wrote")
     accept = environ.get(ACCEPT_UNSIGNED, "")
     if accept not in ("", "yes", "no"):
-        raise InvalidRecord(ACCEPT_UNSIGNED, accept, "yes or no")
+        raise InvalidValue(ACCEPT_UNSIGNED, accept, "yes or no")
     return Keys(
         key(CLUSTER_KEY), key(NODE_KEY), engine, gateway, key(OPERATOR_KEY), accept == "yes"
     )
@@ -191,17 +191,17 @@ def keys_from_environment(environ: Mapping[str, str], read: Callable[[str], str]
 
 def check_key(name: str, text: str, asked: bool = True) -> str:
     """The lines of the key `text` without surrounding white space. name: name of the variable, for
-    errors. asked: whether to refuse an empty key. Raises InvalidRecord as `keys_from_environment`
+    errors. asked: whether to refuse an empty key. Raises InvalidValue as `keys_from_environment`
     does."""
     lines = [line.strip() for line in _lines(text.strip())]
     if len(lines) > MOST_LINES:
-        raise InvalidRecord(name, f"{len(lines)} lines", f"at most {MOST_LINES}, a key each")
+        raise InvalidValue(name, f"{len(lines)} lines", f"at most {MOST_LINES}, a key each")
     if not lines and asked:
-        raise InvalidRecord(name, "0 characters", f"at least {LEAST_CHARACTERS} characters")
+        raise InvalidValue(name, "0 characters", f"at least {LEAST_CHARACTERS} characters")
     for line in lines:
         if len(line) < LEAST_CHARACTERS:
             shown = f"{len(line)} characters"
-            raise InvalidRecord(name, shown, f"at least {LEAST_CHARACTERS} characters")
+            raise InvalidValue(name, shown, f"at least {LEAST_CHARACTERS} characters")
     return "\n".join(lines)
 
 

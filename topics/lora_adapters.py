@@ -34,19 +34,19 @@ class Adapter:
         checks.name("name", kind_of_adapter(self.name))
         checks.machine_text("weights", self.weights, 4000)
         if not self.weights or self.weights.startswith("-"):
-            raise checks.InvalidRecord("weights", self.weights, "a path or a repository")
+            raise checks.InvalidValue("weights", self.weights, "a path or a repository")
         if type(self.rank) is not int or not 1 <= self.rank <= _RANKS[-1]:
-            raise checks.InvalidRecord("rank", self.rank, f"1 to {_RANKS[-1]}")
+            raise checks.InvalidValue("rank", self.rank, f"1 to {_RANKS[-1]}")
 
 
 def check_adapters(adapters: Sequence[Adapter]) -> None:
-    """Raise InvalidRecord for too many adapters, or for two with one name."""
+    """Raise InvalidValue for too many adapters, or for two with one name."""
     if len(adapters) > MOST_ADAPTERS:
-        raise checks.InvalidRecord("adapters", len(adapters), f"at most {MOST_ADAPTERS}")
+        raise checks.InvalidValue("adapters", len(adapters), f"at most {MOST_ADAPTERS}")
     names = [adapter.name for adapter in adapters]
     for name in names:
         if names.count(name) > 1:
-            raise checks.InvalidRecord("adapters", name, "each name once")
+            raise checks.InvalidValue("adapters", name, "each name once")
 
 
 def rank_limit(adapters: Iterable[Adapter]) -> int:
@@ -57,7 +57,7 @@ def rank_limit(adapters: Iterable[Adapter]) -> int:
 
 def in_batch(args: Sequence[str], count: int) -> int:
     """The number of different adapters in one batch, for each of which vLLM reserves memory:
-    --max-loras in `args`, otherwise `count`, at most 8. Raises InvalidRecord for an invalid
+    --max-loras in `args`, otherwise `count`, at most 8. Raises InvalidValue for an invalid
     argument."""
     declared = declared_in_batch(args)
     return declared if declared is not None else min(count, _DEFAULT_IN_BATCH)
@@ -70,7 +70,7 @@ def declared_in_batch(args: Sequence[str]) -> int | None:
         if name.replace("_", "-") == "--max-loras":
             text = value if equals else following
             if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= 512:
-                raise checks.InvalidRecord("--max-loras", text, "a whole number from 1 to 512")
+                raise checks.InvalidValue("--max-loras", text, "a whole number from 1 to 512")
             return int(text)
     return None
 

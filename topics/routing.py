@@ -46,7 +46,7 @@ class Stage:
     def __post_init__(self) -> None:
         checks.name("stage", self.name)
         if not self.endpoints:
-            raise checks.InvalidRecord("endpoints", (), "at least one instance in a stage")
+            raise checks.InvalidValue("endpoints", (), "at least one instance in a stage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Hop:
     def __post_init__(self) -> None:
         checks.name("stage", self.stage)
         if not self.runs:
-            raise checks.InvalidRecord("runs", (), "at least one component")
+            raise checks.InvalidValue("runs", (), "at least one component")
         for component in self.runs:
             checks.name("runs", component)
 
@@ -77,7 +77,7 @@ class RoutePath:
         checks.name("type", self.type)
         checks.number("req_per_s", self.req_per_s, 0.0, checks.MOST_REQ_PER_S)
         if not self.hops:
-            raise checks.InvalidRecord("hops", (), "at least one stage in a path")
+            raise checks.InvalidValue("hops", (), "at least one stage in a path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +121,14 @@ class RouteGroup:
         checks.machine_text("version", self.version, 64)
         checks.number("weight", self.weight, 0.0, checks.MOST_REQ_PER_S)
         if bool(self.prefill) != bool(self.decode):
-            raise checks.InvalidRecord("prefill", self.prefill, "prefill and decode together")
+            raise checks.InvalidValue("prefill", self.prefill, "prefill and decode together")
         known = {stage.name for stage in self.stages}
         for path in self.paths:
             for hop in path.hops:
                 if hop.stage not in known:
-                    raise checks.InvalidRecord("paths", hop.stage, "stages of the group")
+                    raise checks.InvalidValue("paths", hop.stage, "stages of the group")
         if not self.aggregated and not self.prefill and not self.stages:
-            raise checks.InvalidRecord("aggregated", (), "at least one instance in a group")
+            raise checks.InvalidValue("aggregated", (), "at least one instance in a group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Routes:
         for kind in self.types:
             if len(kind.shares) != len(self.groups):
                 allowed = f"one per group, {len(self.groups)}"
-                raise checks.InvalidRecord("types.shares", len(kind.shares), allowed)
+                raise checks.InvalidValue("types.shares", len(kind.shares), allowed)
         checks.number("start_s", self.start_s, 0.0, 86_400.0)
         checks.count("generation", self.generation)
         checks.count("leader_token", self.leader_token)

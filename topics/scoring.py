@@ -59,9 +59,9 @@ class ScoreSource:
 
     def __post_init__(self) -> None:
         if self.header and not _HEADER.match(self.header):
-            raise checks.InvalidRecord("header", self.header, "1 to 64 letters, digits or -")
+            raise checks.InvalidValue("header", self.header, "1 to 64 letters, digits or -")
         if self.url and not _URL.match(self.url):
-            raise checks.InvalidRecord("url", self.url, "http://HOST:PORT/PATH")
+            raise checks.InvalidValue("url", self.url, "http://HOST:PORT/PATH")
         checks.number("limit_ms", self.limit_ms, 1.0, 60_000.0)
         checks.number("low", self.low, -1e9, 1e9)
         checks.number("high", self.high, self.low, 1e9)
@@ -88,16 +88,16 @@ class ScoreSplit:
 
     def __post_init__(self) -> None:
         if len(self.models) < 2 or len(set(self.models)) < len(self.models):
-            raise checks.InvalidRecord("models", self.models, "two or more different models")
+            raise checks.InvalidValue("models", self.models, "two or more different models")
         for model in self.models:
             checks.name("models", model)
         checks.one_of("unscored", self.unscored, self.models)
         if len(self.edges) > MOST_EDGES or list(self.edges) != sorted(set(self.edges)):
-            raise checks.InvalidRecord("edges", len(self.edges), f"at most {MOST_EDGES}, rising")
+            raise checks.InvalidValue("edges", len(self.edges), f"at most {MOST_EDGES}, rising")
         for edge in self.edges:
             checks.number("edges", edge, -1e9, 1e9)
         if len(self.cuts) != len(self.models) - 1 or list(self.cuts) != sorted(self.cuts):
-            raise checks.InvalidRecord("cuts", self.cuts, "one fewer than models, not falling")
+            raise checks.InvalidValue("cuts", self.cuts, "one fewer than models, not falling")
         for cut in self.cuts:
             checks.count("cuts", cut, len(self.edges) + 1)
         for share in self.shares:

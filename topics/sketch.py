@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 
 GAMMA = 1.04
 _LOG_GAMMA = math.log(GAMMA)
@@ -67,14 +67,14 @@ def is_cells(text: str) -> bool:
 
 def sketches_from_text(field: str, text: object, sketches: int) -> list[dict[int, int]]:
     """The first `sketches` sketches in `text`; a writer of another version may write fewer or more.
-    Raises InvalidRecord, which names `field`, if they are invalid."""
+    Raises InvalidValue, which names `field`, if they are invalid."""
     found: list[dict[int, int]] = [{} for _ in range(sketches)]
     if not isinstance(text, str) or len(text) % CELL_CHARS:
-        raise InvalidRecord(field, text, f"cells of {CELL_CHARS} characters")
+        raise InvalidValue(field, text, f"cells of {CELL_CHARS} characters")
     for at in range(0, len(text), CELL_CHARS):
         place, count = _VALUES.get(text[at : at + 2]), _VALUES.get(text[at + 2 : at + 4])
         if place is None or count is None:
-            raise InvalidRecord(field, text[at : at + 4], "digits of base 92")
+            raise InvalidValue(field, text[at : at + 4], "digits of base 92")
         number, bucket = divmod(place, WIDTH)
         if number < sketches:
             seen = found[number]

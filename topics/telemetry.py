@@ -134,7 +134,7 @@ def seconds_of(span_ms: int) -> int:
 
 
 def check_sent(sent: Mapping[str, Mapping[str, int]]) -> None:
-    """Check the value of `Telemetry.sent`; raises InvalidRecord."""
+    """Check the value of `Telemetry.sent`; raises InvalidValue."""
     for kind, ways in sent.items():
         checks.name("sent", kind)
         for way, seen in ways.items():

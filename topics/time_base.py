@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from topics.checks import InvalidRecord, number, time_ms
+from topics.checks import InvalidValue, number, time_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class TimeBase:
 
     @classmethod
     def parse(cls, text: str) -> TimeBase:
-        """The time base in `text`, the output of `format`. Raises InvalidRecord if the text is
+        """The time base in `text`, the output of `format`. Raises InvalidValue if the text is
         invalid."""
         parts = text.split(",")
         try:
             speed, origin_ms, origin_mono_ns = float(parts[0]), int(parts[1]), int(parts[2])
         except (ValueError, IndexError):
-            raise InvalidRecord("time base", text, "SPEED,ORIGIN_MS,ORIGIN_MONO_NS") from None
+            raise InvalidValue("time base", text, "SPEED,ORIGIN_MS,ORIGIN_MONO_NS") from None
         return cls(speed, origin_ms, origin_mono_ns)
 
     def format(self) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.records import (
     Alert,
     Assignment,
@@ -145,27 +145,27 @@ class KeyDeletion:
 
 
 def topic(name: str) -> Topic:
-    """The topic with the short name `name`. Raises InvalidRecord if there is none."""
+    """The topic with the short name `name`. Raises InvalidValue if there is none."""
     found = _BY_NAME.get(name)
     if found is None:
-        raise InvalidRecord("topic", name, " or ".join(_BY_NAME))
+        raise InvalidValue("topic", name, " or ".join(_BY_NAME))
     return found
 
 
 def topic_of(record: object) -> Topic:
-    """The topic of this record's type. Raises InvalidRecord if there is none."""
+    """The topic of this record's type. Raises InvalidValue if there is none."""
     if isinstance(record, KeyDeletion):
         return topic(record.topic)
     found = _BY_RECORD.get(type(record))
     if found is None:
-        raise InvalidRecord("record", type(record).__name__, "a record of `topics.records`")
+        raise InvalidValue("record", type(record).__name__, "a record of `topics.records`")
     return found
 
 
 def short_name(wire: str, prefix: str = PREFIX) -> str:
-    """The short name of a topic on a broker. Raises InvalidRecord if the prefix differs."""
+    """The short name of a topic on a broker. Raises InvalidValue if the prefix differs."""
     if not wire.startswith(prefix):
-        raise InvalidRecord("topic", wire, f"a name that begins with {prefix}")
+        raise InvalidValue("topic", wire, f"a name that begins with {prefix}")
     return wire[len(prefix) :]
 
 

@@ -4,22 +4,7 @@ from __future__ import annotations
 
 import math
 
-from topics.printable import printable
-
-
-class InvalidValue(ValueError):
-    """The error for a value that is not allowed. `field` names the field; `allowed` describes the
-    allowed values."""
-
-    def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(printable(f"{field}: {value!r} is not allowed; allowed: {allowed}"))
-        self.field = field
-        self.value = value
-        self.allowed = allowed
-
-    def __reduce__(self) -> tuple[type[InvalidValue], tuple[str, object, str]]:
-        """Pickle support, because worker processes raise this error."""
-        return type(self), (self.field, self.value, self.allowed)
+from topics.checks import InvalidValue as InvalidValue
 
 
 def finite(field: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:

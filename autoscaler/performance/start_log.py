@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autoscaler.domain.validation import InvalidValue
-from topics.checks import InvalidRecord
 from topics.engine_start import EngineStart
 
 _N = r"(-?[\d,]+(?:\.\d+)?)"
@@ -164,7 +163,7 @@ def _read_part(lines: list[str]) -> LoggedStart:
             refused=refused,
             max_len=each or longest,
         )
-    except InvalidRecord as error:
+    except InvalidValue as error:
         raise InvalidValue(f"log: {error.field}", error.value, error.allowed) from None
     return LoggedStart(start, model, gpus, args)
 

@@ -23,7 +23,7 @@ from autoscaler.state.controller_state import FullPlans, Numbers, ObservedFleet
 from autoscaler.state.ledger_limits import check_fleet, check_model, check_tree, on_clock
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.quality_state import SplitState
-from topics.checks import InvalidRecord, count, number
+from topics.checks import InvalidValue, count, number
 from topics.codec import read_value, write_value
 from topics.ledger import LedgerEntry
 
@@ -120,7 +120,7 @@ def write_part(model: str, part: Part, leader_token: int, now_ms: int) -> Ledger
 
 
 def read_part(entry: LedgerEntry, now_ms: int | None = None) -> Part:
-    """The part in `entry`. Raises InvalidRecord if it cannot be read or has impossible values.
+    """The part in `entry`. Raises InvalidValue if it cannot be read or has impossible values.
 
     now_ms: time of the reader's clock. If the entry is from its future, the writer's clock was
     ahead, and all times in it move by the difference.
@@ -128,17 +128,17 @@ def read_part(entry: LedgerEntry, now_ms: int | None = None) -> Part:
     try:
         tree = orjson.loads(entry.value)
     except orjson.JSONDecodeError as error:
-        raise InvalidRecord("value", entry.value[:40], f"JSON ({error})") from None
+        raise InvalidValue("value", entry.value[:40], f"JSON ({error})") from None
     try:
         check_tree(tree)
         if now_ms is not None:
             tree = on_clock(tree, max(0, entry.at_ms - now_ms), now_ms)
         part: Part = read_value(_PARTS[entry.kind], tree)
         _check(part, entry.model)
-    except InvalidRecord:
+    except InvalidValue:
         raise
     except (ValueError, ArithmeticError, TypeError, RecursionError) as error:
-        raise InvalidRecord("value", f"{type(error).__name__}: {error}", "a valid part") from None
+        raise InvalidValue("value", f"{type(error).__name__}: {error}", "a valid part") from None
     return part
 
 
@@ -151,7 +151,7 @@ def read_ledger(entries: Iterable[LedgerEntry], now_ms: int) -> Memory:
     for entry in entries:
         try:
             part = read_part(entry, now_ms)
-        except InvalidRecord:
+        except InvalidValue:
             continue
         written_ms = max(written_ms, min(entry.at_ms, now_ms))
         if isinstance(part, FleetMemory):
@@ -178,12 +178,12 @@ def _check(part: Part, model: str) -> None:
         check_model(part.state)
         count("min_instances", part.min_instances, 10**6)
         if part.evaluated is not None and part.evaluated.model != model:
-            raise InvalidRecord("evaluated.model", part.evaluated.model, model)
+            raise InvalidValue("evaluated.model", part.evaluated.model, model)
     elif isinstance(part, (GroupsMemory, CombosMemory)):
         named = part.groups if isinstance(part, GroupsMemory) else part.combos
         for one in named:
             if one.model != model:
-                raise InvalidRecord("model", one.model, model)
+                raise InvalidValue("model", one.model, model)
     else:
         number("hour", part.hour, 0, _MOST_HOURS)
         number("arrivals", len(part.arrivals), MINUTES, MINUTES)

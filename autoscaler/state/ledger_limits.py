@@ -17,7 +17,7 @@ from topics.checks import (
     MAX_RESTORED_COUNT,
     MOST_REQ_PER_S,
     MOST_USD_PER_H,
-    InvalidRecord,
+    InvalidValue,
     count,
     number,
 )
@@ -50,7 +50,7 @@ def check_tree(tree: Any) -> None:
         value, depth = waiting.pop()
         items += 1
         if depth > _MOST_DEPTH or items > _MOST_ITEMS:
-            raise InvalidRecord("value", f"depth {depth}, {items} items", "a smaller part")
+            raise InvalidValue("value", f"depth {depth}, {items} items", "a smaller part")
         if isinstance(value, dict):
             waiting += [(one, depth + 1) for one in value.values()]
         elif isinstance(value, list):

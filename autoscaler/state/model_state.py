@@ -123,7 +123,7 @@ class PredictionDrift:
         checks.number("start_s", self.start_s, 0.0, 1e9)
         checks.number("predicted_s", self.predicted_s, 0.0, 1e9)
         if self.start_s and not self.predicted_s:
-            raise checks.InvalidRecord("start_s", self.start_s, "0 where predicted_s is 0")
+            raise checks.InvalidValue("start_s", self.start_s, "0 where predicted_s is 0")
         checks.time_ms("worse_since_ms", self.worse_since_ms)
         for combo in self.combos:
             checks.combo("combos", combo)

@@ -20,7 +20,6 @@ from autoscaler.rollout.serving_group import (
     serial_of,
 )
 from autoscaler.rollout.versions import with_known_version
-from topics.checks import InvalidRecord
 from topics.fleet import Assignment, DesiredInstance, InstanceState, Status
 from topics.routing import Routes
 
@@ -141,7 +140,7 @@ def _unassigned(
                     seen.instance, seen.model, seen.phase, seen.group, seen.gpus, seen.engine,
                     gang=seen.gang, version=seen.version,
                 )  # fmt: skip
-            except InvalidRecord:  # no assignment can contain it
+            except InvalidValue:  # no assignment can contain it
                 continue
             busy.update(seen.gpus)
             member = _placed(wanted, node, status.pool), wanted

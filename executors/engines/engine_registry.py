@@ -14,7 +14,7 @@ from executors.engines.engine_protocol import EngineKind
 from executors.engines.simulated.simulated_kind import SimulatedKind
 from executors.engines.simulated.stage_kind import parse_stage
 from executors.engines.vllm.vllm_config import parse_vllm
-from topics.checks import InvalidRecord, flag, name, number, object_fields, one_of, text, texts
+from topics.checks import InvalidValue, flag, name, number, object_fields, one_of, text, texts
 from topics.codec import read_value
 from topics.engine_profiles import profile_wire_name
 from topics.extensions import Group, extensions
@@ -25,7 +25,7 @@ Parser = Callable[[str, Any], EngineKind]
 def parse_engines(where: str, raw: Any) -> dict[str, EngineKind]:
     """The declared engines by wire name, which includes the hash of the engine's profile."""
     if not isinstance(raw, dict):
-        raise InvalidRecord(where, raw, "a JSON object")
+        raise InvalidValue(where, raw, "a JSON object")
     found = {}
     for key, section in raw.items():
         name(where, key)
@@ -35,9 +35,9 @@ def parse_engines(where: str, raw: Any) -> dict[str, EngineKind]:
 
 
 def parse_engine(where: str, raw: Any) -> EngineKind:
-    """The engine that `raw` declares. Raises InvalidRecord, which names the offending field."""
+    """The engine that `raw` declares. Raises InvalidValue, which names the offending field."""
     if not isinstance(raw, dict):
-        raise InvalidRecord(where, raw, "a JSON object")
+        raise InvalidValue(where, raw, "a JSON object")
     kind = raw.get("kind")
     added: dict[str, Parser] = {one.name: one.value for one in extensions(Group.ENGINES)}
     kinds = {**_KINDS, **added}

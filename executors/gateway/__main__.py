@@ -27,7 +27,7 @@ from executors.gateway.gateway_settings import Clock, GatewaySettings
 from executors.gateway.pending_routes import declared_names
 from executors.gateway.worker_processes import WorkerProcesses
 from executors.kafka_client import KafkaClient
-from topics.checks import InvalidRecord, count
+from topics.checks import InvalidValue, count
 from topics.http_origin import parse_host_names
 from topics.keys import Keys, gateway_name
 from topics.records import Routes
@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
         keys = read_keys()
         settings = replace(settings, engine_key=keys.engine)
         spans = open_spans("shoal-gateway", settings.gateway_id)
-    except InvalidRecord as error:
+    except InvalidValue as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 2
     _raise_file_limit()

@@ -27,7 +27,7 @@ import yaml
 
 from executors.gateway.gateway_metrics import GatewayMetrics
 from topics import plainyaml
-from topics.checks import InvalidRecord, name, number
+from topics.checks import InvalidValue, name, number
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class AccessControl:
         """Read the file. Raises InvalidKeysFile or OSError."""
         try:
             self._load()
-        except (InvalidRecord, UnicodeDecodeError) as error:
+        except (InvalidValue, UnicodeDecodeError) as error:
             raise InvalidKeysFile(str(error)) from error
 
     def _load(self) -> None:
@@ -108,7 +108,7 @@ class AccessControl:
         stat = self._path.stat()
         self._file_stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         if stat.st_size > _MAX_BYTES:
-            raise InvalidRecord("keys", f"{stat.st_size} bytes", f"at most {_MAX_BYTES} bytes")
+            raise InvalidValue("keys", f"{stat.st_size} bytes", f"at most {_MAX_BYTES} bytes")
         new_keys = parse_keys(self._path.read_text())
         for digest, key in new_keys.items():
             if digest in self._keys:
@@ -171,37 +171,37 @@ class AccessControl:
 
 
 def parse_keys(text: str) -> dict[str, ApiKey]:
-    """Keys by digest. Raises InvalidRecord, which names the invalid field."""
+    """Keys by digest. Raises InvalidValue, which names the invalid field."""
     try:
         root = plainyaml.load(text)
     except yaml.YAMLError as error:
-        raise InvalidRecord("keys", str(error).replace("\n", " ")[:200], "YAML") from None
+        raise InvalidValue("keys", str(error).replace("\n", " ")[:200], "YAML") from None
     entries = root.get("keys") if isinstance(root, dict) else None
     if not isinstance(entries, list):
-        raise InvalidRecord("keys", type(entries).__name__, "a list of keys")
+        raise InvalidValue("keys", type(entries).__name__, "a list of keys")
     keys: dict[str, ApiKey] = {}
     for index, entry in enumerate(entries):
         digest, key = _parse_key(f"keys[{index}]", entry)
         if digest in keys:
-            raise InvalidRecord(f"keys[{index}].sha256", digest, "each key once")
+            raise InvalidValue(f"keys[{index}].sha256", digest, "each key once")
         keys[digest] = key
     return keys
 
 
 def _parse_key(path: str, entry: Any) -> tuple[str, ApiKey]:
     if not isinstance(entry, Mapping):
-        raise InvalidRecord(path, entry, "name, sha256, models, requests_per_minute")
+        raise InvalidValue(path, entry, "name, sha256, models, requests_per_minute")
     for unknown in entry.keys() - _FIELDS:
-        raise InvalidRecord(f"{path}.{unknown}", entry[unknown], " or ".join(sorted(_FIELDS)))
+        raise InvalidValue(f"{path}.{unknown}", entry[unknown], " or ".join(sorted(_FIELDS)))
     name(f"{path}.name", entry.get("name"))
     digest, models = entry.get("sha256"), entry.get("models")
     if not isinstance(digest, str) or not _DIGEST.match(digest):
         value = (
             "something else" if digest is not None else "nothing"
         )  # the error must not show the value, which may be a key
-        raise InvalidRecord(f"{path}.sha256", value, "64 hexadecimal digits: the key's SHA-256")
+        raise InvalidValue(f"{path}.sha256", value, "64 hexadecimal digits: the key's SHA-256")
     if not isinstance(models, list) or not models:
-        raise InvalidRecord(f"{path}.models", models, "a list of models, or ['*']")
+        raise InvalidValue(f"{path}.models", models, "a list of models, or ['*']")
     for model in models:
         if model != ALL_MODELS:
             name(f"{path}.models", model)

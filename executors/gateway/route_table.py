@@ -18,7 +18,7 @@ from autoscaler.serving.request_router import Router, RouteUpdate
 from autoscaler.serving.routing_policies import DEFAULT, RoutingPolicy
 from executors.gateway.gateway_metrics import GatewayMetrics
 from executors.gateway.withdrawn_names import MOST_NAMES, WithdrawnNames, order_of
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode, encode
 from topics.records import Routes
 from topics.storage.checked_lines import checked_line, read_lines
@@ -260,7 +260,7 @@ class RouteTable:
                         self.apply(decode("routes", text))
                         count += 1
                         continue
-                except InvalidRecord as error:
+                except InvalidValue as error:
                     log.warning("%s: %s", self._file, error)
                 damaged += 1
         except OSError as error:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode, encode
 from topics.records import Telemetry
 from topics.storage.checked_lines import checked_line, read_lines
@@ -72,7 +72,7 @@ class TelemetrySpool:
                     if text is not None:
                         records.append(decode("telemetry", text))
                         continue
-                except InvalidRecord as error:
+                except InvalidValue as error:
                     log.warning("%s: %s", path, error)
                 damaged += 1
             if damaged:

@@ -35,7 +35,7 @@ from executors.node.engine_probes import ProbeTimeouts
 from executors.node.executor import Executor
 from executors.node.executor_metrics import Metrics
 from executors.node.load_publisher import LoadPublisher
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.fleet import Status
 from topics.keys import Keys
 from topics.topic_table import ASSIGNMENTS, STATUS
@@ -110,7 +110,7 @@ async def run(
             )
         except OSError:
             port = executor_config.metrics_port
-            raise InvalidRecord("metrics_port", port, "a free port") from None
+            raise InvalidValue("metrics_port", port, "a free port") from None
         tasks = [asyncio.create_task(loads.run())]
         try:
             if lease is not None:
@@ -176,9 +176,9 @@ def main(argv: list[str] | None = None) -> int:
         config, keys = load_kubernetes_config(arguments.config), read_keys()
         if keys.engine and not config.key_secret[0]:
             allowed = "SECRET/KEY, because pods read the engine key from a Secret"
-            raise InvalidRecord("--engine-key-secret", "", allowed)
+            raise InvalidValue("--engine-key-secret", "", allowed)
         asyncio.run(_main(config, keys))
-    except (InvalidRecord, KubeError) as error:
+    except (InvalidValue, KubeError) as error:
         print(f"executor: {error}", file=sys.stderr)
         return 2
     return 0

@@ -45,7 +45,7 @@ from executors.kubernetes.object_cache import UNREADABLE
 from executors.kubernetes.pod_view import PodView, parse_pod
 from executors.kubernetes.serving_counts import count_serving
 from executors.kubernetes.workload_view import WorkloadView, parse_workload
-from topics.checks import InvalidRecord, count
+from topics.checks import InvalidValue, count
 from topics.http_origin import HostRule
 
 T = TypeVar("T")
@@ -127,14 +127,14 @@ async def _pods(api: KubeApi) -> list[PodView]:
 
 
 def parse_pools(text: str) -> tuple[dict[str, KubePool], dict[str, int]]:
-    """Pools and their GPUs per node from JSON. Raises InvalidRecord, which names the offending
+    """Pools and their GPUs per node from JSON. Raises InvalidValue, which names the offending
     field."""
     try:
         raw: Any = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidRecord("--pools", text, f"JSON ({error})") from None
+        raise InvalidValue("--pools", text, f"JSON ({error})") from None
     if not isinstance(raw, dict):
-        raise InvalidRecord("--pools", raw, "a JSON object")
+        raise InvalidValue("--pools", raw, "a JSON object")
     pools, per_node = {}, {}
     for pool, item in raw.items():
         settings = dict(item)
@@ -206,7 +206,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         return asyncio.run(_run(arguments))
-    except (KubeError, InvalidRecord, OSError, ValueError) as error:
+    except (KubeError, InvalidValue, OSError, ValueError) as error:
         print(f"shoal: {error}", file=sys.stderr)
         return 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 
 _KIND = re.compile(r"(?:([a-z0-9.-]+)/)?(v[a-z0-9]+)/([A-Z][A-Za-z]+)/([a-z]+)\Z")
 
@@ -44,10 +44,10 @@ SCALABLE = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)
 def parse_kind(text: str) -> Kind:
     """The kind named "GROUP/VERSION/KIND/PLURAL", such as "example.com/v1/EngineSet/enginesets".
 
-    Raises InvalidRecord for any other form.
+    Raises InvalidValue for any other form.
     """
     match = _KIND.match(text)
     if match is None:
-        raise InvalidRecord("kind", text, "GROUP/VERSION/KIND/PLURAL")
+        raise InvalidValue("kind", text, "GROUP/VERSION/KIND/PLURAL")
     group, version, kind, plural = match.groups()
     return Kind(group or "", version, kind, plural)

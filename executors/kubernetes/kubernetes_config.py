@@ -13,7 +13,7 @@ import orjson
 
 from executors.kubernetes.kube_kinds import SCALABLE, Kind, parse_kind
 from executors.node.executor_config import ExecutorConfig, parse_config
-from topics.checks import InvalidRecord, flag, name, number, object_fields, one_of, text
+from topics.checks import InvalidValue, flag, name, number, object_fields, one_of, text
 
 
 class PoolMode(StrEnum):
@@ -70,13 +70,13 @@ class KubernetesConfig:
 
 
 def load_kubernetes_config(path: Path) -> KubernetesConfig:
-    """Load the JSON file `path`. Raises InvalidRecord, which names the offending field."""
+    """Load the JSON file `path`. Raises InvalidValue, which names the offending field."""
     try:
         raw = orjson.loads(path.read_bytes())
     except OSError as error:
-        raise InvalidRecord("--config", str(path), f"a readable file ({error.strerror})") from None
+        raise InvalidValue("--config", str(path), f"a readable file ({error.strerror})") from None
     except orjson.JSONDecodeError as error:
-        raise InvalidRecord("--config", str(path), f"JSON ({error})") from None
+        raise InvalidValue("--config", str(path), f"JSON ({error})") from None
     return parse_kubernetes_config(raw)
 
 
@@ -97,14 +97,14 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
         flag(f"kubernetes.{key}", own[key])
     secret, _, key = own["key_secret"].partition("/")
     if bool(secret) != bool(key):
-        raise InvalidRecord("kubernetes.key_secret", own["key_secret"], "SECRET/KEY")
+        raise InvalidValue("kubernetes.key_secret", own["key_secret"], "SECRET/KEY")
     lease, _, holder = own["lease"].partition("/")
     if bool(lease) != bool(holder):
-        raise InvalidRecord("kubernetes.lease", own["lease"], "NAME/HOLDER")
+        raise InvalidValue("kubernetes.lease", own["lease"], "NAME/HOLDER")
     if not isinstance(own["pools"], dict):
-        raise InvalidRecord("kubernetes.pools", own["pools"], "a JSON object")
+        raise InvalidValue("kubernetes.pools", own["pools"], "a JSON object")
     if not isinstance(own["scale_kinds"], list):
-        raise InvalidRecord("kubernetes.scale_kinds", own["scale_kinds"], "a JSON array")
+        raise InvalidValue("kubernetes.scale_kinds", own["scale_kinds"], "a JSON array")
     pools = {
         pool: parse_kube_pool(f"kubernetes.pools.{pool}", item)
         for pool, item in own["pools"].items()
@@ -126,18 +126,18 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
     )
     for node in config.executor.nodes:
         if node.pool not in pools:
-            raise InvalidRecord("nodes", node.node, f"nodes of the pools {', '.join(pools)}")
+            raise InvalidValue("nodes", node.node, f"nodes of the pools {', '.join(pools)}")
     return config
 
 
 def parse_kube_pool(where: str, raw: Any) -> KubePool:
-    """One pool. Raises InvalidRecord, which names the offending field."""
+    """One pool. Raises InvalidValue, which names the offending field."""
     optional = {"gpu_resource": "nvidia.com/gpu", "node_wait_s": 0.0, "queue": ""}
     item = object_fields(where, raw, ("mode", "nodes"), optional)
     one_of(f"{where}.mode", item["mode"], tuple(PoolMode))
     nodes = item["nodes"]
     if not isinstance(nodes, dict) or not all(isinstance(value, str) for value in nodes.values()):
-        raise InvalidRecord(f"{where}.nodes", nodes, "labels of nodes")
+        raise InvalidValue(f"{where}.nodes", nodes, "labels of nodes")
     name(f"{where}.gpu_resource", item["gpu_resource"])
     number(f"{where}.node_wait_s", item["node_wait_s"], 0.0, 43_200.0)
     text(f"{where}.queue", item["queue"], 63)

@@ -99,7 +99,7 @@ class Templates(Protocol):
 
     def template(self, pool: str, engine: str, digest: str = "") -> Manifest:
         """The template with this digest if it is known, else the present one for an engine in a
-        pool. Raises InvalidRecord if there is no valid one."""
+        pool. Raises InvalidValue if there is no valid one."""
         ...
 
     def digest(self, pool: str, engine: str) -> str:

@@ -36,7 +36,7 @@ from executors.node.node_state import (
 )
 from executors.node.probe_schedule import ProbeSchedule, Reach
 from executors.node.start_reports import with_blocks
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.fleet import InstanceState, LaunchCode
 
 log = logging.getLogger(__name__)
@@ -172,9 +172,9 @@ class PodRunner:
         kind = self._config.engines.get(desired.engine)
         try:
             if desired.model not in self._config.models:
-                raise InvalidRecord("model", desired.model, "a model that is configured here")
+                raise InvalidValue("model", desired.model, "a model that is configured here")
             if kind is None:
-                raise InvalidRecord("engine", desired.engine, "an engine that is configured here")
+                raise InvalidValue("engine", desired.engine, "an engine that is configured here")
             count = kind.ports + (desired.gang is not None and desired.gang.leads)
             ports = tuple(range(FIRST_PORT, FIRST_PORT + count))
             attempt = self._attempts.get(desired.instance, 0)

@@ -19,7 +19,7 @@ from executors.engines.engine_protocol import API_KEY, LaunchLine
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.accelerators import is_mig
 from executors.kubernetes.kube_client import Manifest
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import read_value, write_value
 from topics.fleet import DesiredInstance
 
@@ -69,29 +69,29 @@ class PodSettings:
 
 
 def parse_template(text: str) -> Manifest:
-    """The template in `text`. Raises InvalidRecord, which names the field that Shoal cannot
+    """The template in `text`. Raises InvalidValue, which names the field that Shoal cannot
     accept."""
     try:
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise InvalidRecord("template", text[:80], f"YAML ({error})") from None
+        raise InvalidValue("template", text[:80], f"YAML ({error})") from None
     if not isinstance(raw, dict) or not isinstance(raw.get("spec"), dict):
-        raise InvalidRecord("template", raw, "a pod with metadata and spec")
+        raise InvalidValue("template", raw, "a pod with metadata and spec")
     containers = raw["spec"].get("containers")
     if not isinstance(containers, list) or not all(isinstance(c, dict) for c in containers):
-        raise InvalidRecord("template.spec.containers", containers, "a list of containers")
+        raise InvalidValue("template.spec.containers", containers, "a list of containers")
     found = [c for c in containers if c.get("name") == CONTAINER]
     if len(found) != 1:
         shown = [c.get("name") for c in containers]
-        raise InvalidRecord("template.spec.containers", shown, f"one container named {CONTAINER}")
+        raise InvalidValue("template.spec.containers", shown, f"one container named {CONTAINER}")
     for key in _RESERVED:
         if key in found[0]:
             where = f"template.spec.containers[{CONTAINER}].{key}"
-            raise InvalidRecord(where, found[0][key], "nothing: the command comes from the plan")
+            raise InvalidValue(where, found[0][key], "nothing: the command comes from the plan")
     restart = raw["spec"].get("restartPolicy", "Never")
     if restart != "Never":
         allowed = "Never, because Shoal decides when an engine starts again"
-        raise InvalidRecord("template.spec.restartPolicy", restart, allowed)
+        raise InvalidValue("template.spec.restartPolicy", restart, allowed)
     return raw
 
 
@@ -160,7 +160,7 @@ def read_launch(annotations: Mapping[str, str]) -> PodLaunch | None:
         ports = tuple(int(port) for port in raw["ports"])
         template = str(raw.get("template", ""))
         return PodLaunch(desired, int(raw["attempt"]), ports, int(raw["at"]), template)
-    except (KeyError, TypeError, ValueError, InvalidRecord):
+    except (KeyError, TypeError, ValueError, InvalidValue):
         return None
 
 
@@ -169,7 +169,7 @@ def with_role(launch: PodLaunch, labels: Mapping[str, str]) -> PodLaunch:
     role = labels.get(names.ROLE, launch.desired.phase)
     try:
         return replace(launch, desired=replace(launch.desired, phase=role))
-    except InvalidRecord:
+    except InvalidValue:
         return launch
 
 

@@ -18,7 +18,7 @@ from executors.kubernetes.pod_template import PodLaunch, dump_launch, read_launc
 from executors.kubernetes.pod_view import PodView, metadata_change
 from executors.kubernetes.scale_target import deletion_cost
 from executors.kubernetes.workload_scaler import WorkloadScaler
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.fleet import InstanceState, LaunchCode
 
 OWNERS_TEMPLATE = "workload"
@@ -72,10 +72,10 @@ class ScaledPods:
                 f'a workload with {names.MANAGED}: "true", {names.MODEL}: {desired.model}, '
                 f"{names.ROLE}: {desired.phase} and {names.POOL}: {self._pool}"
             )
-            raise InvalidRecord("workload", "none", allowed)
+            raise InvalidValue("workload", "none", allowed)
         if workload.gpus and workload.gpus != len(desired.gpus):
             asked = f"{len(desired.gpus)} GPUs"
-            raise InvalidRecord(workload.title, asked, f"{workload.gpus}, as in its pod template")
+            raise InvalidValue(workload.title, asked, f"{workload.gpus}, as in its pod template")
         engine = EnginePod(replace(launch, ports=(workload.port,), template=OWNERS_TEMPLATE))
         refusal = self._scaler.refusal(workload)
         if refusal:

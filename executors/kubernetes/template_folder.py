@@ -15,7 +15,7 @@ import orjson
 
 from executors.kubernetes.kube_client import Manifest
 from executors.kubernetes.pod_template import DEFAULT_KEY, parse_template
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 
 _FRESH_S = 2.0
 _DIGITS = 10
@@ -32,7 +32,7 @@ class TemplateFolder:
 
     def template(self, pool: str, engine: str, digest: str = "") -> Manifest:
         """The template with this digest if it is known, else the present one for an engine in a
-        pool: the first file that exists, in the order pool, engine, default. Raises InvalidRecord
+        pool: the first file that exists, in the order pool, engine, default. Raises InvalidValue
         if there is no valid one."""
         return self._known.get(digest) or self._present(pool, engine)
 
@@ -44,7 +44,7 @@ class TemplateFolder:
         if now_s - read_s >= _FRESH_S:
             try:
                 digest = self.remember(self._present(pool, engine))
-            except InvalidRecord:
+            except InvalidValue:
                 digest = ""
             self._digests[pool, engine] = now_s, digest
         return digest
@@ -66,13 +66,13 @@ class TemplateFolder:
             except FileNotFoundError:
                 continue
             except (OSError, UnicodeDecodeError) as error:
-                raise InvalidRecord("template", str(path), f"a readable file ({error})") from None
+                raise InvalidValue("template", str(path), f"a readable file ({error})") from None
             try:
                 return parse_template(text)
-            except InvalidRecord as error:
-                raise InvalidRecord(f"{path}: {error.field}", error.value, error.allowed) from None
+            except InvalidValue as error:
+                raise InvalidValue(f"{path}: {error.field}", error.value, error.allowed) from None
         allowed = f"{DEFAULT_KEY} or one of {', '.join(_names(pool, engine)[:-1])}"
-        raise InvalidRecord("templates", str(self._folder), f"a folder with {allowed}")
+        raise InvalidValue("templates", str(self._folder), f"a folder with {allowed}")
 
 
 def template_text(template: Manifest) -> str:

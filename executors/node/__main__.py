@@ -38,7 +38,7 @@ from executors.node.node_lock import NodeLock
 from executors.node.node_worker import NodeWorker, rules_for
 from executors.node.probe_schedule import ProbeSchedule
 from executors.node.state_store import StateFolderUnusable, StateStore
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.fleet import Status
 from topics.keys import Keys
 from topics.topic_table import ASSIGNMENTS, STATUS
@@ -98,7 +98,7 @@ async def run(
             server = await metrics_server.serve(metrics, config.metrics_port)
         except OSError:
             loads.close()  # its sockets would block their collection
-            raise InvalidRecord("metrics_port", config.metrics_port, "a free port") from None
+            raise InvalidValue("metrics_port", config.metrics_port, "a free port") from None
         host, port = server.addresses[0][:2]
         ready = {
             "ready": True,
@@ -133,12 +133,12 @@ def main(argv: list[str] | None = None) -> int:
         config, keys = load_config(arguments.config), read_keys()
         store = StateStore(config.state_dir)
         store.open()
-    except (InvalidRecord, StateFolderUnusable) as error:
+    except (InvalidValue, StateFolderUnusable) as error:
         print(f"executor: {error}", file=sys.stderr)
         return 2
     try:
         asyncio.run(run(config, keys, store))
-    except InvalidRecord as error:
+    except InvalidValue as error:
         print(f"executor: {error}", file=sys.stderr)
         return 2
     finally:

@@ -15,7 +15,7 @@ import orjson
 from edge.supervision import SUPERVISION_VARIABLE
 from executors.engines.engine_protocol import LaunchLine
 from executors.node import procfs
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import read_value
 from topics.fleet import DesiredInstance
 
@@ -92,7 +92,7 @@ def read_tag(pid: int, state_dir: str) -> LaunchTag | str | None:
         desired = read_value(DesiredInstance, raw["desired"])
         ports = tuple(int(port) for port in raw["ports"])
         return LaunchTag(str(raw["launch"]), node, desired, ports, int(raw["at"]))
-    except (KeyError, TypeError, ValueError, InvalidRecord):
+    except (KeyError, TypeError, ValueError, InvalidValue):
         return node
 
 

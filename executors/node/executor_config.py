@@ -13,7 +13,7 @@ from executors.engines.engine_protocol import EngineKind
 from executors.engines.engine_registry import parse_engines
 from executors.node.containers import RUNTIMES
 from topics.checks import (
-    InvalidRecord,
+    InvalidValue,
     count,
     machine_text,
     name,
@@ -105,13 +105,13 @@ class ExecutorConfig:
 
 
 def load_config(path: Path) -> ExecutorConfig:
-    """Load the JSON file `path`. Raises InvalidRecord, which names the offending field."""
+    """Load the JSON file `path`. Raises InvalidValue, which names the offending field."""
     try:
         raw = orjson.loads(path.read_bytes())
     except OSError as error:
-        raise InvalidRecord("--config", str(path), f"a readable file ({error.strerror})") from None
+        raise InvalidValue("--config", str(path), f"a readable file ({error.strerror})") from None
     except orjson.JSONDecodeError as error:
-        raise InvalidRecord("--config", str(path), f"JSON ({error})") from None
+        raise InvalidValue("--config", str(path), f"JSON ({error})") from None
     return parse_config(raw)
 
 
@@ -129,7 +129,7 @@ def parse_config(raw: Any) -> ExecutorConfig:
         name(key, top[key])
     if top["advertise"] in _ANY:
         allowed = "an address under which other hosts reach this one"
-        raise InvalidRecord("advertise", top["advertise"], allowed)
+        raise InvalidValue("advertise", top["advertise"], allowed)
     count("metrics_port", top["metrics_port"], 65_535)
     for key in ("drain_timeout_s", "start_timeout_s"):
         number(key, top[key], 0.0, 86_400.0)
@@ -144,7 +144,7 @@ def parse_config(raw: Any) -> ExecutorConfig:
     nodes = tuple(_node(f"nodes[{i}]", item) for i, item in enumerate(_list("nodes", top["nodes"])))
     for node in nodes:
         if sum(other.node == node.node for other in nodes) > 1:
-            raise InvalidRecord("nodes", node.node, "each node once")
+            raise InvalidValue("nodes", node.node, "each node once")
     return ExecutorConfig(
         executor=top["executor"],
         region=top["region"],
@@ -197,19 +197,19 @@ def _adapter(where: str, raw: Any) -> Adapter:
     item = object_fields(where, raw, ("name", "weights"), {"rank": DEFAULT_RANK})
     try:
         return Adapter(**item)
-    except InvalidRecord as error:
-        raise InvalidRecord(f"{where}.{error.field}", error.value, error.allowed) from None
+    except InvalidValue as error:
+        raise InvalidValue(f"{where}.{error.field}", error.value, error.allowed) from None
 
 
 def _list(where: str, raw: Any) -> list[Any]:
     if not isinstance(raw, list):
-        raise InvalidRecord(where, raw, "a JSON array")
+        raise InvalidValue(where, raw, "a JSON array")
     return raw
 
 
 def _mapping(where: str, raw: Any, read: Callable[[str, Any], _T]) -> dict[str, _T]:
     if not isinstance(raw, dict):
-        raise InvalidRecord(where, raw, "a JSON object")
+        raise InvalidValue(where, raw, "a JSON object")
     for key in raw:
         name(where, key)
     return {key: read(f"{where}.{key}", item) for key, item in raw.items()}

@@ -23,7 +23,7 @@ from executors.node.executor_metrics import Metrics
 from executors.node.node_lock import NodeLock
 from executors.node.node_state import Command, InstanceRecord, Kill, Launch, NodeState, Rules, Wake
 from executors.node.start_spans import StartSpans
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status, host_of
 from topics.spans import NO_SPANS, Spans
 
@@ -324,7 +324,7 @@ class NodeWorker:
     async def _publish_status(self, status: Status) -> None:
         try:
             accepted = await self._publish(status)
-        except InvalidRecord:
+        except InvalidValue:
             log.exception("%s: status cannot be encoded", self._node.node)
             return
         self._publish_failed = not accepted

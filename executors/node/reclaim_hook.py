@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
-from topics.checks import InvalidRecord, number
+from topics.checks import InvalidValue, number
 from topics.error_text import error_text
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ async def poll_notices(
 
 async def read_notice(command: Sequence[str], node: str, limit_s: float) -> float | None:
     """Run `command` once; returns the real seconds left, None = no notice. Raises TimeoutError,
-    OSError, or ValueError (InvalidRecord) for a bad answer."""
+    OSError, or ValueError (InvalidValue) for a bad answer."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -65,7 +65,7 @@ async def read_notice(command: Sequence[str], node: str, limit_s: float) -> floa
         raise ValueError(f"exit code {process.returncode}")
     notice = orjson.loads(output)
     if not isinstance(notice, dict):
-        raise InvalidRecord("notice", notice, "a JSON object")
+        raise InvalidValue("notice", notice, "a JSON object")
     left_s = notice.get("seconds_left")
     if left_s is not None:
         number("seconds_left", left_s, 0.0, 86_400.0)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from topics.checks import InvalidRecord, name, object_fields, time_ms
+from topics.checks import InvalidValue, name, object_fields, time_ms
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class FaultsFile:
             self.faults = parse_faults(orjson.loads(self._path.read_bytes()))
         except FileNotFoundError:
             return False
-        except (OSError, orjson.JSONDecodeError, InvalidRecord) as error:
+        except (OSError, orjson.JSONDecodeError, InvalidValue) as error:
             log.error("faults of the scenario: %s: %s", self._path, error)
             return False
         return True
@@ -84,16 +84,16 @@ class FaultsFile:
 
 
 def parse_faults(raw: Any) -> NodeFaults:
-    """The faults from the JSON value of the file. Raises InvalidRecord."""
+    """The faults from the JSON value of the file. Raises InvalidValue."""
     top = object_fields("faults", raw, (), {"reclaim_ms": {}, "lost": [], "failing": []})
     if not isinstance(top["reclaim_ms"], dict):
-        raise InvalidRecord("faults.reclaim_ms", top["reclaim_ms"], "a JSON object")
+        raise InvalidValue("faults.reclaim_ms", top["reclaim_ms"], "a JSON object")
     for node, at_ms in top["reclaim_ms"].items():
         name("faults.reclaim_ms", node)
         time_ms(f"faults.reclaim_ms.{node}", at_ms)
     for key in ("lost", "failing"):
         if not isinstance(top[key], list):
-            raise InvalidRecord(f"faults.{key}", top[key], "a JSON array")
+            raise InvalidValue(f"faults.{key}", top[key], "a JSON array")
         for item in top[key]:
             name(f"faults.{key}", item)
     return NodeFaults(top["reclaim_ms"], frozenset(top["lost"]), frozenset(top["failing"]))

@@ -23,7 +23,7 @@ from executors.node import procfs
 from executors.node.engine_logs import EngineLogs, file_name
 from executors.node.node_state import InstanceRecord, NodeState
 from executors.node.os_processes import EngineProcess
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode_as, encode, read_value
 from topics.fleet import Assignment, DesiredInstance, InstanceState
 from topics.storage.checked_lines import checked_line, text_of
@@ -147,7 +147,7 @@ class StateStore:
             return _restored(state, orjson.loads(text))
         except FileNotFoundError:
             return state, {}
-        except (OSError, InvalidRecord, AttributeError, KeyError, TypeError, ValueError) as error:
+        except (OSError, InvalidValue, AttributeError, KeyError, TypeError, ValueError) as error:
             log.error("%s cannot be used; the node's engines are looked up: %r", path, error)
             return state, {}
 

@@ -18,7 +18,7 @@ from autoscaler.estimate.windows import TelemetryWindows
 from edge.kafka_clients import consumer
 from loadtests.chaos.stack import Stack
 from loadtests.extreme import WRITER
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode
 from topics.records import Assignment, DeadLetter, Decision, Routes, Status, Telemetry
 from topics.topic_table import ASSIGNMENTS, ROUTES, TABLE, short_name
@@ -78,7 +78,7 @@ class Topics:
             return
         try:
             record = decode(name, message.value)
-        except InvalidRecord:
+        except InvalidValue:
             return
         if isinstance(record, Status) and record.executor != WRITER:
             self.statuses[record.node], self.heard[record.node] = record, time.monotonic()

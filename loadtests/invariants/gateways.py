@@ -17,7 +17,7 @@ from loadtests.invariants.controller import KEYS
 from loadtests.invariants.log import T0, Link, Log, Reader
 from loadtests.invariants.nodes import EngineProcess, Vouched
 from topics.broker_clock import BrokerClock
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode, encode
 from topics.macs import Signer, Verifier
 from topics.routing import RouteGroup
@@ -91,7 +91,7 @@ class Gateway:
         for _, entry in self._leaders.poll(now_s):
             try:
                 self._vouched.heard(decode("leadership", entry.value or b""), entry.offset)
-            except InvalidRecord:
+            except InvalidValue:
                 continue
         if self._vouched.highest != before:
             self.table.set_highest_token(self._vouched.highest)
@@ -105,7 +105,7 @@ class Gateway:
                 continue
             try:
                 self.table.offer(decode("routes", value))
-            except InvalidRecord:
+            except InvalidValue:
                 self.forged += 1
         self._send(now_s)
 

@@ -22,7 +22,7 @@ from executors.node.node_state import (
 from loadtests.invariants.controller import KEYS
 from loadtests.invariants.log import T0, Link, Log, Reader
 from topics.broker_clock import BrokerClock
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode, encode
 from topics.fleet import Assignment, InstanceState, ObservedInstance, Status
 from topics.leadership import Leadership, token_of
@@ -127,7 +127,7 @@ class Node:
         for _, entry in self._leaders.poll(now_s):
             try:
                 word = decode("leadership", entry.value or b"")
-            except InvalidRecord:
+            except InvalidValue:
                 continue
             self._vouched.heard(word, entry.offset)
         own = self.name.encode()
@@ -164,7 +164,7 @@ class Node:
             return
         try:
             record: Assignment = decode("assignments", value)
-        except InvalidRecord:
+        except InvalidValue:
             self.forged += 1
             return
         known = self._waiting.get(record.leader_token)

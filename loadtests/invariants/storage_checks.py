@@ -15,7 +15,7 @@ from loadtests.invariants.controller import KEYS, Controller
 from loadtests.invariants.log import Link
 from streams.decision_log.log_reader import Gap, read_spans, segments
 from streams.loop.tick_loop import TickResult
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode
 from topics.signing import body_refusal
 from topics.topic_table import LEDGER
@@ -85,7 +85,7 @@ class StorageChecks:
                     continue
                 try:
                     record = decode(name, entry.value)
-                except InvalidRecord:
+                except InvalidValue:
                     continue
                 names = {"", *self._world.nodes, *self._world.scenario.loads}
                 if (record.model if name == LEDGER.name else key) not in names or body_refusal(

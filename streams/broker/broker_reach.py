@@ -43,7 +43,7 @@ async def greet(bootstrap: str, timeout_s: float) -> None:
     """Return once a server answers with its metadata, over TLS and after a login if configured.
 
     timeout_s: real seconds for each server. BrokerUnreachable gives the reason, including
-    unreadable files. InvalidRecord: the TLS or SASL settings are invalid.
+    unreadable files. InvalidValue: the TLS or SASL settings are invalid.
     """
     settings = security()
     try:

@@ -21,7 +21,6 @@ from streams.files.quality_section import stands_for_models
 from streams.files.shoal_yaml import Config, load_config, parse_service
 from streams.files.user_errors import UserError
 from streams.files.yaml_tree import read
-from topics.checks import InvalidRecord
 from topics.codec import decode
 from topics.records import DeclaredService
 from topics.topic_table import NAMES, SERVICES
@@ -120,6 +119,6 @@ def _record(value: bytes | None) -> DeclaredService | None:
     """The declaration or withdrawal in `value`; None if it is deleted or unreadable."""
     try:
         found: DeclaredService = decode(SERVICES.name, value or b"")
-    except InvalidRecord:
+    except InvalidValue:
         return None
     return found

@@ -14,7 +14,7 @@ from typing import Any
 from streams.cli.publish import Broker, add_broker
 from streams.files.keyfiles import write_key
 from streams.files.user_errors import UserError
-from topics.checks import InvalidRecord, name
+from topics.checks import InvalidValue, name
 from topics.keys import CLUSTER_KEY, Keys, Principal, check_key, credential
 from topics.macs import Verifier
 from topics.topic_table import CONTROLS, SERVICES
@@ -162,7 +162,7 @@ def _cluster(args: argparse.Namespace) -> tuple[Path, str]:
         raise UserError(f"--cluster-key-file {path}: cannot be read: {error}") from None
     try:
         return path, Keys(check_key(str(path), text)).cluster
-    except InvalidRecord as error:
+    except InvalidValue as error:
         raise UserError(str(error)) from None
 
 

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 from autoscaler.domain.validation import InvalidValue
 from streams.files.user_errors import UserError
 from streams.terminal import guarded_output
-from topics.checks import InvalidRecord
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("streams.cli.up", "run the whole loop on this machine, with simulated engines"),
@@ -112,7 +111,7 @@ def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
     if wanted in COMMANDS:
         try:
             importlib.import_module(COMMANDS[wanted][0]).add_parser(subparsers)
-        except InvalidRecord as error:  # an extension cannot be loaded
+        except InvalidValue as error:  # an extension cannot be loaded
             sys.stderr.write(f"shoal: {error}\n")
             return 2
     else:
@@ -133,7 +132,7 @@ def _run(argv: Sequence[str] | None, imported: Callable[[], object]) -> int:
             return 0
         code: int = args.run(args)
         return code
-    except (UserError, InvalidValue, InvalidRecord) as error:
+    except (UserError, InvalidValue) as error:
         sys.stderr.write(f"shoal: {error}\n")
         return 2
     except BrokenPipeError:

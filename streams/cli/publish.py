@@ -23,7 +23,7 @@ from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.cli.controller_client import add_url, status
 from streams.files.keyfiles import operator_keys
 from streams.files.user_errors import UserError
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode, encode
 from topics.error_text import error_text
 from topics.keys import OPERATOR_KEY, Keys, Principal
@@ -104,7 +104,7 @@ class Broker:
         """
         found = []
         for _, value in self.values(topic, most):
-            with suppress(InvalidRecord):
+            with suppress(InvalidValue):
                 found.append(decode(topic.name, value or b""))
         return found
 

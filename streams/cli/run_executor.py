@@ -24,7 +24,7 @@ from streams.clock import real_time
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
 from streams.tools.up import process_list
-from topics.checks import InvalidRecord, name
+from topics.checks import InvalidValue, name
 from topics.storage.durable_files import replace_file
 from topics.storage.private_files import private_folder
 
@@ -95,7 +95,7 @@ def run_executor(args: argparse.Namespace) -> int:
     for option, value in (("--advertise", advertise), ("--bind", args.bind or advertise)):
         try:
             name(option, value)
-        except InvalidRecord as error:
+        except InvalidValue as error:
             raise UserError(str(error)) from None
     run = process_list.Run(config, Path(args.config), folder, real_time(), 0, 0, args.prefix)
     told = process_list.node_file(run, region, args.id, broker, nodes)

@@ -37,7 +37,7 @@ from streams.operator_commands import (
     too_late,
     verdict_record,
 )
-from topics.checks import InvalidRecord, is_name
+from topics.checks import is_name
 from topics.codec import write_value
 from topics.controls import ALL_MODELS
 from topics.error_text import error_text
@@ -138,7 +138,7 @@ class OperatorEndpoint:
                 raise taken(record, in_force, self._loop.clock.now_ms())
         except Conflict as conflict:
             return _refused(conflict)
-        except (UserError, InvalidRecord, InvalidValue) as error:
+        except (UserError, InvalidValue) as error:
             return 400, {"error": str(error)}
         decided: asyncio.Future[Conflict | None] = asyncio.get_running_loop().create_future()
 

@@ -17,7 +17,7 @@ import orjson
 from edge.supervision import supervision_fds
 from streams.console.cost_windows import CostWindows
 from streams.solver.other_fleets import LIMIT_S, Answer, Question
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import read_value, write_value
 from topics.error_text import error_text
 
@@ -69,7 +69,7 @@ class OtherFleetsFeed:
         try:
             async with asyncio.timeout(LIMIT_S + _START_S):
                 found = await self._answer(question)
-        except (TimeoutError, OSError, EOFError, ValueError, InvalidRecord) as error:
+        except (TimeoutError, OSError, EOFError, ValueError, InvalidValue) as error:
             log.warning(
                 "console: costs of other fleets: %s", error_text(error, "no answer in time")
             )

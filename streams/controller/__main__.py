@@ -37,7 +37,6 @@ from streams.controller.controller_options import (
 from streams.files.defaults_section import CAPACITY, CAUTIOUS
 from streams.files.user_errors import UserError
 from streams.garbage_collection import collect_rarely
-from topics.checks import InvalidRecord
 from topics.extensions import Group, extensions
 from topics.time_base import TimeBase
 from topics.topic_table import PREFIX
@@ -56,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
         for group in (Group.TRIGGERS, Group.SIZING_RULES):
             extensions(group)  # An error now is better than one in the first tick.
         return loop.run_until_complete(_run(_options(given)))
-    except (UserError, InvalidValue, InvalidRecord, BrokerUnreachable, TopicsUnusable) as error:
+    except (UserError, InvalidValue, BrokerUnreachable, TopicsUnusable) as error:
         print(json.dumps({"error": f"controller: {error}"}), flush=True)
         print(f"controller: {error}", file=sys.stderr)
         return 2

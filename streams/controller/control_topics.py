@@ -24,7 +24,7 @@ from edge.kafka_clients import consumer as new_consumer
 from streams.broker.consumer_lag import ConsumerLag
 from streams.invalid_records import Forgeries, Poison
 from streams.loop.control_state import RecordRefused
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode
 from topics.error_text import error_text
 from topics.keys import SIGNER, Keys
@@ -264,7 +264,7 @@ class ControlTopics:
             return
         try:
             record = decode(name, message.value)
-        except InvalidRecord as error:
+        except InvalidValue as error:
             if refused is not None:
                 self._refuse(name, message, refused)
                 return

@@ -15,7 +15,7 @@ from streams.files.user_errors import UserError
 from streams.health.listen_address import parse_listen
 from streams.health.operators import NO_OPERATORS, OPERATORS_FILE, Operators, operators_from
 from streams.health.tokens import NO_TOKEN, OPERATOR_TOKEN, READ_TOKEN, BearerToken, read_token
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.http_origin import parse_host_names
 from topics.storage.private_files import private_folder
 
@@ -119,7 +119,7 @@ def parse_operator_options(given: argparse.Namespace) -> OperatorOptions:
                         "folder, or '' for none") from None  # fmt: skip
     try:
         hosts = parse_host_names("--allowed-hosts", given.allowed_hosts)
-    except InvalidRecord as error:
+    except InvalidValue as error:
         raise UserError(str(error)) from None
     return OperatorOptions(
         http=given.http,

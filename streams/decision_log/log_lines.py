@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 import orjson
 
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import read_value, write_value
 from topics.record_chain import chained
 
@@ -173,7 +173,7 @@ class _Member:
                 if len(rest) > self._most_bytes:
                     most = f"{self._most_bytes / (1 << 20):g} MiB"
                     raise ValueError(f"a record of more than {most} is refused")
-        except (zlib.error, InvalidRecord, ValueError, KeyError, TypeError) as error:
+        except (zlib.error, InvalidValue, ValueError, KeyError, TypeError) as error:
             yield self._damage(str(error))
             return
         if rest:

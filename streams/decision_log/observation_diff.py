@@ -77,7 +77,7 @@ class ObservationReader:
         self._values: dict[str, dict[str, Any]] = {}
 
     def read(self, written: Mapping[str, Any]) -> Observation:
-        """Decode the next observation. ValueError (or its subclass InvalidRecord): the object is
+        """Decode the next observation. ValueError (or its subclass InvalidValue): the object is
         invalid."""
         found: dict[str, Any] = {}
         for name, hint in self._hints.items():

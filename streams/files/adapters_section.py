@@ -13,7 +13,6 @@ from streams.files import units
 from streams.files.keys import Either, Group, Key, Named
 from streams.files.units import Parser
 from streams.files.yaml_tree import ConfigError, Section
-from topics.checks import InvalidRecord
 from topics.lora_adapters import DEFAULT_RANK, Adapter, check_adapters, in_batch, rank_limit
 
 _PATTERN = re.compile(r"(/|~/).*|[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z", re.ASCII | re.DOTALL)
@@ -55,11 +54,11 @@ def read_adapters(section: Section | None) -> tuple[Adapter, ...]:
             weights = section.take(name, WEIGHTS.parser)
         try:
             found.append(Adapter(name, weights, rank))
-        except InvalidRecord as error:
+        except InvalidValue as error:
             raise section.error(name, str(error)) from None
     try:
         check_adapters(found)
-    except InvalidRecord as error:
+    except InvalidValue as error:
         raise ConfigError(section.file, section.line, section.path, str(error)) from None
     return tuple(found)
 
@@ -73,7 +72,7 @@ def memory_of_adapters(
         return spec
     try:
         return with_adapters(spec, in_batch(args, len(adapters)), rank_limit(adapters))
-    except (InvalidValue, InvalidRecord) as error:
+    except InvalidValue as error:
         raise model.error("adapters", str(error)) from None
 
 

@@ -32,7 +32,7 @@ from streams.files.price_units import usd_per_h_factor
 from streams.files.tables import column, table_of
 from streams.files.user_errors import UserError
 from streams.files.yaml_tree import read_text
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.records import Availability, Price
 
 KINDS = ("prices", "availability")
@@ -71,7 +71,7 @@ def read_feed(
         pool = key if len(parts) == 3 else f"{key}/on-demand"
         try:
             found.append(made(pool, value, now_ms))
-        except InvalidRecord as error:
+        except InvalidValue as error:
             said = f"{error.value!r} is not allowed; allowed: {error.allowed}"
             raise root.error(key, said) from None
     return found
@@ -125,5 +125,5 @@ def _of_cloud(
             Price(pool, usd, now_ms)
             for pool, usd in newest(prices_of_pools(name, prices, own)).items()
         ]
-    except InvalidRecord as error:
+    except InvalidValue as error:
         raise UserError(f"{name}: {error}") from None

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge.key_files import read_keys
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.keys import OPERATOR_KEY, Keys, Principal, check_key
 
 
@@ -19,7 +19,7 @@ def operator_keys(broker: str, prefix: str) -> Keys:
     """Signing keys for a command: the keys in the environment, or else those of this user's own
     run.
 
-    `shoal up` writes such a key for its own broker. InvalidRecord as in `read_keys`.
+    `shoal up` writes such a key for its own broker. InvalidValue as in `read_keys`.
     """
     keys = read_keys()
     if keys.principal_keys(Principal.OPERATOR):
@@ -30,7 +30,7 @@ def operator_keys(broker: str, prefix: str) -> Keys:
         return keys
     try:
         return replace(keys, operator=check_key(OPERATOR_KEY, text))
-    except InvalidRecord:
+    except InvalidValue:
         return keys
 
 

@@ -32,7 +32,6 @@ from streams.files.keys import Group, Key
 from streams.files.units import Parser
 from streams.files.user_errors import UserError
 from streams.files.yaml_tree import ConfigError, Section
-from topics.checks import InvalidRecord
 from topics.scoring import MOST_EDGES, PromptRule, ScoreSource
 
 HEADER = "X-Shoal-Score"
@@ -241,7 +240,7 @@ def _refuse(section: Section, key: str, header: str = "", url: str = "") -> None
     """Raise ConfigError at `key` if the header name or the URL cannot provide a score."""
     try:
         ScoreSource(header, (), url)
-    except InvalidRecord as error:
+    except InvalidValue as error:
         said = f"{error.value!r} is not allowed; allowed: {error.allowed}"
         raise section.error(key, said) from None
 

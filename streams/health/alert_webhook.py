@@ -19,7 +19,7 @@ from aiohttp import web
 from autoscaler.domain.cluster import Cluster
 from streams.health.alertmanager import alerts_of, declared_only, known_names
 from streams.health.tokens import BearerToken
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.error_text import error_text
 from topics.records import Alert
 
@@ -77,7 +77,7 @@ class Webhook:
         except web.RequestPayloadError:
             self.counts["refused"] += 1
             return _answer(400, "body: cannot be decompressed as its Content-Encoding says")
-        except InvalidRecord as error:
+        except InvalidValue as error:
             self.counts["refused"] += 1
             return _answer(400, str(error))
         self.counts["refused"] += len(refused)

@@ -14,29 +14,29 @@ from typing import Any
 import orjson
 
 from autoscaler.domain.cluster import Cluster
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.printable import printable
 from topics.records import Alert
 
 MOST_ALERTS = 1000
 
 
-def alerts_of(body: bytes) -> tuple[list[Alert], list[InvalidRecord]]:
-    """The valid alerts of a payload, and the errors of the invalid ones. InvalidRecord: the payload
+def alerts_of(body: bytes) -> tuple[list[Alert], list[InvalidValue]]:
+    """The valid alerts of a payload, and the errors of the invalid ones. InvalidValue: the payload
     itself is invalid.
     """
     try:
         payload: Any = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidRecord("body", body[:40], f"JSON ({error})") from None
+        raise InvalidValue("body", body[:40], f"JSON ({error})") from None
     listed = payload.get("alerts") if isinstance(payload, dict) else None
     if not isinstance(listed, list) or len(listed) > MOST_ALERTS:
-        raise InvalidRecord("alerts", type(listed).__name__, f"at most {MOST_ALERTS} alerts")
+        raise InvalidValue("alerts", type(listed).__name__, f"at most {MOST_ALERTS} alerts")
     alerts, refused = [], []
     for k, one in enumerate(listed):
         try:
             alerts.append(_alert(f"alerts[{k}]", one))
-        except InvalidRecord as error:
+        except InvalidValue as error:
             refused.append(error)
     return alerts, refused
 
@@ -69,7 +69,7 @@ def declared_only(
 
 def _alert(path: str, one: Any) -> Alert:
     if not isinstance(one, dict) or not isinstance(one.get("labels"), dict):
-        raise InvalidRecord(f"{path}.labels", one, "a JSON object")
+        raise InvalidValue(f"{path}.labels", one, "a JSON object")
     labels = one["labels"]
     models = _text(labels.get("model")) or _text(labels.get("model_name"))
     try:
@@ -80,8 +80,8 @@ def _alert(path: str, one: Any) -> Alert:
             starts_ms=_ms(one.get("startsAt")),
             models=tuple(part for part in (m.strip() for m in models.split(",")) if part),
         )
-    except InvalidRecord as error:
-        raise InvalidRecord(f"{path}.{error.field}", error.value, error.allowed) from None
+    except InvalidValue as error:
+        raise InvalidValue(f"{path}.{error.field}", error.value, error.allowed) from None
 
 
 def _text(value: object) -> str:
@@ -92,7 +92,7 @@ def _ms(text: object) -> int:
     try:
         found = dt.datetime.fromisoformat(str(text))
     except ValueError:
-        raise InvalidRecord("startsAt", text, "a time in RFC 3339") from None
+        raise InvalidValue("startsAt", text, "a time in RFC 3339") from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=dt.UTC)
     return int(found.timestamp() * 1000)

@@ -8,7 +8,7 @@ from typing import Any
 
 from streams.ports.demand_source import Sink
 from streams.ports.topic_reader import TopicReader
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode
 from topics.demand import Demand
 from topics.topic_table import DEMAND
@@ -40,7 +40,7 @@ class DemandTopic(TopicReader):
                 continue
             try:
                 record = decode(DEMAND.name, value)
-            except InvalidRecord as error:
+            except InvalidValue as error:
                 self.on_poison(self._poison(*place, str(error)))
                 continue
             if record.last_offset >= 0:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streams.ports.telemetry_wire import read_reported
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.keys import gateway_name
 from topics.macs import Verifier
 from topics.signing import Refusal
@@ -30,7 +30,7 @@ class SignedTelemetry:
 
     records: TelemetryBatch
     places: Sequence[int] | None
-    bad: Mapping[int, InvalidRecord]
+    bad: Mapping[int, InvalidValue]
     refused: Mapping[int, Refusal]
 
 

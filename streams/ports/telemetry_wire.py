@@ -17,7 +17,7 @@ import orjson
 
 from streams.ports.telemetry_scan import scan
 from topics import checks
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode_as, read_value
 from topics.telemetry import Telemetry, check_sent
 from topics.telemetry_columns import (
@@ -36,7 +36,7 @@ _known: dict[bytes, SourceName] = {}
 """Validated names of models, gateways and boots, by their text on the wire."""
 
 
-def read_reported(batch: Sequence[bytes]) -> tuple[TelemetryBatch, dict[int, InvalidRecord]]:
+def read_reported(batch: Sequence[bytes]) -> tuple[TelemetryBatch, dict[int, InvalidValue]]:
     """The valid records of `batch` in order, and the errors of invalid records (as from
     `codec.decode`) by position in `batch`."""
     data = b"".join(batch)
@@ -54,7 +54,7 @@ def read_reported(batch: Sequence[bytes]) -> tuple[TelemetryBatch, dict[int, Inv
         try:
             sent = read_value(_SENT, orjson.loads(data[spans[at, 6] : spans[at, 7]]))
             check_sent(sent)
-        except InvalidRecord:
+        except InvalidValue:
             odd.append(at)
         else:
             said[at] = requests_by_kind(sent)
@@ -65,18 +65,18 @@ def read_reported(batch: Sequence[bytes]) -> tuple[TelemetryBatch, dict[int, Inv
 
 def _with_odd(
     plain: TelemetryBatch, batch: Sequence[bytes], odd: Sequence[int]
-) -> tuple[TelemetryBatch, dict[int, InvalidRecord]]:
+) -> tuple[TelemetryBatch, dict[int, InvalidValue]]:
     """`plain`, with the records at the positions `odd` read by `codec`.
 
     Also returns the errors of invalid records by position; these records are removed.
     """
     names, numbers, cells = [*plain.names], plain.numbers, [*plain.cells]
     kinds = dict(plain.kinds)
-    bad: dict[int, InvalidRecord] = {}
+    bad: dict[int, InvalidValue] = {}
     for at in odd:
         try:
             one = batch_of([decode_as(Telemetry, batch[at])])
-        except InvalidRecord as error:
+        except InvalidValue as error:
             bad[at] = error
             continue
         names[at], numbers[at], cells[at] = one.names[0], one.numbers[0], one.cells[0]
@@ -101,7 +101,7 @@ def _learn(data: bytes, spans: Sequence[int]) -> SourceName | None:
     try:
         for one in (model, gateway, boot):
             checks.name("", one)
-    except InvalidRecord:
+    except InvalidValue:
         return None
     if end - start == len(model) + len(gateway) + len(boot) + _BETWEEN:
         if len(_known) >= _MOST_NAMES:

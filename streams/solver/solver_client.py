@@ -33,7 +33,7 @@ from autoscaler.planning.planner_messages import (
 from autoscaler.planning.strategies.registry import strategy_for
 from edge.supervision import supervision_fds
 from streams.solver.solver_wire import decode_answer, encode_request
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.error_text import error_text
 from topics.reason_codes import ReasonCode
 
@@ -153,7 +153,7 @@ class Solver:
         except (OSError, EOFError) as error:
             named = error_text(error)
             why = Reason(ReasonCode.SOLVER_GONE, quoted=named)
-        except (InvalidRecord, ValueError, KeyError, TypeError) as error:
+        except (InvalidValue, ValueError, KeyError, TypeError) as error:
             # The answer is invalid JSON, too long or lacks a field, so the process is not usable.
             why = Reason(ReasonCode.SOLVER_GARBLED, quoted=str(error))
         log.warning("%s plan: %s", urgency, text(why))

@@ -26,7 +26,6 @@ from streams.files.user_errors import UserError
 from streams.garbage_collection import collect_rarely
 from streams.warm_up import warm_up
 from streams.windows.faust_app import make_app
-from topics.checks import InvalidRecord
 from topics.time_base import TimeBase
 from topics.topic_table import PREFIX
 
@@ -50,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         found = asyncio.run(ensure_topics(bootstrap, given.prefix))
         if found.embedded:
             raise UserError("window workers need a real Kafka: the embedded broker shares nothing")
-    except (UserError, InvalidValue, InvalidRecord, BrokerUnreachable, TopicsUnusable) as error:
+    except (UserError, InvalidValue, BrokerUnreachable, TopicsUnusable) as error:
         print(json.dumps({"error": f"windows: {error}"}), flush=True)
         print(f"windows: {error}", file=sys.stderr)
         return 2

@@ -17,7 +17,7 @@ from dataclasses import replace
 import orjson
 
 from autoscaler.serving.batching import Batcher
-from autoscaler.serving.engine_setup import EngineSetup, InvalidValue, Measurement, engine_setup
+from autoscaler.serving.engine_setup import EngineSetup, Measurement, engine_setup
 from autoscaler.serving.pipeline_stages import PipelinedEngine
 from executors.engines.engine_protocol import API_KEY
 from executors.engines.model_source import architecture
@@ -25,7 +25,7 @@ from executors.engines.simulated.engine_server import Server, Serving, fetch_kv,
 from executors.engines.simulated.prefix_blocks import block_tokens
 from executors.engines.simulated.rank_links import Ranks, follow
 from executors.engines.simulated.simulated_engine import Engine, Identity
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import read_value
 from topics.fleet import PHASES
 from topics.instance_ranks import GangRank
@@ -187,7 +187,7 @@ def main(argv: list[str] | None = None) -> int:
             adapters,
         )
         block = block_tokens(engine_args)
-    except (InvalidValue, InvalidRecord) as error:
+    except InvalidValue as error:
         print(f"simulated engine: {error}", file=sys.stderr)
         return 2
     try:

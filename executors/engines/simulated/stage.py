@@ -26,7 +26,7 @@ from executors.engines.simulated.completions_api import parse
 from executors.engines.simulated.engine_server import first_of, watch_end
 from executors.engines.simulated.request_parameters import ApiError, malformed
 from executors.engines.simulated.small_http import Connection, Request, Responder
-from topics.checks import InvalidRecord, number
+from topics.checks import InvalidValue, number
 from topics.time_base import TimeBase
 
 _POSTS = ("/v1/completions", "/v1/chat/completions")
@@ -212,7 +212,7 @@ def _seconds(text: str) -> dict[str, float]:
     except orjson.JSONDecodeError:
         found = None
     if not isinstance(found, dict) or not found:
-        raise InvalidRecord("--seconds", text, "a JSON object of seconds by components")
+        raise InvalidValue("--seconds", text, "a JSON object of seconds by components")
     for runs, seconds in found.items():
         number(f"--seconds: {runs}", seconds, 0.0, 86_400.0)
     return {",".join(sorted(runs.split(","))): float(s) for runs, s in found.items()}
@@ -255,7 +255,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         base = TimeBase.parse(arguments.time_base)
         seconds = _seconds(arguments.seconds)
-    except InvalidRecord as error:
+    except InvalidValue as error:
         print(f"simulated stage: {error}", file=sys.stderr)
         return 2
 

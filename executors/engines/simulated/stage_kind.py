@@ -12,7 +12,7 @@ import orjson
 
 from executors.engines.engine_protocol import LaunchLine, LaunchSpec
 from executors.engines.simulated.launch_options import SimulatedProcess, launch_line
-from topics.checks import InvalidRecord, number, object_fields
+from topics.checks import InvalidValue, number, object_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class StageKind(SimulatedProcess):
 
 
 def parse_stage(where: str, raw: Any) -> StageKind:
-    """The stage that `raw` declares. Raises InvalidRecord, which names the offending field."""
+    """The stage that `raw` declares. Raises InvalidValue, which names the offending field."""
     item = object_fields(where, raw, ("kind", "seconds"), {"startup_s": 0.0})
     number(f"{where}.startup_s", item["startup_s"], 0.0, 86_400.0)
     if not isinstance(item["seconds"], dict):
-        raise InvalidRecord(f"{where}.seconds", item["seconds"], "a JSON object by GPU type")
+        raise InvalidValue(f"{where}.seconds", item["seconds"], "a JSON object by GPU type")
     for gpu, by_role in item["seconds"].items():
         if not isinstance(by_role, dict):
-            raise InvalidRecord(f"{where}.seconds.{gpu}", by_role, "a JSON object by components")
+            raise InvalidValue(f"{where}.seconds.{gpu}", by_role, "a JSON object by components")
         for runs, seconds in by_role.items():
             number(f"{where}.seconds.{gpu}.{runs}", seconds, 0.0, 86_400.0)
     return StageKind(item["seconds"], float(item["startup_s"]))

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from executors.engines.vllm.vllm_kind import KvTransfer, VllmKind
-from topics.checks import InvalidRecord, count, flag, number, object_fields, one_of, text, texts
+from topics.checks import InvalidValue, count, flag, number, object_fields, one_of, text, texts
 from topics.engine_args import reserved_argument
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}\Z")
@@ -33,27 +33,27 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def parse_vllm(where: str, raw: Any) -> VllmKind:
-    """The vLLM that `raw` declares. Raises InvalidRecord, which names the offending field."""
+    """The vLLM that `raw` declares. Raises InvalidValue, which names the offending field."""
     item = object_fields(where, raw, ("kind", "weights"), _DEFAULTS)
     text(f"{where}.executable", item["executable"], 4000)
     text(f"{where}.image", item["image"])
     if item["image"].startswith("-"):
-        raise InvalidRecord(f"{where}.image", item["image"], "the name of an image")
+        raise InvalidValue(f"{where}.image", item["image"], "the name of an image")
     args = texts(f"{where}.args", item["args"])
     owned = reserved_argument(args)
     if owned is not None:
-        raise InvalidRecord(f"{where}.args", owned, "arguments that the executor does not set")
+        raise InvalidValue(f"{where}.args", owned, "arguments that the executor does not set")
     if item["quantization"] is not None:
         one_of(f"{where}.quantization", item["quantization"], ("bf16", "fp8", "fp4", "int4"))
     one_of(f"{where}.device", item["device"], ("cuda", "cpu"))
     one_of(f"{where}.pipelines", item["pipelines"], ("none", "same-slice", "same-size"))
     flag(f"{where}.sleep", item["sleep"])
     if item["sleep"] and item["device"] == "cpu":
-        raise InvalidRecord(f"{where}.sleep", True, "false with device cpu, which frees nothing")
+        raise InvalidValue(f"{where}.sleep", True, "false with device cpu, which frees nothing")
     count(f"{where}.pipeline_parallel", item["pipeline_parallel"], 64)
     stages = item["pipeline_parallel"]
     if stages < 1:
-        raise InvalidRecord(f"{where}.pipeline_parallel", stages, "at least 1 stage")
+        raise InvalidValue(f"{where}.pipeline_parallel", stages, "at least 1 stage")
     if item["max_num_seqs"] is not None:
         count(f"{where}.max_num_seqs", item["max_num_seqs"], 100_000)
     if item["startup_s"] is not None:
@@ -91,19 +91,19 @@ def _kv_transfer(where: str, raw: Any, device: str) -> KvTransfer | None:
 
 def _layers(where: str, raw: Any, stages: int) -> tuple[int, ...]:
     if not isinstance(raw, list):
-        raise InvalidRecord(where, raw, "a JSON array")
+        raise InvalidValue(where, raw, "a JSON array")
     for index, layers in enumerate(raw):
         count(f"{where}[{index}]", layers, 10_000)
     if raw and (len(raw) != stages or not all(raw)):
-        raise InvalidRecord(where, raw, f"{stages} whole numbers of at least 1, one per stage")
+        raise InvalidValue(where, raw, f"{stages} whole numbers of at least 1, one per stage")
     return tuple(raw)
 
 
 def _variables(where: str, raw: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(raw, dict):
-        raise InvalidRecord(where, raw, "a JSON object")
+        raise InvalidValue(where, raw, "a JSON object")
     for key, value in raw.items():
         if not _VARIABLE.match(key):
-            raise InvalidRecord(where, key, "names of capital letters, digits and _")
+            raise InvalidValue(where, key, "names of capital letters, digits and _")
         text(f"{where}.{key}", value, 4000)
     return tuple(raw.items())

@@ -24,7 +24,7 @@ from streams.tools.replay.request_schedule import Job, Kinds, schedule, with_med
 from streams.tools.replay.request_sender import Sender
 from streams.tools.replay.traces import COLUMNS_HELP, load_trace, parse_columns
 from topics import checks
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.routing import MEDIA
 from topics.time_base import TimeBase
 
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         jobs = schedule(trace, weights, longest, options.seed, for_ms, scores)
         jobs = with_changes(jobs, parse_changes(options.demand), options.seed)
         jobs = with_media(jobs, kinds, options.seed)
-    except (UserError, InvalidRecord) as error:
+    except (UserError, InvalidValue) as error:
         print(orjson.dumps({"error": str(error)}).decode(), flush=True)
         print(f"replay: {error}", file=sys.stderr)
         return 2
@@ -136,7 +136,7 @@ def _pairs(option: str, options: argparse.Namespace) -> list[tuple[str, str]]:
         name, equals, value = part.partition("=")
         try:
             checks.name(option, name if equals else None)
-        except InvalidRecord:
+        except InvalidValue:
             raise UserError(
                 f"{option}: {part!r} is not allowed; allowed: model=value,..."
             ) from None

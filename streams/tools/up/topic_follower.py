@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError
 
 from edge.kafka_clients import consumer as new_consumer
 from streams.tools.up.run_state import Picture
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode
 from topics.topic_table import ASSIGNMENTS, DECISIONS, PLANS, PRICES, ROUTES, STATUS, TELEMETRY
 
@@ -55,7 +55,7 @@ async def follow(bootstrap: str, prefix: str, picture: Picture) -> None:
 def take(topic: str, value: bytes, picture: Picture) -> None:
     """Add one record to `picture`. An unreadable record, or one that the picture cannot show, is
     skipped."""
-    with contextlib.suppress(InvalidRecord):
+    with contextlib.suppress(InvalidValue):
         record = decode(topic, value)
         try:
             picture.add(record)

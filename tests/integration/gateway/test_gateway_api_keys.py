@@ -10,7 +10,7 @@ import pytest
 
 from executors.gateway.api_keys import InvalidKeysFile, parse_keys
 from tests.integration.gateway.gateway_bench import Bench, MakeBench
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.records import RouteGroup
 
 
@@ -91,7 +91,7 @@ async def test_a_start_with_a_bad_file_is_refused(bench: MakeBench, tmp_path: Pa
     ],
 )  # fmt: skip
 def test_bad_files_name_the_field_and_never_show_a_key(text: str, field: str) -> None:
-    with pytest.raises(InvalidRecord) as refused:
+    with pytest.raises(InvalidValue) as refused:
         parse_keys(text)
     assert refused.value.field == field
     assert "the-key-itself" not in str(refused.value)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.gateway.gateway_bench import Bench, MakeBench
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.http_origin import parse_host_names
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
@@ -61,5 +61,5 @@ async def test_with_api_keys_pages_of_other_sites_may_send_requests(
 
 @pytest.mark.parametrize("text", ["a:80", "http://a", "a b", "a\nb", "*", "ä"])
 def test_an_invalid_host_name_cannot_be_declared(text: str) -> None:
-    with pytest.raises(InvalidRecord, match="--allowed-hosts"):
+    with pytest.raises(InvalidValue, match="--allowed-hosts"):
         parse_host_names("--allowed-hosts", f"good.example,{text}")

@@ -23,7 +23,7 @@ from streams.controller.decision_spans import DecisionSpans
 from streams.files.user_errors import UserError
 from tests.integration.tracing.conftest import Collector
 from tests.unit.console.console_world import world
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.fleet import InstanceState
 from topics.spans import Spans
 from topics.time_base import TimeBase
@@ -127,5 +127,5 @@ def test_a_collector_without_the_packages_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     with pytest.raises(UserError, match="OTEL_EXPORTER_OTLP_ENDPOINT: needs OpenTelemetry"):
         controller_tracing.open_spans("shoal-controller", "ctl-1")
-    with pytest.raises(InvalidRecord, match="make tracing"):
+    with pytest.raises(InvalidValue, match="make tracing"):
         executor_tracing.open_spans("shoal-gateway", "gw-1")

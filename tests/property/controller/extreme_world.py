@@ -51,7 +51,7 @@ from streams.solver.solver_wire import decode_request, encode_request
 from streams.tools.up.live_view import View
 from streams.tools.up.run_state import Picture
 from streams.tools.up.screen_layout import Facts as Shown
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode, encode, write_value
 from topics.fleet import InstanceState, ObservedInstance, Status
 from topics.leadership import Leadership
@@ -108,7 +108,7 @@ class Fleet:
             if entry.topic == "assignments" and entry.value is not None:
                 try:
                     record = decode("assignments", entry.value)
-                except InvalidRecord:
+                except InvalidValue:
                     continue
                 assigned[record.node] = record
         nodes = [(node, pool) for pool in self.config.cluster.pools for node in node_ids(pool)]
@@ -307,7 +307,7 @@ def drawn(fleet: Fleet) -> None:
             continue
         try:
             record = decode(entry.topic, entry.value)
-        except InvalidRecord:
+        except InvalidValue:
             continue
         picture.add(record)
         if isinstance(record, Routes):

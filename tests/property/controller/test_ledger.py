@@ -21,7 +21,7 @@ from autoscaler.state.ledger import read_part
 from autoscaler.tick.record_ledger import record_ledger
 from tests.unit.decide.decide_catalogue import pool, service
 from tests.unit.decide.decide_world import World, world
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode, encode
 from topics.ledger import LedgerEntry
 
@@ -153,7 +153,7 @@ ENTRIES = real_entries()
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_damaged_entry_is_refused_or_restores_a_state(data: st.DataObject) -> None:
-    """Any value in an entry may be replaced by other JSON. Reading raises InvalidRecord or gives a
+    """Any value in an entry may be replaced by other JSON. Reading raises InvalidValue or gives a
     part; restoring raises nothing."""
     entry = data.draw(st.sampled_from(ENTRIES))
     tree: Any = orjson.loads(entry.value)
@@ -172,7 +172,7 @@ def test_a_damaged_entry_is_refused_or_restores_a_state(data: st.DataObject) -> 
         return
     try:
         read_part(damaged)
-    except InvalidRecord as error:
+    except InvalidValue as error:
         assert error.field and error.allowed
     others = [one for one in ENTRIES if one.key != entry.key]
     w = world(8.0)

@@ -18,7 +18,7 @@ from streams.controller.control_topics import ControlTopics
 from streams.controller.leader_producer import LeaderProducer
 from streams.windows.faust_app import make_app
 from tests.hang_limit import HANG_S
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 
 _CLIENT_HELLO = 0x16
 
@@ -85,7 +85,7 @@ def test_invalid_settings_are_refused_by_name(
 ) -> None:
     """The refusal comes before any connection attempt."""
     monkeypatch.setenv(f"SHOAL_KAFKA_{variable}", value)
-    with pytest.raises(InvalidRecord, match=f"SHOAL_KAFKA_{variable}"):
+    with pytest.raises(InvalidValue, match=f"SHOAL_KAFKA_{variable}"):
         consumer("127.0.0.1:1", "x")
 
 

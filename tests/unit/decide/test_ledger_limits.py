@@ -9,7 +9,7 @@ import pytest
 from autoscaler.domain.workload import Lengths
 from autoscaler.state.ledger_limits import check_model
 from autoscaler.state.model_state import DemandEstimate, ModelState
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 
 STATE = ModelState(DemandEstimate(Lengths(100.0, 20.0)))
 
@@ -26,5 +26,5 @@ def test_an_interval_that_ends_below_the_plan_is_restored() -> None:
 @pytest.mark.parametrize("name", ["derate", "predicted", "highest"])
 @pytest.mark.parametrize("value", [0.0, -1.0, 1e9, float("nan")])
 def test_an_impossible_factor_is_refused(name: str, value: float) -> None:
-    with pytest.raises(InvalidRecord, match=f"capacity.{name}"):
+    with pytest.raises(InvalidValue, match=f"capacity.{name}"):
         check_model(with_capacity(**{name: value}))

@@ -6,7 +6,7 @@ import pytest
 
 from executors.engines.engine_registry import parse_engines
 from streams.files.shoal_yaml import load_config
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.engine_profiles import profile_wire_name
 
 YAML = """
@@ -38,5 +38,5 @@ def test_a_profile_without_arguments_keeps_its_plain_name() -> None:
 
 @pytest.mark.parametrize("section", [{"kind": "simulated", "args": 5}, {"kind": "x"}, 5])
 def test_an_invalid_section_is_refused(section: object) -> None:
-    with pytest.raises(InvalidRecord, match=r"engines\.fast"):
+    with pytest.raises(InvalidValue, match=r"engines\.fast"):
         parse_engines("engines", {"fast": section})

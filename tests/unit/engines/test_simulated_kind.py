@@ -13,7 +13,7 @@ from executors.engines.engine_protocol import LaunchSpec
 from executors.engines.engine_registry import parse_engine
 from executors.engines.simulated.__main__ import parse_measurements
 from executors.engines.simulated.simulated_kind import SimulatedKind
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import read_value
 from topics.lora_adapters import Adapter
 from topics.time_base import TimeBase
@@ -59,7 +59,7 @@ def test_the_provisioning_time_of_a_node_is_part_of_the_start() -> None:
 
 
 def test_a_damaged_measurement_is_refused() -> None:
-    with pytest.raises(InvalidRecord):
+    with pytest.raises(InvalidValue):
         parse_engine("e", {"kind": "simulated", "measurements": [{"gpu": "L4"}]})
 
 

@@ -11,7 +11,7 @@ import pytest
 from executors.engines.engine_protocol import LaunchSpec, RoleSwitch
 from executors.engines.engine_registry import parse_engine
 from executors.engines.vllm.vllm_kind import KvTransfer, VllmKind, allowed_weights
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.instance_ranks import GangRank, GangStage
 from topics.lora_adapters import Adapter
 from topics.time_base import TimeBase
@@ -142,7 +142,7 @@ def test_sleep_mode_and_its_paths_exist_only_with_a_declared_standby(
 )
 def test_an_invalid_section_is_refused_by_name(section: dict[str, object], named: str) -> None:
     """The error is one line with the field, the value and the allowed values."""
-    with pytest.raises(InvalidRecord, match=named):
+    with pytest.raises(InvalidValue, match=named):
         parse_engine("engines.real", {"kind": "vllm", "weights": ["org/model"], **section})
 
 

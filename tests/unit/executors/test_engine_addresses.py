@@ -8,7 +8,7 @@ import pytest
 
 from executors.node.node_state import InstanceRecord, NodeState, ProcessObservation, Rules
 from executors.node.reconcile import observed_instances, reconcile
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.fleet import DesiredInstance, InstanceState, ObservedInstance, Status
 from topics.instance_ranks import GangRank, GangStage
 
@@ -62,7 +62,7 @@ def test_a_node_names_the_addresses_of_its_pods() -> None:
     status = Status("n", "p", "ex", 1, 0, tuple(seen), address="10.9.9.9",
                     addresses=("10.0.0.1", "10.0.0.2"))  # fmt: skip
     assert len(status.instances) == 2
-    with pytest.raises(InvalidRecord, match=r"instances\[1\].endpoint"):
+    with pytest.raises(InvalidValue, match=r"instances\[1\].endpoint"):
         replace(status, addresses=("10.0.0.1",))
-    with pytest.raises(InvalidRecord, match="at most 64"):
+    with pytest.raises(InvalidValue, match="at most 64"):
         replace(status, addresses=tuple(f"10.1.0.{n}" for n in range(65)))

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from executors.node.executor_config import load_config, parse_config
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 
 GOOD: dict[str, Any] = {
     "executor": "ex",
@@ -115,14 +115,14 @@ def test_values_are_taken_as_given() -> None:
     ],
 )
 def test_a_bad_value_is_refused_with_its_field(path: str, value: Any, field: str) -> None:
-    with pytest.raises(InvalidRecord) as refusal:
+    with pytest.raises(InvalidValue) as refusal:
         parse_config(changed(path, value))
     assert refusal.value.field == field and refusal.value.allowed
 
 
 @pytest.mark.parametrize("key", sorted(GOOD))
 def test_every_part_of_the_configuration_is_required(key: str) -> None:
-    with pytest.raises(InvalidRecord, match=key):
+    with pytest.raises(InvalidValue, match=key):
         parse_config({name: value for name, value in GOOD.items() if name != key})
 
 
@@ -131,10 +131,10 @@ def test_a_file_that_cannot_be_read_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a short path stands whole in the message
     path = Path("executor.json")
-    with pytest.raises(InvalidRecord, match=r"executor\.json.*readable"):
+    with pytest.raises(InvalidValue, match=r"executor\.json.*readable"):
         load_config(path)
     path.write_bytes(b"{")
-    with pytest.raises(InvalidRecord, match="JSON"):
+    with pytest.raises(InvalidValue, match="JSON"):
         load_config(path)
     path.write_bytes(orjson.dumps(GOOD))
     assert load_config(path) == parse_config(GOOD)

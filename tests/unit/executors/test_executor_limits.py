@@ -30,7 +30,7 @@ from tests.unit.executors.test_probe_schedule import NOW, WISH, Bench
 from tests.unit.executors.test_reclaim_hook import command
 from tests.unit.executors.test_scripted_faults import write
 from tests.unit.executors.test_worker_with_engines import Bench as Node
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.engine_start import EngineStart
 from topics.fleet import InstanceState
 
@@ -78,7 +78,7 @@ async def test_a_notice_is_at_most_a_day_ahead(seconds: int, fits: bool) -> None
     if fits:
         assert await read_notice(told, "n1", 30.0) == seconds
     else:
-        with pytest.raises(InvalidRecord, match="seconds_left"):
+        with pytest.raises(InvalidValue, match="seconds_left"):
             await read_notice(told, "n1", 30.0)
 
 

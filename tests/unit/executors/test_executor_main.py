@@ -19,7 +19,7 @@ from executors.node.executor_config import ExecutorConfig, parse_config
 from executors.node.load_publisher import LoadPublisher
 from executors.node.state_store import StateStore
 from tests.unit.executors.test_executor_config import GOOD
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.keys import Keys
 
 
@@ -153,7 +153,7 @@ async def test_a_metrics_port_in_use_is_named(ran: Ran, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(executor_metrics, "serve", refuse)
     monkeypatch.setattr(LoadPublisher, "close", closes)
-    with pytest.raises(InvalidRecord) as refusal:
+    with pytest.raises(InvalidValue) as refusal:
         await ran.go()
     assert (refusal.value.field, refusal.value.allowed) == ("metrics_port", "a free port")
     assert len(feeds) == 1 and feeds[0]._context.closed
@@ -196,7 +196,7 @@ def test_bad_input_ends_with_2_and_its_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def run(*_: Any) -> None:
-        raise InvalidRecord("metrics_port", 9, "a free port")
+        raise InvalidValue("metrics_port", 9, "a free port")
 
     monkeypatch.setattr(process, "run", run)
     assert process.main(["--config", file(tmp_path, region="")]) == 2

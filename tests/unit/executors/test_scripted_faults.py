@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from executors.node.scripted_faults import FaultsFile, parse_faults
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 
 
 class FakeNode:
@@ -68,5 +68,5 @@ def test_a_bad_file_keeps_the_last_faults(tmp_path: Path) -> None:
     "raw", [[], {"gone": []}, {"lost": "n0"}, {"reclaim_ms": {"n0": -1}}, {"failing": [7]}]
 )
 def test_bad_faults_are_refused(raw: object) -> None:
-    with pytest.raises(InvalidRecord):
+    with pytest.raises(InvalidValue):
         parse_faults(raw)

@@ -28,7 +28,7 @@ from executors.node.node_state import (
 )
 from executors.node.node_worker import NodeWorker, rules_for
 from tests.unit.executors.test_executor_config import GOOD
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.fleet import Assignment, DesiredInstance, InstanceState, Status
 
 NOW = 1_700_000_000_000
@@ -396,7 +396,7 @@ async def test_a_status_that_cannot_be_encoded_does_not_end_the_worker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = Bench()
-    bench.takes = InvalidRecord("status", 1, "nothing")
+    bench.takes = InvalidValue("status", 1, "nothing")
     await bench.step(1.0)
     assert "n0: status cannot be encoded" in caplog.text
     bench.takes = True

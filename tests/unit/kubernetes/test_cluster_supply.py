@@ -30,7 +30,7 @@ from executors.kubernetes.pod_view import PodView
 from streams.files.shoal_yaml import load_config
 from streams.ports.serving_pods import PodCount, parse_report
 from tests.unit.kubernetes.fake_cluster import FakeCluster
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 
 TYPE = "node.kubernetes.io/instance-type"
 GPU = "nvidia.com/gpu"
@@ -312,7 +312,7 @@ async def test_pods_with_devices_by_claims_count_with_the_accelerators_of_their_
 
 
 def test_pools_that_cannot_be_read_are_refused_with_the_field() -> None:
-    with pytest.raises(InvalidRecord, match="--pools"):
+    with pytest.raises(InvalidValue, match="--pools"):
         parse_pools("[")
-    with pytest.raises(InvalidRecord, match=r"p\.mode"):
+    with pytest.raises(InvalidValue, match=r"p\.mode"):
         parse_pools('{"p": {"mode": "x", "nodes": {}}}')

@@ -20,7 +20,7 @@ from executors.kubernetes.pod_template import (
     read_launch,
     with_role,
 )
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.fleet import DesiredInstance
 
 TEMPLATE = """
@@ -124,7 +124,7 @@ def test_the_launch_survives_in_the_annotation_with_the_role_of_the_label() -> N
     ],
 )  # fmt: skip
 def test_a_template_that_cannot_be_used_is_refused_with_its_field(text: str, field: str) -> None:
-    with pytest.raises(InvalidRecord) as error:
+    with pytest.raises(InvalidValue) as error:
         parse_template(text)
     assert error.value.field == field
 

@@ -32,7 +32,7 @@ from streams.loop.declared_names import DeclaredNames
 from streams.loop.election import Election
 from streams.loop.tick_loop import Loop, Ports
 from streams.ports.record_signing import Seal
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode, encode
 from topics.keys import Keys, Principal, credential
 from topics.macs import Signer, Verifier
@@ -238,7 +238,7 @@ class NamesWorld:
             if one.value is None:
                 self.table.finalize((one.key or b"").decode(errors="replace"))
                 continue
-            with contextlib.suppress(InvalidRecord):
+            with contextlib.suppress(InvalidValue):
                 record: Routes = decode("routes", one.value)
                 self.table.offer(record)
 

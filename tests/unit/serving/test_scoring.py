@@ -16,7 +16,7 @@ from autoscaler.serving.score_routing import (
     rule_score,
     valid_score,
 )
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode, encode
 from topics.records import PromptRule, Routes, ScoreSource, ScoreSplit
 from topics.telemetry import UNCLASSED
@@ -134,7 +134,7 @@ def test_only_the_beginning_of_a_long_prompt_is_examined() -> None:
 )
 def test_an_invalid_split_is_refused(change: dict[str, object], said: str) -> None:
     good = {"models": ("a", "b"), "edges": (0.5,), "cuts": (1,), "unscored": "b"}
-    with pytest.raises(InvalidRecord, match=said):
+    with pytest.raises(InvalidValue, match=said):
         ScoreSplit(**(good | change))  # type: ignore[arg-type]
 
 
@@ -151,7 +151,7 @@ def test_an_invalid_split_is_refused(change: dict[str, object], said: str) -> No
     ],
 )
 def test_an_invalid_score_source_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(InvalidRecord):
+    with pytest.raises(InvalidValue):
         ScoreSource(**change)  # type: ignore[arg-type]
 
 

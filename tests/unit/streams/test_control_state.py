@@ -19,7 +19,7 @@ from streams.loop.control_state import (
 )
 from streams.loop.election import Election
 from topics.broker_clock import BrokerClock
-from topics.checks import MAX_MS, InvalidRecord
+from topics.checks import MAX_MS, InvalidValue
 from topics.records import (
     Assignment,
     Availability,
@@ -225,11 +225,11 @@ def test_an_error_of_the_controller_makes_no_dead_letter() -> None:
     """It ends the process instead."""
 
     def overwrite(_record: object) -> None:
-        raise InvalidRecord("number", -1, "a fault of ours")
+        raise InvalidValue("number", -1, "a fault of ours")
 
     clock = Clock(TimeBase(1.0, 1_000_000, 0), lambda: 0, lambda: 0)
     take = control_record_handler(
         ControlState(), Election("b"), clock, overwrite, lambda _alert: None
     )
-    with pytest.raises(InvalidRecord):
+    with pytest.raises(InvalidValue):
         take("assignments", Assignment("n", "p", 1, 1, 0), 0, 0)

@@ -9,13 +9,12 @@ import pytest
 import streams.controller.__main__ as controller_main
 from autoscaler.domain.validation import InvalidValue
 from streams.files.user_errors import UserError
-from topics.checks import InvalidRecord
 
 
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (InvalidRecord("number", -1, "a count"), 1, ""),
+        (InvalidValue("number", -1, "a count"), 1, ""),
         (InvalidValue("pool", "x", "y"), 1, ""),
         (UserError("shoal.yaml:1: no"), 2, "controller: shoal.yaml:1: no"),
     ],

@@ -17,7 +17,7 @@ from autoscaler.state.model_state import PredictionDrift
 from streams.ports.telemetry_wire import read_reported
 from tests.unit.topics.any_records import ANY, JUNK, RECORDS
 from topics import records
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import MAX_BYTES, decode, encode, read_value
 from topics.demand import DemandSecond
 from topics.routing import Hop, RoutePath, Stage
@@ -70,12 +70,12 @@ def test_unknown_fields_are_ignored(named: tuple[str, Any], field: str, value: A
 def test_any_value_in_any_field_is_accepted_or_refused_by_name(
     named: tuple[str, Any], data: st.DataObject, value: Any
 ) -> None:
-    """A refused value raises only InvalidRecord, which names a field."""
+    """A refused value raises only InvalidValue, which names a field."""
     name, record = named
     field = data.draw(st.sampled_from([f.name for f in dataclasses.fields(record)]))
     try:
         back = decode(name, _changed(record, **{field: value}))
-    except InvalidRecord as error:
+    except InvalidValue as error:
         assert error.field
         assert error.allowed
     else:
@@ -84,9 +84,9 @@ def test_any_value_in_any_field_is_accepted_or_refused_by_name(
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
-    """Arbitrary bytes raise only InvalidRecord."""
+    """Arbitrary bytes raise only InvalidValue."""
     for name in RECORDS:
-        with pytest.raises(InvalidRecord):
+        with pytest.raises(InvalidValue):
             decode(name, data)
 
 
@@ -105,7 +105,7 @@ def test_a_missing_field_gets_its_default_or_is_refused_by_name(
     del wire[field.name]
     bare = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     if bare:
-        with pytest.raises(InvalidRecord, match="missing") as caught:
+        with pytest.raises(InvalidValue, match="missing") as caught:
             decode(name, orjson.dumps(wire))
         assert caught.value.field == field.name
     else:
@@ -136,7 +136,7 @@ def test_a_missing_field_gets_its_default_or_is_refused_by_name(
 )
 def test_a_bad_value_is_refused_with_its_field(fields: dict[str, Any], named: str) -> None:
     """The message names the field, the value and the allowed range."""
-    with pytest.raises(InvalidRecord, match="allowed") as caught:
+    with pytest.raises(InvalidValue, match="allowed") as caught:
         decode("telemetry", _changed(TELEMETRY, **fields))
     assert caught.value.field == named
 
@@ -148,7 +148,7 @@ def test_a_count_above_the_limit_of_its_seconds_is_refused(field: str, span_ms: 
     most = (*MOST_PER_S, MOST_REQUESTS_PER_S)[[*COUNTS, "withdrawn"].index(field)]
     most *= max(1, -(-span_ms // 1000))
     right, wrong = (_changed(TELEMETRY, span_ms=span_ms, **{field: most + k}) for k in range(2))
-    with pytest.raises(InvalidRecord) as caught:
+    with pytest.raises(InvalidValue) as caught:
         decode("telemetry", wrong)
     assert caught.value.field == field
     found, bad = read_reported([right, wrong])
@@ -158,7 +158,7 @@ def test_a_count_above_the_limit_of_its_seconds_is_refused(field: str, span_ms: 
 
 @pytest.mark.parametrize("value", [{"a": 1}, {"1_0": 1}, {"1": 1, "01": 1}, {"1": 1.0}, []])
 def test_keys_of_counts_are_distinct_whole_numbers(value: Any) -> None:
-    with pytest.raises(InvalidRecord, match="allowed"):
+    with pytest.raises(InvalidValue, match="allowed"):
         read_value(dict[int, int], value)
 
 
@@ -167,7 +167,7 @@ def test_numbers_that_are_not_finite_are_refused(number: bytes) -> None:
     """Other writers may accept them as JSON."""
     data = encode(records.Price("p", 1.5, 1)).replace(b"1.5", number)
     assert number in data
-    with pytest.raises(InvalidRecord):
+    with pytest.raises(InvalidValue):
         decode("supply.prices", data)
 
 
@@ -192,7 +192,7 @@ def test_a_nested_field_is_named_by_its_path(change: dict[str, Any], named: str)
     """The path names the instance within the record."""
     wire = orjson.loads(encode(STATUS))
     wire["instances"][0].update(change)
-    with pytest.raises(InvalidRecord) as caught:
+    with pytest.raises(InvalidValue) as caught:
         decode("status", orjson.dumps(wire))
     assert caught.value.field == named
 
@@ -210,12 +210,12 @@ def test_routes_without_slots_have_no_limit() -> None:
 
 def test_a_record_that_is_too_large_is_refused_before_it_is_read() -> None:
     """A single foreign record must not exhaust the memory."""
-    with pytest.raises(InvalidRecord, match="at most"):
+    with pytest.raises(InvalidValue, match="at most"):
         decode("status", b" " * (MAX_BYTES + 1))
 
 
 def test_an_unknown_topic_is_refused_by_name() -> None:
-    with pytest.raises(InvalidRecord, match="nonsense"):
+    with pytest.raises(InvalidValue, match="nonsense"):
         decode("nonsense", b"{}")
 
 
@@ -232,7 +232,7 @@ def test_a_predicted_start_time_of_zero_is_refused() -> None:
         PredictionDrift() == PredictionDrift(0.0, 0.0)
         and PredictionDrift(60.0, 1.0).start_s == 60.0
     )
-    with pytest.raises(InvalidRecord, match=r"start_s: .*60.* allowed; allowed: 0 where predicted"):
+    with pytest.raises(InvalidValue, match=r"start_s: .*60.* allowed; allowed: 0 where predicted"):
         PredictionDrift(60.0, 0.0)
 
 
@@ -242,7 +242,7 @@ def test_a_type_has_one_share_per_group() -> None:
     kind = records.TypeRoute("long", 4000.0, 80.0, (1.0,))
     routes = records.Routes("m", 1, 1, 0, 1.0, 1.0, groups, types=(kind,))
     assert decode("routes", encode(routes)) == routes
-    with pytest.raises(InvalidRecord, match=r"types.shares: 2 is not allowed; allowed: one per"):
+    with pytest.raises(InvalidValue, match=r"types.shares: 2 is not allowed; allowed: one per"):
         dataclasses.replace(routes, types=(dataclasses.replace(kind, shares=(0.5, 0.5)),))
 
 
@@ -255,9 +255,9 @@ def test_a_path_goes_through_stages_of_its_group() -> None:
     routes = records.Routes("m", 1, 1, 0, 1.0, 1.0, (group,), kinds=kinds)
     assert decode("routes", encode(routes)) == routes
     lost = RoutePath("text", 2.0, (Hop("talker", ("talker",)),))
-    with pytest.raises(InvalidRecord, match=r"paths: 'talker' is not allowed; allowed: stages of"):
+    with pytest.raises(InvalidValue, match=r"paths: 'talker' is not allowed; allowed: stages of"):
         dataclasses.replace(group, paths=(lost,))
-    with pytest.raises(InvalidRecord, match=r"media: 'smell' is not allowed; allowed: image or"):
+    with pytest.raises(InvalidValue, match=r"media: 'smell' is not allowed; allowed: image or"):
         records.RequestKind("odd", ("smell",))
 
 
@@ -272,6 +272,6 @@ def test_records_with_sketches_of_an_older_format_are_refused() -> None:
         wire = orjson.loads(encode(record))
         one = wire["seconds"][0] if "seconds" in wire else wire
         del one["cells"]
-        with pytest.raises(InvalidRecord, match="the field is missing") as caught:
+        with pytest.raises(InvalidValue, match="the field is missing") as caught:
             decode(name, orjson.dumps({**wire, "ttft_ms": {"7": 1}}))
         assert caught.value.field == field

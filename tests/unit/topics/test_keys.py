@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.keys import (
     SIGNER,
     Keys,
@@ -34,9 +34,9 @@ def test_keys_come_from_the_environment_or_files_and_are_not_shown() -> None:
     assert not keys_from_environment({}, files.__getitem__)
     found = keys_from_environment({"SHOAL_ENGINE_KEY": "k" * 32}, files.__getitem__)
     assert (found.engine, bool(found)) == ("k" * 32, False)  # An engine key signs no records.
-    with pytest.raises(InvalidRecord, match="printable"):
+    with pytest.raises(InvalidValue, match="printable"):
         keys_from_environment({"SHOAL_ENGINE_KEY": "k" * 32 + "\r\nX: y"}, files.__getitem__)
-    with pytest.raises(InvalidRecord) as error:
+    with pytest.raises(InvalidValue) as error:
         keys_from_environment({"SHOAL_CLUSTER_KEY": "secret"}, files.__getitem__)
     assert "secret" not in str(error.value)
     assert CLUSTER not in repr(Keys(CLUSTER))
@@ -52,7 +52,7 @@ def test_keys_come_from_the_environment_or_files_and_are_not_shown() -> None:
     ],
 )
 def test_an_invalid_key_is_refused_with_its_variable(environ: dict[str, str], named: str) -> None:
-    with pytest.raises(InvalidRecord, match=f"^{named}"):
+    with pytest.raises(InvalidValue, match=f"^{named}"):
         keys_from_environment(environ, lambda path: path)
 
 

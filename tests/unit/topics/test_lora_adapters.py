@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.lora_adapters import (
     MOST_ADAPTERS,
     Adapter,
@@ -23,15 +23,15 @@ from topics.telemetry import check_sent
      ("a", "a/b", 513), ("a" * 200, "a/b", 8)],
 )  # fmt: skip
 def test_an_invalid_adapter_is_refused(name: str, weights: str, rank: int) -> None:
-    with pytest.raises(InvalidRecord):
+    with pytest.raises(InvalidValue):
         Adapter(name, weights, rank)
 
 
 def test_adapters_are_bounded_and_have_names_of_their_own() -> None:
     check_adapters([Adapter(f"a{n}", "o/a") for n in range(MOST_ADAPTERS)])
-    with pytest.raises(InvalidRecord, match="at most"):
+    with pytest.raises(InvalidValue, match="at most"):
         check_adapters([Adapter(f"a{n}", "o/a") for n in range(MOST_ADAPTERS + 1)])
-    with pytest.raises(InvalidRecord, match="each name once"):
+    with pytest.raises(InvalidValue, match="each name once"):
         check_adapters([Adapter("a", "o/a"), Adapter("a", "o/b")])
 
 
@@ -45,7 +45,7 @@ def test_the_operator_decides_how_many_are_in_a_batch() -> None:
     assert in_batch(("--max-loras=3",), 30) == 3
     assert in_batch(("--dtype=half", "--max_loras", "20"), 2) == 20
     for wrong in ("0", "x", "-1", "", "513"):
-        with pytest.raises(InvalidRecord, match="max-loras"):
+        with pytest.raises(InvalidValue, match="max-loras"):
             in_batch(("--max-loras", wrong), 2)
 
 

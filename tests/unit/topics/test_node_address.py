@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode, encode
 from topics.instance_ranks import GangRank, GangStage
 from topics.records import InstanceState, ObservedInstance, Status
@@ -43,10 +43,10 @@ def test_all_ports_of_its_host_belong_to_a_node() -> None:
 def test_a_node_serves_only_at_its_own_address(
     address: str, instance: ObservedInstance, field: str
 ) -> None:
-    with pytest.raises(InvalidRecord, match=rf"^instances\[1\]\.{field}: .*10\.0\.0\.5"):
+    with pytest.raises(InvalidValue, match=rf"^instances\[1\]\.{field}: .*10\.0\.0\.5"):
         replace(STATUS, address=address, instances=(SEEN, instance))
 
 
 def test_a_load_feed_at_another_address_is_refused() -> None:
-    with pytest.raises(InvalidRecord, match=r"^load_feed: "):
+    with pytest.raises(InvalidValue, match=r"^load_feed: "):
         replace(STATUS, load_feed=f"10.0.0.9:4000 {'k' * 40}")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.topics.any_records import RECORDS
-from topics.checks import InvalidRecord, machine_text
+from topics.checks import InvalidValue, machine_text
 from topics.codec import decode, encode
 from topics.printable import printable, printable_json, printable_lines
 from topics.records import Control
@@ -73,12 +73,12 @@ def test_an_external_record_is_cleaned_when_it_is_read() -> None:
         "controls", json.dumps({**written, "who": HOSTILE[:20], "why": HOSTILE[:-1]}).encode()
     )
     assert read.why == printable(HOSTILE[:-1]) and read.who.isprintable()
-    with pytest.raises(InvalidRecord, match="scope") as refused:
+    with pytest.raises(InvalidValue, match="scope") as refused:
         decode("controls", json.dumps({**written, "scope": HOSTILE[:-1]}).encode())
     assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\x1bb", "a\u202eb", "a" * 9])
 def test_unprintable_text_in_a_field_for_programs_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRecord, match="8 "):
+    with pytest.raises(InvalidValue, match="8 "):
         machine_text("basis", text, 8)

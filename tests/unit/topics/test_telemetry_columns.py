@@ -19,7 +19,7 @@ from streams.ports import telemetry_wire
 from streams.ports.telemetry_wire import read_reported
 from tests.unit.topics.any_records import JUNK, RECORDS
 from topics import codec
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.codec import decode, encode
 from topics.sketch import HIGHEST, LOWEST, MOST_COUNT, NUMBERS, WIDTH, sketches_to_text
 from topics.telemetry import SKETCHES, Telemetry
@@ -71,7 +71,7 @@ def alone(data: bytes) -> Row | str:
     """
     try:
         return rows(batch_of([decode("telemetry", data)]))[0]
-    except InvalidRecord as error:
+    except InvalidValue as error:
         return str(error)
 
 
@@ -202,7 +202,7 @@ def test_sketches_that_a_later_version_adds_are_left_out() -> None:
 def test_invalid_cells_are_refused_by_name(cells: Any) -> None:
     """The text has a wrong length, or a character that is not a digit."""
     wire = orjson.loads(encode(Telemetry("chat", "g", "b", 1, 1000, 1000, 0, *[0] * 10)))
-    with pytest.raises(InvalidRecord) as caught:
+    with pytest.raises(InvalidValue) as caught:
         decode("telemetry", orjson.dumps({**wire, "cells": cells}))
     assert caught.value.field == "cells"
 

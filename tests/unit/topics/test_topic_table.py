@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topics import records
-from topics.checks import InvalidRecord
+from topics.checks import InvalidValue
 from topics.topic_table import TABLE, Cleanup, key_of, short_name, topic
 
 
@@ -28,5 +28,5 @@ def test_each_topic_is_listed_once_with_its_clean_up() -> None:
         assert (one.retention_ms > 0) == (one.cleanup is Cleanup.DELETE)
         assert one.settings()["message.timestamp.type"] == "LogAppendTime"
         assert ("retention.ms" in one.settings()) == (one.cleanup is Cleanup.DELETE)
-    with pytest.raises(InvalidRecord, match="begins with"):
+    with pytest.raises(InvalidValue, match="begins with"):
         short_name("foreign.telemetry")

@@ -17,7 +17,7 @@ from streams.ports.merged_records import MergedRecords
 from streams.ports.micro_batches import PartitionMerger
 from streams.ports.telemetry_merge import merged as merge
 from streams.ports.telemetry_wire import read_reported
-from topics.checks import MAX_COUNT, InvalidRecord
+from topics.checks import MAX_COUNT, InvalidValue
 from topics.codec import decode, encode
 from topics.demand import DemandSecond
 from topics.keys import Keys
@@ -121,5 +121,5 @@ def test_a_second_of_an_older_worker_has_no_cached_tokens() -> None:
     assert DemandSecond(T0_MS, (7, 6, 0, 0, 6, 700, 600, 60), "").counts == (
         7, 6, 0, 0, 6, 700, 600, 60, 0, 0,
     )  # fmt: skip
-    with pytest.raises(InvalidRecord, match="counts"):
+    with pytest.raises(InvalidValue, match="counts"):
         DemandSecond(T0_MS, (7,) * 7, "")
