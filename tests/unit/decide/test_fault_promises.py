@@ -259,8 +259,9 @@ def test_a_tenfold_burst_gets_a_plan_request_within_three_seconds(rate: float) -
             pools=(where,),
             catalogue=catalogue,
             seed=seed,
-            step_s=1,
-        ).run(180)
+        ).run(160)
+        w.step_s = 1
+        w.run(20)
         before = w.assigned_count("chat")
         w.run(6)
         assert w.assigned_count("chat") > before, f"seed {seed}"
