@@ -4,9 +4,9 @@ its capacity and without.
     python -m loadtests.vanished_hits [--seeds 20] [--first 1] [--minutes 30]
 
 One model, sized for 55% of hits at the start; three quarters of its prompt tokens hit until the
-hits end. `planned at` is the second, from the end of sharing, at which the last instance was
-ordered. `lost s` is what counting hits costs: requests that miss their SLO in addition, in seconds
-of the whole load. The attainment of both runs is over all of their minutes.
+hits end. `planned at` is the second, from the beginning of that minute, at which the last instance
+was ordered. `lost s` is what counting hits costs: requests that miss their SLO in addition, in
+seconds of the whole load. The attainment of both runs is over all of their minutes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DECLARED = 0.55
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run. attained: requests within the SLO. ordered: (seconds from the end of sharing,
+    """One run. attained: requests within the SLO. ordered: (seconds from the minute's beginning,
     instances) of each change."""
 
     requests: int
