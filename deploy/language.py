@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOMS = ("autoscaler", "edge", "executors", "streams", "topics", "loadtests", "tests", "deploy")
+ROOMS = ("autoscaler", "executors", "streams", "topics", "loadtests", "tests", "deploy")
 LONGEST_COMMENT = 3  # in lines; a longer explanation belongs in a docstring or in docs/
 
 OPENINGS = re.compile(r"(Owns|What|Who|Whose)\b")

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("autoscaler", "edge", "executors", "streams", "topics")
+PACKAGES = ("autoscaler", "executors", "streams", "topics")
 FILES = ("pyproject.toml", "README.md", "LICENSE", "NOTICE")
 SBOM = "sbom.cdx.json"
 _IMAGE_TOOLS = ("docker", "podman", "buildah")

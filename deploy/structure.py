@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from deploy.rooms import imports  # noqa: E402  the path comes first
 
-PRODUCT = ("autoscaler", "streams", "executors", "edge", "topics")
+PRODUCT = ("autoscaler", "streams", "executors", "topics")
 
 
 def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:

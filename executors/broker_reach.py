@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
-from edge.kafka_clients import ask, options, security
+from topics.edge.kafka_clients import ask, options, security
 
 log = logging.getLogger(__name__)
 

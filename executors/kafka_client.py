@@ -18,11 +18,11 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from edge.kafka_clients import consumer, producer
 from executors.broker_reach import start_client
 from topics.broker_clock import BrokerClock
 from topics.checks import InvalidValue
 from topics.codec import decode, encode
+from topics.edge.kafka_clients import consumer, producer
 from topics.error_text import error_text
 from topics.keys import Keys
 from topics.leadership import token_of

@@ -28,7 +28,6 @@ import orjson
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from aiokafka import TopicPartition
 
-from edge.kafka_clients import consumer
 from loadtests.chaos.stack import Stack
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.child_broker import own_broker
@@ -37,6 +36,7 @@ from streams.files.user_errors import UserError
 from streams.tools.up.host_resources import remove_topics
 from topics.checks import InvalidValue
 from topics.codec import decode
+from topics.edge.kafka_clients import consumer
 from topics.topic_table import ASSIGNMENTS, STATUS, TELEMETRY, short_name
 
 MODELS = ("m1", "m2", "m3", "m4")

@@ -35,7 +35,6 @@ from pathlib import Path
 
 import orjson
 
-from edge.supervision import SUPERVISION_VARIABLE as SUPERVISOR
 from loadtests.arguments import number
 from loadtests.chaos.stack import CONTROLLERS, GATEWAYS, Stack
 from loadtests.chaos.watch import Topics
@@ -46,6 +45,7 @@ from streams.broker.topic_admin import ensure_topics
 from streams.files.user_errors import UserError
 from streams.tools.up.child_processes import Child
 from streams.tools.up.host_resources import remove_topics
+from topics.edge.supervision import SUPERVISION_VARIABLE as SUPERVISOR
 
 EXECUTOR = "executor-east"
 PARTS = (*CONTROLLERS, EXECUTOR, *GATEWAYS)

@@ -37,9 +37,6 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from autoscaler.domain.cluster import Policy
 from autoscaler.estimate.model_demand import observe_demand
 from autoscaler.estimate.windows import TelemetryWindows
-from edge.kafka_clients import admin as new_admin
-from edge.kafka_clients import consumer as new_consumer
-from edge.kafka_clients import producer as new_producer
 from streams.broker.broker_reach import parse_address
 from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock
@@ -51,6 +48,9 @@ from streams.ports.micro_batches import MicroBatch, PartitionMerger
 from streams.ports.telemetry_topic import TelemetryTopic
 from streams.ports.telemetry_wire import read_reported
 from topics.codec import encode
+from topics.edge.kafka_clients import admin as new_admin
+from topics.edge.kafka_clients import consumer as new_consumer
+from topics.edge.kafka_clients import producer as new_producer
 from topics.sketch import bucket_of
 from topics.telemetry import Telemetry
 from topics.telemetry_columns import SEQUENCE, batch_of

@@ -17,10 +17,6 @@ import orjson
 import uvloop
 
 from autoscaler.serving.routing_policies import AcrossCombos, RoutingPolicy, WithinCombo
-from edge.key_files import read_keys
-from edge.logs import add_log_options, log_to_stderr
-from edge.supervision import watch_supervisor
-from edge.tracing import open_spans
 from executors.gateway.api_keys import InvalidKeysFile
 from executors.gateway.gateway_server import Gateway
 from executors.gateway.gateway_settings import Clock, GatewaySettings
@@ -28,6 +24,10 @@ from executors.gateway.pending_routes import declared_names
 from executors.gateway.worker_processes import WorkerProcesses
 from executors.kafka_client import KafkaClient
 from topics.checks import InvalidValue, count
+from topics.edge.key_files import read_keys
+from topics.edge.logs import add_log_options, log_to_stderr
+from topics.edge.supervision import watch_supervisor
+from topics.edge.tracing import open_spans
 from topics.http_origin import parse_host_names
 from topics.keys import Keys, gateway_name
 from topics.records import Routes

@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from edge.supervision import SUPERVISION_VARIABLE, watch_supervisor
+from topics.edge.supervision import SUPERVISION_VARIABLE, watch_supervisor
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,6 @@ from pathlib import Path
 
 import aiohttp
 
-from edge.key_files import read_keys
-from edge.logs import add_log_options, log_to_stderr
-from edge.supervision import end_event
 from executors.kafka_client import KafkaClient
 from executors.kubernetes.kube_client import KubeApi, KubeClient
 from executors.kubernetes.kube_errors import KubeError
@@ -36,6 +33,9 @@ from executors.node.executor import Executor
 from executors.node.executor_metrics import Metrics
 from executors.node.load_publisher import LoadPublisher
 from topics.checks import InvalidValue
+from topics.edge.key_files import read_keys
+from topics.edge.logs import add_log_options, log_to_stderr
+from topics.edge.supervision import end_event
 from topics.fleet import Status
 from topics.keys import Keys
 from topics.topic_table import ASSIGNMENTS, STATUS

@@ -21,10 +21,6 @@ from pathlib import Path
 
 import aiohttp
 
-from edge.key_files import read_keys
-from edge.logs import add_log_options, log_to_stderr
-from edge.supervision import end_event, supervision_fds
-from edge.tracing import open_spans
 from executors.kafka_client import KafkaClient
 from executors.node import executor_metrics as metrics_server
 from executors.node.engine_ports import EnginePorts
@@ -39,6 +35,10 @@ from executors.node.node_worker import NodeWorker, rules_for
 from executors.node.probe_schedule import ProbeSchedule
 from executors.node.state_store import StateFolderUnusable, StateStore
 from topics.checks import InvalidValue
+from topics.edge.key_files import read_keys
+from topics.edge.logs import add_log_options, log_to_stderr
+from topics.edge.supervision import end_event, supervision_fds
+from topics.edge.tracing import open_spans
 from topics.fleet import Status
 from topics.keys import Keys
 from topics.topic_table import ASSIGNMENTS, STATUS

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import orjson
 
-from edge.supervision import SUPERVISION_VARIABLE
 from executors.engines.engine_protocol import LaunchLine
 from executors.node import procfs
 from topics.checks import InvalidValue
 from topics.codec import read_value
+from topics.edge.supervision import SUPERVISION_VARIABLE
 from topics.fleet import DesiredInstance
 
 _INHERITED = frozenset(

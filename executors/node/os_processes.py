@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from edge.supervision import supervision_fds
 from executors.engines.engine_protocol import LaunchLine
 from executors.node import procfs
 from executors.node.containers import CONTAINER_VARIABLE, Container
 from executors.node.engine_environment import LaunchTag, read_tag
+from topics.edge.supervision import supervision_fds
 from topics.storage.private_files import open_private
 
 _TAIL_BYTES = 2000

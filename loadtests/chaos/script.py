@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession
 
-from edge.kafka_clients import admin
 from loadtests.chaos.fault import Act, Fault
 from loadtests.chaos.stack import CONTROLLERS, EXECUTORS, GATEWAYS, MODELS, Raw, shifted
 from loadtests.chaos.upkeep import delete_topic, rotate_keys
 from loadtests.extreme import Names, unbelievable
 from topics.codec import encode
 from topics.controls import Control
+from topics.edge.kafka_clients import admin
 from topics.fleet import InstanceState
 from topics.records import Assignment, Price, Routes
 from topics.topic_table import (

@@ -22,7 +22,6 @@ from typing import Any
 import orjson
 
 from autoscaler.domain.cluster import Mode
-from edge.kafka_clients import producer
 from loadtests.chaos.broker_relay import Relay
 from streams.broker.child_broker import own_broker
 from streams.broker.topic_admin import ensure_topics
@@ -31,6 +30,7 @@ from streams.tools.up import process_list
 from streams.tools.up.child_processes import Child, Children
 from streams.tools.up.host_resources import free_port, remove_topics
 from streams.tools.up.real_engines import RealEngines
+from topics.edge.kafka_clients import producer
 from topics.keys import CLUSTER_KEY, Keys
 from topics.macs import Signer
 from topics.time_base import TimeBase

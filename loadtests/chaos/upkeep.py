@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from aiokafka import TopicPartition
 
-from edge.kafka_clients import admin, consumer
 from loadtests.chaos.stack import CONTROLLERS, EXECUTORS, GATEWAYS, MODELS
 from topics.codec import encode
 from topics.controls import Control
+from topics.edge.kafka_clients import admin, consumer
 from topics.keys import CLUSTER_KEY
 from topics.topic_table import ASSIGNMENTS, CONTROLS, LEDGER, ROUTES, Topic
 

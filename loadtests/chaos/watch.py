@@ -15,11 +15,11 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from autoscaler.estimate.windows import TelemetryWindows
-from edge.kafka_clients import consumer
 from loadtests.chaos.stack import Stack
 from loadtests.extreme import WRITER
 from topics.checks import InvalidValue
 from topics.codec import decode
+from topics.edge.kafka_clients import consumer
 from topics.records import Assignment, DeadLetter, Decision, Routes, Status, Telemetry
 from topics.topic_table import ASSIGNMENTS, ROUTES, TABLE, short_name
 

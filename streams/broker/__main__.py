@@ -11,8 +11,8 @@ import gc
 import json
 import sys
 
-from edge.supervision import prepare_end
 from streams.broker.embedded import EmbeddedBrokerFailed, embedded_broker
+from topics.edge.supervision import prepare_end
 from topics.topic_table import PREFIX, TABLE
 
 

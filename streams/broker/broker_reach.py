@@ -11,7 +11,7 @@ import asyncio
 from aiokafka.errors import KafkaError
 
 from autoscaler.domain.validation import InvalidValue
-from edge.kafka_clients import FilesUnreadable, ask, options, security
+from topics.edge.kafka_clients import FilesUnreadable, ask, options, security
 
 
 class BrokerUnreachable(ConnectionError):

@@ -12,9 +12,9 @@ import os
 import sys
 from collections.abc import AsyncIterator
 
-from edge.supervision import SUPERVISION_VARIABLE
 from streams.broker.embedded import EmbeddedBrokerFailed
 from streams.machine_load import slowdown
+from topics.edge.supervision import SUPERVISION_VARIABLE
 
 _START_S = 30.0  # on an idle machine
 

@@ -17,11 +17,11 @@ from aiokafka.admin import NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from tenacity import AsyncRetrying, retry_if_exception, wait_fixed
 
-from edge.kafka_clients import FilesUnreadable, security
-from edge.kafka_clients import admin as new_admin
 from streams.broker.broker_reach import BrokerUnreachable, greet
 from streams.broker.topic_settings import TopicsUnusable as TopicsUnusable
 from streams.broker.topic_settings import update_settings
+from topics.edge.kafka_clients import FilesUnreadable, security
+from topics.edge.kafka_clients import admin as new_admin
 from topics.topic_table import PREFIX, TABLE, Topic
 
 _EMBEDDED_CLUSTER = "mockCluster"

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from edge.key_files import read_keys
 from streams.cli.json_output import show_json
 from streams.cli.time_arguments import clock_words, moment_words
 from streams.decision_log.log_folder import default_folder
@@ -17,6 +16,7 @@ from streams.decision_log.log_reader import segments
 from streams.decision_log.log_verify import ChainReport, Note, verify
 from streams.files.user_errors import UserError
 from streams.plain_text import several
+from topics.edge.key_files import read_keys
 from topics.keys import CLUSTER_KEY
 
 _MOST_LINES = 20

@@ -16,8 +16,6 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from edge.kafka_clients import consumer as new_consumer
-from edge.kafka_clients import producer as new_producer
 from streams.broker.broker_reach import BrokerUnreachable, parse_address
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.cli.controller_client import add_url, status
@@ -25,6 +23,8 @@ from streams.files.keyfiles import operator_keys
 from streams.files.user_errors import UserError
 from topics.checks import InvalidValue
 from topics.codec import decode, encode
+from topics.edge.kafka_clients import consumer as new_consumer
+from topics.edge.kafka_clients import producer as new_producer
 from topics.error_text import error_text
 from topics.keys import OPERATOR_KEY, Keys, Principal
 from topics.macs import Signer, Verifier

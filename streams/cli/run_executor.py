@@ -17,7 +17,6 @@ from typing import Any
 import orjson
 
 from autoscaler.domain.node_names import node_ids
-from edge.logs import log_options_argv
 from streams.cli.run_kubernetes_executor import add_options, run_on_kubernetes
 from streams.cli.run_part import add_common, become, reachable
 from streams.clock import real_time
@@ -25,6 +24,7 @@ from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
 from streams.tools.up import process_list
 from topics.checks import InvalidValue, name
+from topics.edge.logs import log_options_argv
 from topics.storage.durable_files import replace_file
 from topics.storage.private_files import private_folder
 

@@ -15,12 +15,12 @@ from typing import Any, NoReturn
 import orjson
 
 from autoscaler.domain.node_names import node_ids
-from edge.logs import log_options_argv
 from streams.cli.run_part import become
 from streams.clock import real_time
 from streams.files.shoal_yaml import Config
 from streams.files.user_errors import UserError
 from streams.tools.up import process_list
+from topics.edge.logs import log_options_argv
 from topics.storage.durable_files import replace_file
 from topics.storage.private_files import private_folder
 

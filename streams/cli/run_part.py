@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.serving.routing_policies import AcrossCombos, WithinCombo
-from edge.logs import add_log_options, log_options_argv
 from streams.broker.broker_reach import BrokerUnreachable, greet, parse_address
 from streams.cli.config_option import add_config
 from streams.clock import real_time
@@ -31,6 +30,7 @@ from streams.decision_log.log_folder import default_folder
 from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError
 from streams.gateway_models_option import declared_options, media_options
+from topics.edge.logs import add_log_options, log_options_argv
 from topics.topic_table import PREFIX
 
 _PROBE_S = 3.0

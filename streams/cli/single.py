@@ -16,12 +16,12 @@ import signal
 import sys
 from typing import Any
 
-from edge.supervision import SUPERVISION_VARIABLE, end_event
 from streams.broker.child_broker import own_broker
 from streams.broker.embedded import EmbeddedBrokerFailed
 from streams.cli.config_option import add_config
 from streams.files.shoal_yaml import load_config
 from streams.files.user_errors import UserError
+from topics.edge.supervision import SUPERVISION_VARIABLE, end_event
 from topics.topic_table import PREFIX
 
 PARTS = ("controller", "gateway", "executor")

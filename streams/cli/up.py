@@ -23,7 +23,6 @@ import orjson
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.validation import InvalidValue, finite, whole
-from edge.logs import add_log_options, log_options_argv
 from streams.broker.broker_reach import parse_address
 from streams.controller.controller_options import HTTP, add_operator_options, operator_options_argv
 from streams.files.components_section import refuse_components
@@ -50,6 +49,7 @@ from streams.tools.up.scenario_file import (
 from streams.tools.up.session import Session
 from streams.tools.up.summary_view import show
 from streams.tools.up.trace_facts import replayed, traffic, with_first_minutes
+from topics.edge.logs import add_log_options, log_options_argv
 
 _ANY_PORT = "127.0.0.1:0"
 _WORTH_S, _WORTH_INTERRUPTED_S = 20.0, 6.0

@@ -19,7 +19,6 @@ import orjson
 
 from autoscaler.tick.account import Account
 from autoscaler.tick.status import fleet_status
-from edge.supervision import end_with_supervisor
 from streams.console.console_feed import ConsoleFeed
 from streams.console.history import FINE_MS, FLEET, Sample, fleet_sample, model_sample
 from streams.decision_log.log_entries import decisions_of
@@ -28,6 +27,7 @@ from streams.decision_log.log_replay import RepeatedTick, rerun
 from streams.files.user_errors import UserError
 from topics.codec import read_value, write_value
 from topics.decisions import Decision
+from topics.edge.supervision import end_with_supervisor
 from topics.error_text import error_text
 
 log = logging.getLogger(__name__)

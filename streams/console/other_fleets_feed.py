@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import orjson
 
-from edge.supervision import supervision_fds
 from streams.console.cost_windows import CostWindows
 from streams.solver.other_fleets import LIMIT_S, Answer, Question
 from topics.checks import InvalidValue
 from topics.codec import read_value, write_value
+from topics.edge.supervision import supervision_fds
 from topics.error_text import error_text
 
 log = logging.getLogger(__name__)

@@ -21,8 +21,6 @@ from pathlib import Path
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.validation import InvalidValue
-from edge.logs import add_log_options, log_to_stderr
-from edge.supervision import end_event, insist
 from streams.broker.broker_reach import BrokerUnreachable, parse_address
 from streams.broker.child_broker import own_broker
 from streams.broker.topic_admin import TopicsUnusable
@@ -37,6 +35,8 @@ from streams.controller.controller_options import (
 from streams.files.defaults_section import CAPACITY, CAUTIOUS
 from streams.files.user_errors import UserError
 from streams.garbage_collection import collect_rarely
+from topics.edge.logs import add_log_options, log_to_stderr
+from topics.edge.supervision import end_event, insist
 from topics.extensions import Group, extensions
 from topics.time_base import TimeBase
 from topics.topic_table import PREFIX

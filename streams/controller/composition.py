@@ -24,10 +24,6 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.estimate.engine_view import EngineView
 from autoscaler.estimate.windows import TelemetryWindows
 from autoscaler.state.controller_state import Term
-from edge.kafka_clients import producer as new_producer
-from edge.kafka_clients import security
-from edge.key_files import read_keys
-from edge.tracing import open_spans
 from streams.broker.consumer_lag import ConsumerLag
 from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock, wall_ms
@@ -74,6 +70,10 @@ from streams.ports.worker_demand import WorkerDemand
 from streams.solver.solver_client import Solver, solver_argv
 from streams.warm_up import warmed
 from topics.broker_clock import BrokerClock
+from topics.edge.kafka_clients import producer as new_producer
+from topics.edge.kafka_clients import security
+from topics.edge.key_files import read_keys
+from topics.edge.tracing import open_spans
 from topics.macs import Signer, Verifier
 from topics.records import Alert
 from topics.time_base import TimeBase

@@ -20,12 +20,12 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from edge.kafka_clients import consumer as new_consumer
 from streams.broker.consumer_lag import ConsumerLag
 from streams.invalid_records import Forgeries, Poison
 from streams.loop.control_state import RecordRefused
 from topics.checks import InvalidValue
 from topics.codec import decode
+from topics.edge.kafka_clients import consumer as new_consumer
 from topics.error_text import error_text
 from topics.keys import SIGNER, Keys
 from topics.macs import Verifier

@@ -15,7 +15,7 @@ from typing import Any
 
 from aiokafka.errors import InvalidProducerEpoch, KafkaConnectionError, KafkaError, ProducerFenced
 
-from edge.kafka_clients import producer as new_producer
+from topics.edge.kafka_clients import producer as new_producer
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
-from edge.key_files import read_keys
 from topics.checks import InvalidValue
+from topics.edge.key_files import read_keys
 from topics.keys import OPERATOR_KEY, Keys, Principal, check_key
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from edge.kafka_clients import consumer as new_consumer
+from topics.edge.kafka_clients import consumer as new_consumer
 from topics.topic_table import TELEMETRY
 
 

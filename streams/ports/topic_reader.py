@@ -17,13 +17,13 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from edge.kafka_clients import consumer as new_consumer
 from streams.broker.consumer_lag import ConsumerLag
 from streams.clock import Clock
 from streams.invalid_records import Forgeries, Poison
 from streams.ports.demand_source import Sink
 from streams.ports.merged_records import MergedRecords
 from streams.ports.merging import Merging
+from topics.edge.kafka_clients import consumer as new_consumer
 from topics.error_text import error_text
 from topics.keys import Keys
 from topics.macs import Verifier

@@ -22,8 +22,8 @@ from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.planner import OPTIONS, answer_request
 from autoscaler.planning.planner_messages import Urgency, no_plan_answer
 from autoscaler.planning.strategies.registry import strategy_for
-from edge.supervision import end_with_supervisor
 from streams.solver.solver_wire import decode_request, encode_answer
+from topics.edge.supervision import end_with_supervisor
 from topics.reason_codes import ReasonCode
 
 _PR_SET_PDEATHSIG = 1

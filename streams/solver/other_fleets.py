@@ -21,8 +21,8 @@ from autoscaler.optimizer.decomposition.compile_kernels import compile_kernels
 from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.fleet_comparison import FleetComparison, FleetCost, OutOfTime
 from autoscaler.planning.planning_problem import with_prices
-from edge.supervision import end_with_supervisor
 from topics.codec import read_value, write_value
+from topics.edge.supervision import end_with_supervisor
 
 LIMIT_S = 20.0
 """Real seconds for one answer. Windows that are not finished by then have no costs in it."""

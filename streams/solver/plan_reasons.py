@@ -22,8 +22,8 @@ from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.planner import OPTIONS, explained_plan
 from autoscaler.planning.planner_messages import PlanRequest, Urgency
 from autoscaler.planning.strategies.registry import strategy_for
-from edge.supervision import end_with_supervisor
 from topics.codec import read_value, write_value
+from topics.edge.supervision import end_with_supervisor
 
 
 def planned_again(request: Any, cluster: Any, model: str) -> ModelReasons | None:

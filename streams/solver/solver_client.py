@@ -31,9 +31,9 @@ from autoscaler.planning.planner_messages import (
     no_plan_answer,
 )
 from autoscaler.planning.strategies.registry import strategy_for
-from edge.supervision import supervision_fds
 from streams.solver.solver_wire import decode_answer, encode_request
 from topics.checks import InvalidValue
+from topics.edge.supervision import supervision_fds
 from topics.error_text import error_text
 from topics.reason_codes import ReasonCode
 

@@ -18,14 +18,14 @@ import faust
 from faust.types import TP
 
 from autoscaler.domain.validation import InvalidValue
-from edge.key_files import read_keys
-from edge.logs import add_log_options, log_to_stderr
 from streams.broker.broker_reach import BrokerUnreachable, parse_address
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.files.user_errors import UserError
 from streams.garbage_collection import collect_rarely
 from streams.warm_up import warm_up
 from streams.windows.faust_app import make_app
+from topics.edge.key_files import read_keys
+from topics.edge.logs import add_log_options, log_to_stderr
 from topics.time_base import TimeBase
 from topics.topic_table import PREFIX
 

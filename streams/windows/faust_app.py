@@ -19,10 +19,10 @@ import faust
 from aiokafka.errors import KafkaError
 from faust.types import TP
 
-from edge.kafka_clients import options, security
 from streams.ports.micro_batches import MicroBatch, PartitionMerger
 from topics.codec import encode
 from topics.demand import Demand
+from topics.edge.kafka_clients import options, security
 from topics.error_text import error_text
 from topics.keys import Keys
 from topics.macs import Signer, Verifier

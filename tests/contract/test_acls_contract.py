@@ -15,12 +15,12 @@ from aiokafka import TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 from confluent_kafka import KafkaError, Producer
 
-from edge.kafka_clients import consumer
 from executors.kafka_client import KafkaClient
 from streams.broker.topic_admin import ensure_topics
 from streams.controller.leader_producer import LeaderProducer
 from tests.contract.test_secure_contract import Secure, listener, secure
 from tests.hang_limit import HANG_S
+from topics.edge.kafka_clients import consumer
 from topics.keys import SIGNER, Keys, Principal
 from topics.name_life import KEYS
 from topics.records import Status

@@ -10,7 +10,6 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from edge.kafka_clients import consumer as new_consumer
 from streams.broker.consumer_lag import ConsumerLag
 from streams.broker.topic_admin import ensure_topics
 from streams.clock import Clock, Times
@@ -25,6 +24,7 @@ from tests.contract.brokers import (
 )
 from tests.hang_limit import HANG_S
 from topics.codec import encode
+from topics.edge.kafka_clients import consumer as new_consumer
 from topics.records import Telemetry
 from topics.telemetry_columns import COLUMNS, TelemetryBatch
 from topics.time_base import TimeBase

@@ -17,7 +17,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|E
 def log_lines(plane: str, level: str) -> list[str]:
     """The stderr lines of a process with --log-level `level`."""
     code = (
-        f"import logging; from edge.logs import log_to_stderr; log_to_stderr({level!r})\n"
+        f"import logging; from topics.edge.logs import log_to_stderr; log_to_stderr({level!r})\n"
         "for name in (%r, 'library'):\n"
         "    for word in ('debug', 'info', 'warning', 'error'):\n"
         "        getattr(logging.getLogger(name), word)(f'{name} {word}')\n" % f"{plane}.part"

@@ -18,7 +18,6 @@ from typing import Any
 
 import orjson
 
-from edge.supervision import watch_supervisor
 from executors.engines.simulated import sleep_api
 from executors.engines.simulated.answer_stream import Answer
 from executors.engines.simulated.completions_api import (
@@ -39,6 +38,7 @@ from executors.engines.simulated.message_apis import (
 from executors.engines.simulated.request_parameters import ApiError, malformed
 from executors.engines.simulated.simulated_engine import Engine, Identity
 from executors.engines.simulated.small_http import Connection, Request, Responder
+from topics.edge.supervision import watch_supervisor
 from topics.time_base import TimeBase
 
 _KV_PATH = "/simulated/kv/"

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import orjson
 
-from edge.supervision import end_event
 from streams.files.quality_section import sampled_scores
 from streams.files.user_errors import UserError
 from streams.tools.replay.demand_changes import parse_changes, with_changes
@@ -25,6 +24,7 @@ from streams.tools.replay.request_sender import Sender
 from streams.tools.replay.traces import COLUMNS_HELP, load_trace, parse_columns
 from topics import checks
 from topics.checks import InvalidValue
+from topics.edge.supervision import end_event
 from topics.routing import MEDIA
 from topics.time_base import TimeBase
 

@@ -68,7 +68,7 @@ def _refused(host: str, port: int) -> str:
 
 async def remove_topics(bootstrap: str, prefix: str) -> None:
     """Delete the topics of a run from a shared Kafka."""
-    from edge.kafka_clients import admin as new_admin
+    from topics.edge.kafka_clients import admin as new_admin
     from topics.topic_table import TABLE
 
     with contextlib.suppress(Exception):

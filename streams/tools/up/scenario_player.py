@@ -12,11 +12,11 @@ import orjson
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
-from edge.kafka_clients import producer as new_producer
 from streams.tools.up.console_notes import ConsoleNotes
 from streams.tools.up.run_state import Picture
 from streams.tools.up.scenario_script import ScenarioScript
 from topics.codec import encode
+from topics.edge.kafka_clients import producer as new_producer
 from topics.keys import Keys
 from topics.macs import Signer
 from topics.storage.durable_files import replace_file

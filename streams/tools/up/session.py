@@ -21,7 +21,6 @@ import orjson
 from aiokafka.errors import KafkaError
 
 from autoscaler.domain.cluster import Mode
-from edge.key_files import read_keys
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import TopicsUnusable, ensure_topics
 from streams.files.keyfiles import console_token_file, run_key_file, write_key
@@ -44,6 +43,7 @@ from streams.tools.up.start_words import first_fleet_words, starting_words
 from streams.tools.up.status_view import Shown
 from streams.tools.up.topic_follower import follow
 from streams.tools.up.trace_facts import Span
+from topics.edge.key_files import read_keys
 from topics.error_text import error_text
 from topics.keys import CLUSTER_KEY, Keys, Principal, credential
 from topics.time_base import TimeBase

@@ -13,10 +13,10 @@ import logging
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from edge.kafka_clients import consumer as new_consumer
 from streams.tools.up.run_state import Picture
 from topics.checks import InvalidValue
 from topics.codec import decode
+from topics.edge.kafka_clients import consumer as new_consumer
 from topics.topic_table import ASSIGNMENTS, DECISIONS, PLANS, PRICES, ROUTES, STATUS, TELEMETRY
 
 log = logging.getLogger(__name__)

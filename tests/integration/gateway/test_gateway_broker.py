@@ -17,11 +17,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from edge.kafka_clients import producer
 from executors.kafka_client import KafkaClient
 from tests.hang_limit import HANG_S
 from tests.integration.gateway.gateway_bench import FakeEngine, until
 from topics.codec import encode
+from topics.edge.kafka_clients import producer
 from topics.records import Leadership, RouteGroup, Routes, Telemetry
 from topics.time_base import TimeBase
 from topics.topic_table import LEADERSHIP, PREFIX, ROUTES

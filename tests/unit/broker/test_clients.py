@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from edge.kafka_clients import FilesUnreadable, admin, consumer, producer
 from executors.kafka_client import KafkaClient
 from streams.broker.broker_reach import BrokerUnreachable
 from streams.broker.topic_admin import ensure_topics
@@ -19,6 +18,7 @@ from streams.controller.leader_producer import LeaderProducer
 from streams.windows.faust_app import make_app
 from tests.hang_limit import HANG_S
 from topics.checks import InvalidValue
+from topics.edge.kafka_clients import FilesUnreadable, admin, consumer, producer
 
 _CLIENT_HELLO = 0x16
 

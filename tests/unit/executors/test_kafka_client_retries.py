@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from edge import kafka_clients as module
 from executors.kafka_client import KafkaClient
+from topics.edge import kafka_clients as module
 
 _real_sleep = asyncio.sleep
 

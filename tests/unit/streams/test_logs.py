@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from edge.logs import JsonLines, RepeatFilter
+from topics.edge.logs import JsonLines, RepeatFilter
 
 
 def record(name: str, message: str, *values: object) -> logging.LogRecord:

@@ -9,17 +9,17 @@ import sys
 
 import pytest
 
-from edge.supervision import supervision_fds
+from topics.edge.supervision import supervision_fds
 
 WAITS = """
-from edge.supervision import prepare_end
+from topics.edge.supervision import prepare_end
 wait = prepare_end()
 print('up', flush=True)
 wait()
 """
 LOOPS = """
 import asyncio
-from edge.supervision import end_event
+from topics.edge.supervision import end_event
 async def main():
     event = end_event(asyncio.get_running_loop())
     print('up', flush=True)
@@ -28,7 +28,7 @@ asyncio.run(main())
 """
 STUCK = """
 import asyncio
-from edge.supervision import end_event, insist
+from topics.edge.supervision import end_event, insist
 async def main():
     event = end_event(asyncio.get_running_loop())
     insisting = asyncio.create_task(insist(event, 0.2))
@@ -38,7 +38,7 @@ asyncio.run(main())
 """
 WORKS = """
 import time
-from edge.supervision import end_with_supervisor
+from topics.edge.supervision import end_with_supervisor
 end_with_supervisor()
 print('up', flush=True)
 time.sleep(60)

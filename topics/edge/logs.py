@@ -111,7 +111,7 @@ def log_to_stderr(
     libraries = ours if level == LEVELS[0] else max(ours, logging.WARNING)
     logging.basicConfig(level=libraries, handlers=[handler])
     logging.captureWarnings(True)
-    for package in ("streams", "executors", "edge", "autoscaler", "__main__"):
+    for package in ("streams", "executors", "autoscaler", "topics", "__main__"):
         logging.getLogger(package).setLevel(ours)
     if level != LEVELS[0] and not limit_repeats:
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
