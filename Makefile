@@ -79,8 +79,8 @@ lint: $(VENV)/.dev            ## style, types and layers
 	$(BIN)/python deploy/reference_pages.py --check
 	$(BIN)/python deploy/grafana/dashboards.py --check
 
-picture: $(VENV)/.dev         ## docs/pictures/console.png, from the page's tests
-	SHOAL_TEST_PICTURES=docs/pictures $(BIN)/pytest tests/integration/console/test_console_page.py -k readmes_picture
+picture: $(VENV)/.dev         ## docs/pictures/console.png, of a backtest of the demo
+	SHOAL_TEST_PICTURES=docs/pictures $(BIN)/pytest tests/integration/console/test_recording_page.py -k readmes_picture
 
 test-vllm: $(VENV)/.dev       ## the engine contract on a real vLLM for CPUs (built once, outside the clone)
 	@environment="$$($(BIN)/python -m executors.engines.vllm.cpu_environment)" && \

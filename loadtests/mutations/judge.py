@@ -23,7 +23,7 @@ from loadtests.mutations.line_coverage import LineCoverage, Lines
 from loadtests.mutations.mutants import Mutant
 from loadtests.mutations.time_limits import Seconds, TimeLimits
 
-PACKAGES = ("topics", "autoscaler", "edge", "streams", "executors", "loadtests", "tests", "deploy")
+PACKAGES = ("topics", "autoscaler", "streams", "executors", "loadtests", "tests", "deploy")
 OPTIONS = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "0")
 _LONGEST_S = 3600.0  # of a run in which each test stays within its time limit
 _T = TypeVar("_T")

@@ -404,18 +404,6 @@ def test_the_page_fits_its_window_and_has_its_picture_taken(
         page.screenshot(path=pictures / f"console-{size}-{scheme}.png", full_page=True)
 
 
-def test_the_readmes_picture_is_taken(browser: Browser, pictures: Path) -> None:
-    """`make picture` writes it to docs/pictures."""
-    options = {"viewport": {"width": 1400, "height": 900}, "color_scheme": "light"}
-    with served() as at, opened(browser, at, **options) as page:
-        until(page, "shoalState().history.chat && shoalState().history['*']")
-        page.locator(".item-head", has_text="chat").first.click()
-        page.mouse.move(0, 0)
-        page.wait_for_timeout(300)
-        page.screenshot(path=pictures / "console.png")
-        assert (pictures / "console.png").stat().st_size < 400_000
-
-
 def test_the_read_token_is_asked_for_and_kept_for_the_window(browser: Browser) -> None:
     with served(read_token="a-token-for-reads") as at:
         context = browser.new_context()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, expect
@@ -118,4 +121,38 @@ def test_the_slider_of_many_runs_is_one_line_and_a_link_names_the_moment(browser
         page.goto(link)
         expect(page.locator("output")).to_contain_text("14:13:20")
         expect(page.locator(".card.runs summary")).to_contain_text("static2, ")
+        page.close()
+
+
+BACKTEST = "backtest --trace streams/data/surge.csv.gz --config streams/data/demo.yaml --serve"
+"""The demo's requests under Shoal, simulated, then served as a recording."""
+
+
+@contextmanager
+def backtest(*more: str) -> Iterator[str]:
+    """Runs `BACKTEST` with these options; yields the URL of the recording."""
+    command = [sys.executable, "-m", "streams.cli.entry", *BACKTEST.split(), *more]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, "")
+            yield next(line.split()[1] for line in lines if line.startswith("console: "))
+        finally:
+            process.terminate()
+
+
+def test_the_readmes_picture_is_of_a_run(browser: Browser, pictures: Path) -> None:
+    """`make picture` writes it to docs/pictures: minute 16 of the run."""
+    with backtest("127.0.0.1:0", "--policies", "shoal", "--to", "20m") as url:
+        page = browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme="light")
+        page.goto(url)
+        slider = page.get_by_role("slider", name="Time")
+        low, high = (float(slider.get_attribute(end) or "") for end in ("min", "max"))
+        slider.fill(str(round(low + 0.8 * (high - low))))
+        page.locator(".item-head").first.click()
+        page.mouse.move(0, 0)
+        expect(page.locator(".pool-count").first).to_be_visible()
+        page.wait_for_timeout(300)
+        page.screenshot(path=pictures / "console.png")
+        assert (pictures / "console.png").stat().st_size < 400_000
         page.close()
