@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from executors import logs as executor_logs
-from streams import logs as stream_logs
 from streams.cli import main
 from streams.cli.json_output import show_json
 from streams.html_text import escaped
 from streams.terminal import guarded_output
 from streams.terminal_console import SafeConsole
+from topics.edge.logs import JsonLines, PrintableFormatter
 
 HOSTILE = "a\x1b[2Jb\x9b2Jc\u202ed\x07"
 CLEAN = "a?[2Jb?2Jc?d?"
@@ -87,9 +86,8 @@ def test_json_on_a_terminal_is_printable_and_means_the_same(
 @pytest.mark.parametrize(
     "formatter",
     [
-        stream_logs.PrintableFormatter("%(levelname)s %(message)s"),
-        executor_logs.PrintableFormatter("%(levelname)s %(message)s"),
-        stream_logs.JsonLines(),
+        PrintableFormatter("%(levelname)s %(message)s"),
+        JsonLines(),
     ],
 )
 def test_a_message_is_one_printable_line(formatter: logging.Formatter) -> None:
