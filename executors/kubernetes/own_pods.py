@@ -16,6 +16,7 @@ from typing import Protocol
 from executors.engines.engine_protocol import LaunchLine
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.engine_pod import EnginePod, Wait
+from executors.kubernetes.group_ranks import is_worker
 from executors.kubernetes.kube_client import Manifest
 from executors.kubernetes.kube_errors import Conflict, Forbidden, KubeError, NotFound, Temporary
 from executors.kubernetes.kube_kinds import POD
@@ -189,6 +190,8 @@ class OwnPods:
         # A new pod has the label "false". An adopted one that serves stays in the routes.
         starts = state is InstanceState.STARTING
         serving = pod.labels.get(names.SERVING) if starts else serving_label(state)
+        if is_worker(engine) and serving == "true":
+            serving = "false"  # requests go to rank 0 alone
         labels: dict[str, str | None] = {
             names.SERVING: serving,
             names.ROLE: launch.desired.phase,

@@ -43,6 +43,13 @@ class PodOwners:
             ref = known.controller
         return None if ref is not None and ref[0] in _BUILT_IN else self._by_selector(pod)
 
+    def leader(self, pod: PodView) -> str:
+        """The name of the pod that made the controller of `pod`, as the leader of a group of a
+        LeaderWorkerSet does; "" = no such pod."""
+        known = self._by_ref.get(pod.controller) if pod.controller is not None else None
+        made_by = known.controller if known is not None else None
+        return made_by[2] if made_by is not None and made_by[:2] == ("", "Pod") else ""
+
     def _by_selector(self, pod: PodView) -> WorkloadView | None:
         for workload, requirements in self._selected:
             if all(one.matches(pod.labels) for one in requirements):

@@ -284,8 +284,9 @@ class PodRunner:
             )  # fmt: skip
         waiting, code = self._wait(item, engine, pod, now_s)
         gang = item.desired.gang
-        serves = pod is not None and pod.ip and (gang is None or gang.leads)
-        endpoint = _endpoint(pod.ip, item.ports) if pod is not None and serves else ""
+        serves_http = gang is None or gang.leads
+        address = pod.ip if pod is not None and serves_http else ""
+        endpoint = _endpoint(address, item.ports) if address else ""
         if endpoint and item.endpoint and endpoint != item.endpoint:
             self._moved(item.instance)
         answer = self._probes.take_result(item.instance, engine)
@@ -301,7 +302,7 @@ class PodRunner:
                 in_flight = None  # unknown: requests may still follow
         return ProcessObservation(
             alive=True,
-            healthy=answered.healthy,
+            healthy=answered.healthy and (serves_http or _runs(pod)),
             in_flight=in_flight,
             held_kv=load.held_kv if load else 0,
             finished=load.finished if load else 0,
@@ -398,3 +399,8 @@ def _leaves(engine: EnginePod, pod: PodView | None) -> bool:
 def _endpoint(ip: str, ports: tuple[int, ...]) -> str:
     host = f"[{ip}]" if ":" in ip else ip
     return f"{host}:{ports[0]}" if ports else ""
+
+
+def _runs(pod: PodView | None) -> bool:
+    """Whether a container of the pod runs. Ranks above 0 answer no probe."""
+    return pod is not None and (pod.started or pod.ready)

@@ -36,7 +36,7 @@ class ScaleTarget:
     still lack a node. written: the replicas of Shoal's last write, None = no write yet. leaving:
     stopped engines whose removal was written. refusal: the reason why Shoal no longer scales the
     workload, "" = it does. pending: the last write, if its answer was lost. place: model, role and
-    pool of the workload.
+    pool of the workload. ranks: engines of ranks above 0, whose replica rank 0 claims.
     """
 
     claims: list[EnginePod] = field(default_factory=list)
@@ -46,6 +46,7 @@ class ScaleTarget:
     refusal: str = ""
     pending: PendingWrite | None = None
     place: tuple[str, str, str] = ("", "", "")
+    ranks: list[EnginePod] = field(default_factory=list)
 
     @property
     def waiting(self) -> list[EnginePod]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from executors.engines.engine_protocol import LaunchLine
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.engine_pod import EnginePod
+from executors.kubernetes.group_ranks import is_worker, nodes_of
 from executors.kubernetes.kube_client import Manifest
 from executors.kubernetes.leftover_labels import without_claim
 from executors.kubernetes.own_pods import serving_label
@@ -74,8 +75,11 @@ class ScaledPods:
             )
             raise InvalidValue("workload", "none", allowed)
         if workload.gpus and workload.gpus != len(desired.gpus):
-            asked = f"{len(desired.gpus)} GPUs"
-            raise InvalidValue(workload.title, asked, f"{workload.gpus}, as in its pod template")
+            gpus = f"{len(desired.gpus)} GPUs"
+            raise InvalidValue(workload.title, gpus, f"{workload.gpus}, as in its pod template")
+        size, asked = workload.size, nodes_of(desired)
+        if size != asked:
+            raise InvalidValue(workload.title, f"{asked} nodes", f"{size}, as one of its replicas")
         engine = EnginePod(replace(launch, ports=(workload.port,), template=OWNERS_TEMPLATE))
         refusal = self._scaler.refusal(workload)
         if refusal:
@@ -117,7 +121,8 @@ class ScaledPods:
             return False
         drains = serving_label(state) == "draining"
         labels: dict[str, str | None] = {names.SLOT: names.label_value(self._slot)}
-        if drains or state is InstanceState.READY:
+        # Requests go to rank 0 alone.
+        if not is_worker(engine) and (drains or state is InstanceState.READY):
             labels[names.SERVING] = serving_label(state)
             labels[names.ROLE] = launch.desired.phase
         notes: dict[str, str | None] = {

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 
 from executors.kubernetes.further_kinds import FurtherKinds
+from executors.kubernetes.group_ranks import with_group
 from executors.kubernetes.kube_client import Manifest
 from executors.kubernetes.kube_kinds import Kind
 from executors.kubernetes.object_cache import ObjectCache
@@ -69,7 +70,7 @@ class WorkloadCopies:
         if pool not in self._bases:
             names_of_pool = (pool, pool.rpartition("/")[0])
             found = [
-                (one.title, one.model, one.role, one.gpus, one.port, bool(one.fault))
+                (one.title, one.model, one.role, one.gpus, one.size, one.port, bool(one.fault))
                 for one in self.managed()
                 if one.pool in names_of_pool
             ]
@@ -77,18 +78,31 @@ class WorkloadCopies:
         return self._bases[pool]
 
     def owner(self, pod: PodView) -> WorkloadView | None:
-        """See `PodOwners.owner`."""
+        """See `PodOwners.owner`. A worker of a group has the owner of its leader."""
+        leader = self._fleet.pods.objects.get(self._pod_owners().leader(pod))
+        return self._pod_owners().owner(leader or pod)
+
+    def pods(self, workload: WorkloadView) -> list[PodView]:
+        """The pods that `workload` owns. A group of pods counts as its leader, which is Ready if
+        all of them are."""
+        owners, every = self._pod_owners(), self._fleet.pods.objects.values()
+        if workload.size == 1:
+            return [p for p in every if (own := owners.owner(p)) and own.ref == workload.ref]
+        groups: dict[str, list[PodView]] = {}
+        for pod in every:
+            groups.setdefault(owners.leader(pod), []).append(pod)
+        leaders = [
+            p for p in groups.get("", ()) if (o := owners.owner(p)) and o.ref == workload.ref
+        ]
+        return [with_group(one, groups.get(one.name, []), workload.size) for one in leaders]
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _pod_owners(self) -> PodOwners:
         if self._owners is None:
             every = (one for cache in self._caches for one in cache.objects.values())
             self._owners = PodOwners(map(self._further.complete, every))
-        return self._owners.owner(pod)
-
-    def pods(self, workload: WorkloadView) -> list[PodView]:
-        """The pods that `workload` owns."""
-        every = self._fleet.pods.objects.values()
-        return [pod for pod in every if (owner := self.owner(pod)) and owner.ref == workload.ref]
-
-    # -- inside -------------------------------------------------------------------------------
+        return self._owners
 
     def _opted_in(self) -> list[WorkloadView]:
         """The workloads as their objects show them, without `/scale`."""

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.claim_waits import ClaimWaits
 from executors.kubernetes.engine_pod import EnginePod
+from executors.kubernetes.group_ranks import is_worker, leader_of, place_ranks, worker_name
 from executors.kubernetes.kube_client import KubeApi, Manifest
 from executors.kubernetes.kube_errors import Conflict, KubeError, Temporary
 from executors.kubernetes.kube_events import write_event
@@ -77,8 +78,9 @@ class WorkloadScaler:
         return workload.fault or (target.refusal if target else "")
 
     def claim(self, workload: WorkloadView, engine: EnginePod) -> None:
-        """Find a pod of `workload` for `engine`, or make the workload grow."""
-        self._target(workload).claims.append(engine)
+        """Find a pod of `workload` for `engine`, or make the workload grow. A rank above 0 gets a
+        pod of the replica of rank 0."""
+        self._accept(workload, engine)
         self._wake()
 
     def adopt(self, engine: EnginePod, pod: PodView) -> bool:
@@ -86,7 +88,7 @@ class WorkloadScaler:
         workload = self.workloads.owner(pod)
         if workload is None:
             return False
-        self._target(workload).claims.append(engine)
+        self._accept(workload, engine)
         return True
 
     def stop(self, engine: EnginePod) -> None:
@@ -100,8 +102,9 @@ class WorkloadScaler:
     def release(self, engine: EnginePod) -> None:
         """Forget the claim of an engine that ended."""
         for target in self.targets.values():
-            if engine in target.claims:
-                target.claims.remove(engine)
+            for engines in (target.claims, target.ranks):
+                if engine in engines:
+                    engines.remove(engine)
             target.leaving.discard(engine)
         self._written_s.pop(engine, None)
         self._marked_s.pop(engine, None)
@@ -113,6 +116,8 @@ class WorkloadScaler:
         whether there is one."""
         for workload in self.workloads.managed():
             target = self.targets.get(workload.title)
+            if target is not None and engine in target.ranks:
+                return self._hand_over_rank(engine, target)
             if target is None or engine not in target.claims:
                 continue
             claimed = {one.pod for one in target.claims}
@@ -138,6 +143,8 @@ class WorkloadScaler:
                     "plan chose", workload.title, other.pod, engine.pod,
                 )  # fmt: skip
                 engine.pod, other.pod = other.pod, engine.pod
+                for one in (engine, other):
+                    self._fleet.spawn(self._bind(one, self._fleet.pods.objects[one.pod]))
                 return True
         return False
 
@@ -145,6 +152,25 @@ class WorkloadScaler:
 
     def _wake(self) -> None:
         self._news.set()
+
+    def _accept(self, workload: WorkloadView, engine: EnginePod) -> None:
+        target = self._target(workload)
+        (target.ranks if is_worker(engine) else target.claims).append(engine)
+
+    def _hand_over_rank(self, rank: EnginePod, target: ScaleTarget) -> bool:
+        """Move a rank to the group to which its rank 0 moved or can move."""
+        leader = leader_of(rank, target)
+        if leader is None:
+            return False
+        pods = self._fleet.pods.objects
+        if rank.pod == worker_name(leader, rank) and not self.hand_over(leader):
+            return False
+        pod = pods.get(worker_name(leader, rank))
+        if pod is None or not pod.serves:
+            return False
+        rank.pod = pod.name
+        self._fleet.spawn(self._bind(rank, pod))
+        return True
 
     def _target(self, workload: WorkloadView) -> ScaleTarget:
         found = self.targets.setdefault(workload.title, ScaleTarget())
@@ -164,6 +190,9 @@ class WorkloadScaler:
                 if target is not None:
                     await self._step_once(workload, target)
             await self._move_orphans()
+            for target in self.targets.values():
+                for engine, pod in place_ranks(target, self._fleet.pods.objects):
+                    await self._bind(engine, pod)
             self._fail_orphans()
             await asyncio.sleep(_PAUSE_S)
 
@@ -355,8 +384,11 @@ class WorkloadScaler:
                 is_moved = not former or (pod is not None and engine.pod == pod.name)
                 if is_moved and engine in target.claims:
                     log.info("%s takes over %s from %s", workload.title, former or "a claim", title)
+                    ranks = [one for one in target.ranks if leader_of(one, target) is engine]
+                    target.ranks = [one for one in target.ranks if one not in ranks]
                     target.claims.remove(engine)
                     theirs.claims.append(engine)
+                    theirs.ranks += ranks
                     if former:
                         await self._fleet.patch_pod(former, {"metadata": without_claim({})})
 
@@ -367,7 +399,7 @@ class WorkloadScaler:
                 engine.fail(LaunchCode.NOT_SCALED, f"{title} is no longer managed")
             for engine in target.stopping:
                 engine.gone = True
-            if not target.claims:
+            if not (target.claims or target.ranks):
                 del self.targets[title]
 
     def _tell(self, workload: WorkloadView, reason: str, text: str) -> None:

@@ -31,9 +31,10 @@ class WorkloadView:
 
     model, role, pool, least, most, port: values of its annotations. version: resource version.
     selector: that of `/scale`, for a kind whose pods may have no chain of controllers; "" =
-    controllers alone decide. gpus: number of GPUs of one pod, 0 = unknown. fault: the reason why
-    Shoal must not scale it, "" = none. last_writer: manager that last set the replicas, "" = Shoal
-    or unknown. blocked: the reason why its controller cannot make pods, "" = it can.
+    controllers alone decide. gpus: number of GPUs of one pod, 0 = unknown. size: number of pods of
+    one replica, on a node each. fault: the reason why Shoal must not scale it, "" = none.
+    last_writer: manager that last set the replicas, "" = Shoal or unknown. blocked: the reason why
+    its controller cannot make pods, "" = it can.
     """
 
     kind: Kind
@@ -46,6 +47,7 @@ class WorkloadView:
     most: int = _MOST
     port: int = _DEFAULT_PORT
     gpus: int = 0
+    size: int = 1
     fault: str = ""
     last_writer: str = ""
     blocked: str = ""
@@ -107,6 +109,7 @@ def parse_workload(kind: Kind, raw: Manifest) -> WorkloadView:
         most=most,
         port=port,
         gpus=_gpus(spec),
+        size=max(1, int((spec.get("leaderWorkerTemplate") or {}).get("size") or 1)),
         fault=fault,
         last_writer=_last_writer(meta),
         blocked=_blocked(raw.get("status") or {}),

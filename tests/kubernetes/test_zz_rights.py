@@ -30,6 +30,7 @@ from executors.kubernetes.kubernetes_config import KubePool, PoolMode
 from executors.kubernetes.object_cache import ObjectCache
 from tests.kubernetes.conftest import UsedRights
 from tests.kubernetes.plane.control_plane import ACCOUNTS, ControlPlane
+from tests.kubernetes.plane.definitions import install_definitions
 from tests.kubernetes.plane.raw_api import RawApi
 
 RBAC = Path(__file__).parents[2] / "deploy" / "kubernetes" / "rbac.yaml"
@@ -51,9 +52,6 @@ CLUSTER = {
     ("rbac.authorization.k8s.io", "clusterroles"),
     ("rbac.authorization.k8s.io", "clusterrolebindings"),
 }  # fmt: skip
-CRDS = (
-    (LEADER_WORKER_SET, "Namespaced"), (NODE_CLAIM, "Cluster"), (NODE_OVERLAY, "Cluster"),
-)  # fmt: skip
 
 
 def granted(account: str) -> set[tuple[str, str, str]]:
@@ -87,29 +85,6 @@ async def follow_all(api: KubeClient, kinds: Iterable[Kind]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def install_definitions(admin: RawApi) -> None:
-    """Kinds of LeaderWorkerSet and Karpenter, without their controllers."""
-    for kind, scope in CRDS:
-        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        version: dict[str, Any] = {
-            "name": kind.version, "served": True, "storage": True,
-            "schema": {"openAPIV3Schema": schema},
-        }  # fmt: skip
-        if kind is LEADER_WORKER_SET:
-            version["subresources"] = {
-                "scale": {"specReplicasPath": ".spec.replicas",
-                          "statusReplicasPath": ".status.replicas"}
-            }  # fmt: skip
-        names = {"plural": kind.plural, "kind": kind.kind, "singular": kind.kind.lower()}
-        spec = {"group": kind.group, "scope": scope, "names": names, "versions": [version]}
-        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        await admin.post(path, {"metadata": {"name": f"{kind.plural}.{kind.group}"}, "spec": spec})
-    prefix = f"/apis/{NODE_CLAIM.group}/{NODE_CLAIM.version}/{NODE_CLAIM.plural}"
-    async with asyncio.timeout(30):
-        while (await admin.call("GET", prefix))[0] != 200:
-            await asyncio.sleep(0.2)
 
 
 async def test_every_granted_verb_is_used(
