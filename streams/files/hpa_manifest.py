@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from autoscaler.simulation.policies.hpa_object import (
     Quantity,
     Select,
 )
-from streams.files.csv_rows import text_of
+from streams.files.csv_rows import cause_of, text_of
 from streams.files.user_errors import UserError, first_line
 from topics.plainyaml import PlainLoader
 
@@ -111,6 +112,8 @@ def read_objects(path: Path) -> tuple[ScaledTarget, ...]:
         documents = list(yaml.load_all(text_of(path), PlainLoader))
     except yaml.YAMLError as error:
         raise UserError(f"{path}: {first_line(error)}") from None
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({cause_of(error)})") from None
     found = [
         _target(one) for document in documents for one in _objects(_Value(str(path), document))
     ]

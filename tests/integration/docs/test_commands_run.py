@@ -49,6 +49,19 @@ models:
     slo: {ttft: 2s, tpot: 100ms}
     workload: {req_per_s: 1, input: 600, output: 150}
 """
+AUTOSCALERS = "kind: List\nitems:\n" + "".join(
+    f"""\
+- apiVersion: keda.sh/v1alpha1
+  kind: ScaledObject
+  metadata: {{name: {model}}}
+  spec:
+    scaleTargetRef: {{name: {model}}}
+    triggers:
+    - type: prometheus
+      metadata: {{query: "sum(vllm:num_requests_running)", threshold: "8"}}
+"""
+    for model in ("chat", "code")
+)
 REQUESTS = "time,model,input_tokens,output_tokens\n" + "".join(
     f"{second},chat,{300 + 10 * second},{60 + second}\n" for second in range(20)
 )
@@ -73,6 +86,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "shoal.yaml").write_text(FLEET)
     for name in ("requests", "monday", "tuesday", "wednesday", "lastweek"):
         (tmp_path / f"{name}.csv").write_text(REQUESTS)
+    (tmp_path / "mine.yaml").write_text(AUTOSCALERS)
     (tmp_path / "demand.yaml").write_text("chat: {req_per_s: 2}\n")
     (tmp_path / "fleet.yaml").write_text("chat:a1@us-east/l40s/on-demand: 2\n")
     with patch.dict(os.environ):

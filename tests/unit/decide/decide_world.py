@@ -46,12 +46,10 @@ from topics.telemetry import Telemetry
 T0 = 1_700_000_000_000
 QUIET_S = 10
 """Seconds without an effect after which a world ticks less often."""
-PATIENT_S = 300
-"""The same while nodes have faults or instances start or drain."""
-STRIDE_S = 20
-"""A quiet world ticks at multiples of this."""
-NOISE_STRIDE_S = 5
-"""The same with a rate that changes all the time."""
+STRIDE_S = 10
+"""Seconds between the ticks of a quiet world."""
+NOISE_STRIDE_S = 3
+"""Seconds between the ticks of a quiet world with a rate that changes all the time."""
 JUMP = 0.1
 """Relative change of a rate within a second near which a world ticks every second."""
 
@@ -141,8 +139,7 @@ class World:
     def run(self, seconds: int, each: Callable[[World], None] | None = None) -> World:
         """Tick for `seconds`, and call `each` after every tick. Ticks are `step_s` apart while
         something happens: within `QUIET_S` of the start or an effect, near a step of the rate,
-        while a plan is awaited, and for `PATIENT_S` while nodes have faults or instances start or
-        drain."""
+        while a plan is due, while nodes have faults, and while instances start or drain."""
         end_s = self.t_s + seconds
         self.quiet_s = 0
         while self.t_s < end_s:
@@ -153,21 +150,18 @@ class World:
 
     def _stride_s(self) -> int:
         """Seconds until the next tick."""
-        is_awaited = bool(self.due) or not self.answers
-        if is_awaited or self.quiet_s < (PATIENT_S if self._is_unsettled() else QUIET_S):
+        if self.quiet_s < QUIET_S or self.due or self.busy or self.cut:
+            return self.step_s
+        steady = (InstanceState.READY, InstanceState.FAILED)
+        instances = (i for status in self.statuses.values() for i in status.instances)
+        if any(i.state not in steady for i in instances):
             return self.step_s
         span = range(self.t_s - STRIDE_S, self.t_s + STRIDE_S + 1)
         rates = [[self.rate(s.model, t_s) for t_s in span] for s in self.cluster.services]
         if any(abs(b - a) > JUMP * max(a, b) for row in rates for a, b in pairwise(row)):
             return self.step_s
         constant = all(a == b for row in rates for a, b in pairwise(row))
-        stride_s = STRIDE_S if constant and self.seed is None else NOISE_STRIDE_S
-        return stride_s - self.t_s % stride_s
-
-    def _is_unsettled(self) -> bool:
-        steady = (InstanceState.READY, InstanceState.FAILED)
-        instances = (i for status in self.statuses.values() for i in status.instances)
-        return bool(self.busy or self.cut) or any(i.state not in steady for i in instances)
+        return STRIDE_S if constant and self.seed is None else NOISE_STRIDE_S
 
     def tick(self, seconds: int = 1) -> tuple[Effect, ...]:
         """One tick, `seconds` after the one before."""

@@ -118,6 +118,11 @@ def test_a_file_without_objects_is_refused(tmp_path: Path, text: str) -> None:
         read_objects(written(tmp_path, text))
 
 
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="none.yaml: cannot be read"):
+        read_objects(tmp_path / "none.yaml")
+
+
 def desired(rule: Hpa, in_flight: list[int], ready: int | None = None) -> list[int]:
     """Desired replicas at each sync (15 s) for requests in engines."""
     count, found = rule.desired_replicas(Signals(-1, 0, 0, None, 0, 0)), []
