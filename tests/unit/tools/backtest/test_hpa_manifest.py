@@ -119,7 +119,7 @@ def test_a_file_without_objects_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="none.yaml: cannot be read"):
+    with pytest.raises(UserError, match=r"none\.yaml: cannot be read"):
         read_objects(tmp_path / "none.yaml")
 
 
