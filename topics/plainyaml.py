@@ -6,10 +6,12 @@ aliases, so all aliases are refused.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import yaml
 
+T = TypeVar("T")
 MOST_CHARS = 4_000_000
 MOST_NODES = 200_000
 MOST_DEPTH = 32
@@ -52,8 +54,17 @@ class PlainLoader(yaml.SafeLoader):
 def load(text: str) -> Any:
     """The value of the YAML `text`. Raises yaml.YAMLError if `text` is invalid or exceeds a
     limit."""
+    return _read(lambda: yaml.load(text, PlainLoader))  # noqa: S506  a SafeLoader with bounds
+
+
+def load_all(text: str) -> list[Any]:
+    """The values of all documents of the YAML `text`. Raises yaml.YAMLError as `load` does."""
+    return _read(lambda: list(yaml.load_all(text, PlainLoader)))
+
+
+def _read(parse: Callable[[], T]) -> T:
     try:
-        return yaml.load(text, PlainLoader)  # noqa: S506  a SafeLoader with bounds
+        return parse()
     except (
         ValueError,
         LookupError,

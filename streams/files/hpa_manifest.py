@@ -30,7 +30,7 @@ from autoscaler.simulation.policies.hpa_object import (
 )
 from streams.files.csv_rows import cause_of, text_of
 from streams.files.user_errors import UserError, first_line
-from topics.plainyaml import PlainLoader
+from topics import plainyaml
 
 MODEL = "shoal.dev/model"
 METRIC = "shoal.dev/metric"
@@ -109,7 +109,7 @@ class _Value:
 def read_objects(path: Path) -> tuple[ScaledTarget, ...]:
     """All objects in `path`. UserError: the file cannot be read. InvalidValue names the value."""
     try:
-        documents = list(yaml.load_all(text_of(path), PlainLoader))
+        documents = plainyaml.load_all(text_of(path))
     except yaml.YAMLError as error:
         raise UserError(f"{path}: {first_line(error)}") from None
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
@@ -126,7 +126,7 @@ def _objects(document: _Value) -> Iterator[_Value]:
     if document.value is None:
         return
     kind = document["kind"]
-    if str(kind.value).endswith("List") or kind.value == "List":
+    if str(kind.value).endswith("List"):
         for one in document["items"].items():
             yield from _objects(one)
         return
@@ -164,7 +164,7 @@ def _metric(metric: _Value, declared: _Value) -> Metric:
 
 
 def _keda(one: _Value, spec: _Value, declared: _Value) -> HpaObject:
-    del one
+    one["apiVersion"].word(("keda.sh/v1alpha1",), "missing")
     advanced = spec["advanced"]
     if advanced["scalingModifiers"].value:
         raise advanced["scalingModifiers"].error("no formula: a simulation cannot compute it")

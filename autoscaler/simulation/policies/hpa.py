@@ -20,8 +20,8 @@ from autoscaler.simulation.policies.hpa_object import (
     Metric,
     Quantity,
 )
-from autoscaler.simulation.policies.policy import Policy, PolicyContext, PolicyRun
-from autoscaler.simulation.policies.replica_setup import Rule, replica_trial
+from autoscaler.simulation.policies.policy import Policy
+from autoscaler.simulation.policies.replica_setup import replica_trial
 from autoscaler.simulation.replicas import ReplicaCapacity
 
 
@@ -45,10 +45,6 @@ def _hpa(quantity: Quantity, form: Form, target: float, first: int) -> Hpa:
     return Hpa(HpaObject((Metric(quantity, form, target),)), first)
 
 
-def _build(context: PolicyContext, knob: float, rule: Rule, metric: str) -> PolicyRun:
-    return replica_trial(context, knob, rule, metric)
-
-
 _PUBLISHED = (
     f"sync period {SYNC_S} s, tolerance {TOLERANCE:.0%}, stabilization before scale-down "
     f"{STABLE_DOWN_S} s, scale-up by {UP.limits[0].value} pods or 100% per {SYNC_S} s"
@@ -63,7 +59,7 @@ UTILIZATION = Policy(
     0.7,
     (0.3, 0.5, 0.7, 0.9),
     _SOURCE,
-    partial(_build, rule=on_utilization, metric="batch utilisation"),
+    partial(replica_trial, rule=on_utilization, why="batch utilisation"),
     tick_s=SYNC_S,
     published=_PUBLISHED,
 )
@@ -75,7 +71,7 @@ QUEUE = Policy(
     3.0,
     (0.5, 1.0, 3.0, 5.0),
     _SOURCE,
-    partial(_build, rule=on_queue, metric="queue length"),
+    partial(replica_trial, rule=on_queue, why="queue length"),
     tick_s=SYNC_S,
     published=_PUBLISHED,
 )
@@ -88,7 +84,7 @@ RATE = Policy(
     0.7,
     (0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
     f"{_SOURCE}; keda.sh/docs/latest/scalers/prometheus",
-    partial(_build, rule=on_rate, metric="requests/s"),
+    partial(replica_trial, rule=on_rate, why="requests/s"),
     tick_s=SYNC_S,
     published=_PUBLISHED,
 )

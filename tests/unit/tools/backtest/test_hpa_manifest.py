@@ -112,7 +112,9 @@ def test_an_error_names_object_path_and_what_is_allowed(
     assert "mine.yaml" in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["", "a: [", "{}", "kind: Deployment\nmetadata: {name: a}", "[1]"])
+@pytest.mark.parametrize(
+    "text", ["", "a: [", "{}", "kind: Deployment\nmetadata: {name: a}", "[1]", "a: !!int b"]
+)
 def test_a_file_without_objects_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises((UserError, InvalidValue), match=re.escape("mine.yaml")):
         read_objects(written(tmp_path, text))
