@@ -119,8 +119,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         world = scenario(seed, ends_s, to_s)
         on, off = (simulate(world, counts_hits, ends_s) for counts_hits in (True, False))
         before = [count for at_s, count in on.ordered if at_s <= 0.0][-1]
-        most = max(count for at_s, count in on.ordered if at_s > 0.0)
-        last.append(next(at_s for at_s, count in on.ordered if count == most and at_s > 0.0))
+        # If nothing was ordered after the beginning, all of it was planned by then.
+        after = [(0.0, before), *(one for one in on.ordered if one[0] > 0.0)]
+        most = max(count for _, count in after)
+        last.append(next(at_s for at_s, count in after if count == most))
         lost.append((off.attained - on.attained) / _REQ_PER_S)
         print(
             f"{seed:4} {before:5} to {most:2} {last[-1]:10.1f}s {on.attained / on.requests:18.2%} "
