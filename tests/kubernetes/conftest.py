@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from executors.kubernetes.kube_client import KubeClient
 from tests.kubernetes.plane.build_plane import is_built, plane_folder
 from tests.kubernetes.plane.control_plane import ACCOUNTS, NAMESPACE, ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
@@ -42,6 +43,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))
             if not built:
                 item.add_marker(mark)
+
+
+@pytest.fixture
+async def client(plane: ControlPlane, request: pytest.FixtureRequest) -> AsyncIterator[KubeClient]:
+    """The executor's client, as the account `ACCOUNT` of the test's module; the administrator
+    without one."""
+    account = getattr(request.module, "ACCOUNT", "")
+    made = KubeClient(str(plane.kubeconfig(account) if account else plane.kubeconfig()))
+    made.open()
+    yield made
+    await made.close()
 
 
 UsedRights = Callable[[str], set[tuple[str, str, str]]]

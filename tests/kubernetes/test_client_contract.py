@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,14 +23,6 @@ from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
 
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
-
-
-@pytest.fixture
-async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    made = KubeClient(str(plane.kubeconfig()))
-    made.open()
-    yield made
-    await made.close()
 
 
 def config_map(name: str) -> Manifest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tests.kubernetes.plane.raw_api import RawApi
 from tests.kubernetes.test_scale_mode import APPS, PODS, POOL, A, replicas, workload
 from topics.fleet import InstanceState
 
+ACCOUNT = "shoal-scale"
 BATCH = "/apis/batch/v1/namespaces/serving/jobs"
 GROUP = "example.com"
 SETS = f"/apis/{GROUP}/v1/namespaces/serving/enginesets"
@@ -30,14 +30,6 @@ def kubelet(plane: ControlPlane) -> Any:
     name = plane.start_kubelet([f"f{n}" for n in range(3)], third=90)
     yield name
     plane.stop_process(name)
-
-
-@pytest.fixture
-async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    made = KubeClient(str(plane.kubeconfig("shoal-scale")))
-    made.open()
-    yield made
-    await made.close()
 
 
 async def stranger(admin: RawApi, name: str, owner: dict[str, Any] | None) -> None:

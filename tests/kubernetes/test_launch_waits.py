@@ -17,6 +17,7 @@ from tests.kubernetes.plane.raw_api import RawApi
 from tests.kubernetes.test_scale_mode import APPS, PODS, replicas, workload
 from topics.fleet import InstanceState, LaunchCode
 
+ACCOUNT = "shoal-pods"
 CORE = "/api/v1/namespaces/serving"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -31,14 +32,6 @@ def kubelet(plane: ControlPlane) -> Any:
     name = plane.start_kubelet(["w0"], third=95, labels=("pool=waits",))
     yield name
     plane.stop_process(name)
-
-
-@pytest.fixture
-async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    made = KubeClient(str(plane.kubeconfig("shoal-pods")))
-    made.open()
-    yield made
-    await made.close()
 
 
 @pytest.fixture

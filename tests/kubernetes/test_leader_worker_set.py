@@ -23,6 +23,7 @@ from tests.kubernetes.test_scale_mode import APPS, PODS, workload
 from topics.fleet import DesiredInstance, InstanceState
 from topics.instance_ranks import GangRank, GangStage
 
+ACCOUNT = "shoal-scale"
 SETS = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/serving/leaderworkersets"
 STATEFUL = f"{APPS}/statefulsets"
 POOL = {"us/l4/owned": {"mode": "scale", "nodes": {"pool": "lws"}}}
@@ -37,14 +38,6 @@ def kubelet(plane: ControlPlane) -> Any:
     name = plane.start_kubelet(nodes, gpus=1, labels=("pool=lws",), third=95)
     yield name
     plane.stop_process(name)
-
-
-@pytest.fixture
-async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    made = KubeClient(str(plane.kubeconfig("shoal-scale")))
-    made.open()
-    yield made
-    await made.close()
 
 
 @pytest.fixture

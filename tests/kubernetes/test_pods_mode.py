@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
 from topics.fleet import InstanceState
 
+ACCOUNT = "shoal-pods"
 PODS = "/api/v1/namespaces/serving/pods"
 POOL = {"us/l4/owned": {"mode": "pods", "nodes": {"pool": "l4"}}}
 A, B = "us.l4.owned.0", "us.l4.owned.1"
@@ -29,14 +30,6 @@ def kubelet(plane: ControlPlane) -> Any:
     name = plane.start_kubelet(["l4-0", "l4-1"])
     yield name
     plane.stop_process(name)
-
-
-@pytest.fixture
-async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    made = KubeClient(str(plane.kubeconfig("shoal-pods")))
-    made.open()
-    yield made
-    await made.close()
 
 
 async def pods_of(admin: RawApi) -> dict[str, Any]:

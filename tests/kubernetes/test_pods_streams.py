@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,6 @@ PODS = "/api/v1/namespaces/serving/pods"
 POOL = {"us/l4/owned": {"mode": "pods", "nodes": {"pool": "l4"}}}
 A, B = "us.l4.owned.0", "us.l4.owned.1"
 SELECTOR = "shoal.dev/model%3Dm,shoal.dev/serving%3Dtrue"
-
-
-@pytest.fixture
-async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    made = KubeClient(str(plane.kubeconfig("shoal-pods")))
-    made.open()
-    yield made
-    await made.close()
 
 
 async def test_scale_downs_break_no_stream_while_deleted_pods_do(
@@ -67,6 +58,8 @@ from pathlib import Path
 from executors.kubernetes.kube_client import KubeClient
 from tests.kubernetes.executor_bench import Bench
 from topics.fleet import InstanceState
+
+ACCOUNT = "shoal-pods"
 
 async def main():
     client = KubeClient(sys.argv[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.kubernetes.plane.raw_api import RawApi
 from tests.kubernetes.replacement_load import replace_all_under_load
 from topics.fleet import InstanceState
 
+ACCOUNT = "shoal-scale"
 PODS = "/api/v1/namespaces/serving/pods"
 APPS = "/apis/apps/v1/namespaces/serving"
 POOL = {"us/l4/owned": {"mode": "scale", "nodes": {"pool": "l4"}}}
@@ -30,14 +30,6 @@ def kubelet(plane: ControlPlane) -> Any:
     name = plane.start_kubelet([f"s{n}" for n in range(4)], third=20)
     yield name
     plane.stop_process(name)
-
-
-@pytest.fixture
-async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    made = KubeClient(str(plane.kubeconfig("shoal-scale")))
-    made.open()
-    yield made
-    await made.close()
 
 
 def workload(replicas: int, kind: str = "Deployment", command: bool = True, **notes: str) -> Any:

@@ -7,31 +7,20 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from executors.kubernetes.kube_client import KubeClient
 from tests.kubernetes.executor_bench import Bench, config_file, wish
-from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
 from tests.kubernetes.shared_engine import shared_engine
 from topics.fleet import InstanceState
 
+ACCOUNT = "shoal-scale"
 PODS = "/api/v1/namespaces/serving/pods"
 APPS = "/apis/apps/v1/namespaces/serving/deployments"
 LANES, ROUNDS, REPLICAS = 10, 20, 4
 POOLS = {f"us/v{n}/owned": {"mode": "scale", "nodes": {"pool": "l4"}} for n in range(LANES)}
-
-
-@pytest.fixture
-async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    made = KubeClient(str(plane.kubeconfig("shoal-scale")))
-    made.open()
-    yield made
-    await made.close()
 
 
 def workload(lane: int, port: int) -> dict[str, Any]:
