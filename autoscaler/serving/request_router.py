@@ -10,7 +10,7 @@ Endpoints are returned without their slots: name and address identify an instanc
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -55,9 +55,9 @@ class Pick(NamedTuple):
     path: ComponentPath | None = None
 
 
-class _Whole(NamedTuple):
-    """An instance that serves whole requests. share: of the requests, as a multiple of the mean
-    share."""
+class _Entry(NamedTuple):
+    """An instance at which requests begin: it serves them whole, or prefills them. share: of the
+    requests, as a multiple of the mean share."""
 
     endpoint: Endpoint
     lane: Lane
@@ -80,7 +80,8 @@ class Router:
     _paths: ComponentPaths = field(default_factory=ComponentPaths)
     _adapters: AdapterAffinity = field(default_factory=AdapterAffinity)
     _prefixes: PrefixIndex = field(default_factory=PrefixIndex)
-    _whole: tuple[_Whole, ...] = ()
+    _entries: tuple[_Entry, ...] = ()
+    _separates: bool = False  # whether a lane separates prefill from decode
 
     def apply(self, routes: Routes) -> RouteUpdate:
         """Use `routes` from now on, unless they are older than the present routes, i.e. have a
@@ -101,7 +102,7 @@ class Router:
         self.routes, self._lanes = routes, lanes
         self.versions.clear()  # requests that wait for a slot hold this mapping
         self.versions.update((one.group, one.version) for one in routes.groups if one.version)
-        self._whole = self._whole_instances()
+        self._entries = self._entry_instances()
         self._paths.apply(routes.groups)
         self._ways = self._ways.with_routes(routes)
         live = self.endpoints()
@@ -155,11 +156,11 @@ class Router:
             self._occupancy.add(endpoint)
             return Pick(lane.group, endpoint, False)
         if way is self._lanes:
-            home = self._prefix_home(out, want)
-            if home is not None:
-                lane, endpoint = home
+            entry = self._prefix_home(gone, out, want)
+            if entry is not None:
+                lane, endpoint = entry.lane, entry.endpoint
                 self._next_lane(allowed, want, lane)
-                return self._send(lane, endpoint, False, want)
+                return self._send(lane, endpoint, self._only_prefills(entry, gone), want)
             lane = self._next_lane(allowed, want)
         else:
             serving = {lane.group for lane in way if lane.usable(gone)}
@@ -245,31 +246,53 @@ class Router:
         return best
 
     def _prefix_home(
-        self, out: frozenset[Endpoint], want: RequestTraits
-    ) -> tuple[Lane, Endpoint] | None:
-        """The instance for a prompt by its beginning, among the instances of all lanes; None for
-        another policy, or if a lane separates prefill from decode. Loads are compared in proportion
-        to the weights."""
+        self, gone: frozenset[Endpoint], out: frozenset[Endpoint], want: RequestTraits
+    ) -> _Entry | None:
+        """Where a prompt begins, by its beginning, among the instances of all lanes; None for
+        another policy. Loads are compared in proportion to the weights."""
         if self.policy.inside is not WithinCombo.PREFIX or not want.blocks:
             return None
-        whole = self._whole
-        usable = [one for one in whole if one.endpoint not in out] if out else whole
+        usable: Sequence[_Entry] = self._entries
+        if out or self._separates:
+            usable = [
+                one
+                for one in usable
+                if one.endpoint not in out
+                and (one.lane.decode is None or (want.single and one.lane.can_decode(gone)))
+            ]
         if not usable:
             return None
         ends = [one.endpoint for one in usable]
         loads = self._occupancy.loads(ends)
+        if self._separates:
+            # An instance that prefills has an equal part of the requests that its lane decodes.
+            decoding = {id(lane): self._decoding(lane) for lane in self._lanes if lane.decode}
+            loads = [
+                load + decoding.get(id(one.lane), 0.0)
+                for load, one in zip(loads, usable, strict=True)
+            ]
         relative = [load / one.share for load, one in zip(loads, usable, strict=True)]
-        found = self._prefixes.choose(want.blocks, ends, relative, self._occupancy.shared)
-        return usable[found].lane, ends[found]
+        return usable[self._prefixes.choose(want.blocks, ends, relative, self._occupancy.shared)]
 
-    def _whole_instances(self) -> tuple[_Whole, ...]:
-        """The instances of all lanes; none if a lane separates prefill from decode."""
+    def _only_prefills(self, entry: _Entry, gone: frozenset[Endpoint]) -> bool:
+        """Whether another instance decodes. An idle instance serves a request whole while all
+        instances that decode are busy."""
+        decode = entry.lane.decode
+        if decode is None:
+            return False
+        return self._occupancy.load(entry.endpoint) > 0 or not self._occupancy.busy(decode, gone)
+
+    def _decoding(self, lane: Lane) -> float:
+        """Requests that `lane` decodes, per instance that prefills."""
+        ends = lane.decode.endpoints if lane.decode is not None else ()
+        return sum(self._occupancy.loads(ends)) / len(lane.first.endpoints)
+
+    def _entry_instances(self) -> tuple[_Entry, ...]:
         lanes = self._lanes
-        if any(lane.decode is not None for lane in lanes):
-            return ()
+        self._separates = any(lane.decode is not None for lane in lanes)
         equal = self.policy.between is AcrossCombos.EQUAL or not any(one.weight for one in lanes)
         found = [
-            _Whole(end, lane, 1.0 if equal else lane.weight / len(lane.first.endpoints))
+            _Entry(end, lane, 1.0 if equal else lane.weight / len(lane.first.endpoints))
             for lane in lanes
             for end in lane.first.endpoints
             if equal or lane.weight > 0.0

@@ -184,6 +184,45 @@ def test_a_prompt_goes_to_the_instance_with_its_longest_beginning() -> None:
         assert all(sent(here, 0, chat, chat + 1, chat + 2) == homes[chat] for chat in homes)
 
 
+def test_beginnings_lead_to_instances_that_only_prefill_too() -> None:
+    """A pair of prefill and decode beside an instance that serves whole requests."""
+    here = by_prefix(
+        RouteGroup("pair", 2.0, prefill=(A, B), decode=(D,)), RouteGroup("whole", 1.0, (C,))
+    )
+    homes = {chat: sent(here, 0, chat, chat + 1) for chat in range(100, 1300, 10)}
+    assert set(homes.values()) == {A, B, C}
+    assert all(sent(here, 0, chat, chat + 1, chat + 2) == homes[chat] for chat in homes)
+
+
+def test_a_pair_without_decode_gets_no_prompt_by_prefix() -> None:
+    here = by_prefix(
+        RouteGroup("pair", 1.0, prefill=(A,), decode=(D,)), RouteGroup("whole", 1.0, (C,))
+    )
+    homes = {chat: sent(here, chat, chat + 1) for chat in range(100, 400, 10)}
+    assert A in homes.values()
+    here.eject(D, 0)
+    assert {sent(here, chat, chat + 1, chat + 2) for chat in homes} == {C}
+
+
+def test_a_request_that_one_instance_must_serve_stays_with_whole_instances() -> None:
+    here = by_prefix(
+        RouteGroup("pair", 1.0, prefill=(A,), decode=(D,)), RouteGroup("whole", 1.0, (C,))
+    )
+    for chat in range(100, 400, 10):
+        pick = here.pick(want=RequestTraits(single=False, blocks=(chat, chat + 1)))
+        assert pick == Pick("whole", C, False)
+
+
+def test_an_idle_instance_serves_the_prompt_whole_while_decode_is_busy() -> None:
+    here = by_prefix(RouteGroup("pair", 1.0, prefill=(A,), decode=(D,)))
+    want = RequestTraits(blocks=(1, 2))
+    assert here.pick(want=want) == Pick("pair", A, True)
+    here.release(A)
+    here.report_load(D, 3, 0)
+    assert here.pick(want=want) == Pick("pair", A, False)
+    assert here.pick(want=want) == Pick("pair", A, True)
+
+
 def test_gateways_without_common_knowledge_choose_the_same_home() -> None:
     one, other = (by_prefix(RouteGroup("g", 1.0, (A, B, C))) for _ in range(2))
     for here in (one, other):  # all instances have the system prompt and requests of others
