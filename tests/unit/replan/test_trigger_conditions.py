@@ -9,9 +9,11 @@ from typing import Any, cast
 import pytest
 
 from autoscaler.domain.cluster import Market, Mode
+from autoscaler.domain.quality_route import ScoreMix
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.engine_view import EngineView
+from autoscaler.replan import scores_changed
 from autoscaler.replan.rate_limit import thresholds_may_move
 from autoscaler.replan.trigger_inputs import TriggerFleet, TriggerInputs
 from autoscaler.replan.triggers import collect, declared_only, limited_to, scope_of
@@ -284,6 +286,29 @@ def test_thresholds_rest_ten_minutes_or_one_window_of_drifted_scores() -> None:
     assert thresholds_may_move(NOW, NOW + 600_000, drifted=False, window_s=60.0)
     assert not thresholds_may_move(NOW, NOW + 59_999, drifted=True, window_s=60.0)
     assert thresholds_may_move(NOW, NOW + 60_000, drifted=True, window_s=60.0)
+
+
+@pytest.mark.parametrize(("since_s", "moved", "fires"), [
+    (59.0, True, False), (60.0, True, True), (60.0, False, False), (9000.0, False, False)
+])  # fmt: skip
+def test_drifted_scores_trigger_after_one_local_window(
+    since_s: float, moved: bool, fires: bool
+) -> None:
+    """Thresholds rest for one local window, here of a minute."""
+    before, drifted = ScoreMix((0.5, 0.5), 0.0, 5000), ScoreMix((0.9, 0.1), 0.0, 5000)
+    route = SimpleNamespace(name="auto", models=("chat", "code"), sampled=5000)
+    route.mix = lambda classes: drifted if moved else before
+    policy = replace(CLUSTER.policy, local_window_s=60)
+    split = SimpleNamespace(target_cuts=(0.5,), mix=before, changed_ms=NOW - round(1000 * since_s))
+    news = SimpleNamespace(
+        state=SimpleNamespace(pending={}, splits={"auto": split}),
+        cluster=SimpleNamespace(routes=(route,), policy=policy),
+        demand={},
+        now_ms=NOW,
+    )
+    found = list(scores_changed.fire(cast(TriggerInputs, news)))
+    reason = Reason(ReasonCode.SCORES, "auto")
+    assert found == ([Trigger(("chat", "code"), reason)] if fires else [])
 
 
 def test_triggers_forget_models_that_are_not_declared_any_more() -> None:

@@ -9,6 +9,7 @@ import pytest
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.token_times import TokenTimes
 from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.windows import Stats
 from autoscaler.sizing.capacity_derating import LEAST, update_derating
 from autoscaler.sizing.engine_slowdown import capacity_share
 from autoscaler.state.model_state import ModelState
@@ -66,6 +67,24 @@ def test_lasting_slow_tokens_lower_the_capacity(slowdown: float) -> None:
 @pytest.mark.parametrize(("slowdown", "req_per_s"), [(0.8, 8.0), (1.0, 8.0), (1.15, 6.0)])
 def test_load_and_small_differences_are_no_slowdown(slowdown: float, req_per_s: float) -> None:
     assert later(at_slowdown(slowdown, req_per_s), 0.0, 130.0).capacity.derate == 1.0
+
+
+@pytest.mark.parametrize(("slowdown", "noted"), [(0.8, 0.8), (0.88, 1.0), (1.15, 1.0)])
+def test_only_a_sixth_less_time_per_token_is_fast(slowdown: float, noted: float) -> None:
+    seen = at_slowdown(slowdown, 7.0)
+    assert later(seen, 0.0, 120.0).capacity.slowdown == pytest.approx(noted)
+
+
+def test_requests_that_have_not_ended_prove_no_capacity() -> None:
+    """The queue grows, and the few requests that ended were in time."""
+    seen = at_slowdown(1.0, 8.0)
+    known = replace(seen.state.capacity, derate=0.7, derated_ms=T0 - 600_000)
+    seen = replace(seen, state=replace(seen.state, capacity=known))
+    assert isinstance(seen.demand.local, Stats)
+    few = replace(seen.demand.local, attained=200, completions=200)
+    demand = replace(seen.demand, local=few, long=few)
+    assert update_derating(replace(seen, demand=demand)).capacity.derate == 0.7
+    assert update_derating(seen).capacity.derate > 0.7
 
 
 def test_less_than_half_of_the_planned_load_proves_nothing() -> None:

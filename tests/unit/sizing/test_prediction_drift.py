@@ -72,15 +72,24 @@ def test_longer_starts_change_the_estimate_and_are_stated_once() -> None:
     assert "serving in ~2 min" in w.of_kind("scale_out")[-1].reason
 
 
-@pytest.mark.parametrize(("start_s", "late"), [(60, 0.0), (180, 0.0), (240, 60.0)])
+@pytest.mark.parametrize(("start_s", "late"), [(60, 0.0), (180, 0.0), (210, 0.0), (240, 60.0)])
 def test_the_expected_start_includes_the_time_to_get_a_node(start_s: int, late: float) -> None:
-    """60 s for the start and 120 s for the node are predicted. A start within their sum is as
-    predicted.
+    """60 s for the start and 120 s for the node are predicted. A start within their sum and a fifth
+    of it is as predicted.
     """
     where = replace(ONE, provision_s=120.0)
     catalogue = {"chat": simple("chat", where, start_s=180.0)}
     w = world(38.0, service(), pools=(where,), catalogue=catalogue, start_s=start_s).run(700)
     assert expected_s(w.state.models["chat"], 180.0) == 180.0 + late
+
+
+@pytest.mark.parametrize(("start_s", "late"), [(750, 350.0), (850, 0.0)])
+def test_starts_of_more_than_twice_the_prediction_are_not_measured(
+    start_s: int, late: float
+) -> None:
+    catalogue = {"chat": simple("chat", ONE, start_s=400.0)}
+    w = world(38.0, service(), pools=(ONE,), catalogue=catalogue, start_s=start_s).run(1000)
+    assert expected_s(w.state.models["chat"], 400.0) == 400.0 + late
 
 
 def test_two_starts_are_too_few_and_a_repeated_start_does_not_count() -> None:
