@@ -12,9 +12,11 @@ from autoscaler.domain.validation import finite
 class TokenTimes:
     """Predicted median time per output token in ms, against the requests that decode at a time.
 
-    batch, tpot_ms: mean number of decoding requests over all instances of the combo, and the time,
-    at the planned load. half_batch, half_tpot_ms: at half of this load. From there on, the time
-    is linear in the number of requests.
+    batch, tpot_ms: number of decoding requests over all instances of the combo, and the time, at
+    the planned load. half_batch, half_tpot_ms: at half of this load. From there on, the time is
+    linear in the number of requests. As in telemetry, the number is the rate of tokens times the
+    median time per token. The mean number may be several times as high, because a few requests
+    decode for long.
     """
 
     batch: float
@@ -34,6 +36,19 @@ class TokenTimes:
         more = (batch - self.half_batch) / max(self.batch - self.half_batch, 1e-9)
         on_line_ms = self.half_tpot_ms + more * (self.tpot_ms - self.half_tpot_ms)
         return max(0.5 * self.half_tpot_ms, on_line_ms)
+
+    def at_load(self, share: float) -> TokenTimes:
+        """The token times if the planned load is `share` of the present one, above 0 and at most
+        1."""
+        per_request = (self.tpot_ms - self.half_tpot_ms) / max(self.batch - self.half_batch, 1e-9)
+        alone_ms = self.half_tpot_ms - per_request * self.half_batch
+        points = []
+        for part in (share, 0.5 * share):
+            requests_per_ms = part * self.batch / self.tpot_ms
+            on_line_ms = alone_ms / max(1.0 - per_request * requests_per_ms, 1e-9)
+            tpot_ms = max(0.5 * self.half_tpot_ms, min(on_line_ms, self.tpot_ms))
+            points.append((requests_per_ms * tpot_ms, tpot_ms))
+        return TokenTimes(*points[0], *points[1])
 
     def batch_at(self, tpot_ms: float) -> float:
         """The number of decoding requests at which a token takes `tpot_ms`; 0 if none."""

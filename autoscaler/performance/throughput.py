@@ -126,7 +126,7 @@ def instance_throughput(
         tpot_ms=float(np.quantile(planned.tpot_ms, wanted, method="lower")),
         bound_by=bound,
         uncertain=times.uncertain,
-        token_times=_token_times(planned, run(low // 2)) if has_token_times else None,
+        token_times=_token_times(built, low, run) if has_token_times else None,
     )
 
 
@@ -169,12 +169,18 @@ def unloaded_latency(
     )
 
 
-def _token_times(planned: Run, half: Run) -> TokenTimes | None:
-    """The token times of an instance; None if the two runs do not show how they rise with load."""
-    times_ms = float(np.median(planned.tpot_ms)), float(np.median(half.tpot_ms))
-    if not half.batch < planned.batch or not times_ms[1] < times_ms[0] < math.inf:
+def _token_times(built: Engine, planned: int, run: Callable[[int], Run]) -> TokenTimes | None:
+    """The token times of an instance at the step `planned` and at half of it; None if the two runs
+    do not show how they rise with load."""
+    steps = planned, planned // 2
+    tpot_ms, half_tpot_ms = (float(np.median(run(step).tpot_ms)) for step in steps)
+    if not 0.0 < half_tpot_ms < tpot_ms < math.inf:
         return None
-    return TokenTimes(planned.batch, times_ms[0], half.batch, times_ms[1])
+    batch, half_batch = (
+        built.rate_at_step(step) * built.traffic.lengths.output_tokens * each_ms / 1e3
+        for step, each_ms in zip(steps, (tpot_ms, half_tpot_ms), strict=True)
+    )
+    return TokenTimes(batch, tpot_ms, half_batch, half_tpot_ms)
 
 
 def _instance_times(

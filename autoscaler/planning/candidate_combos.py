@@ -374,11 +374,14 @@ def _combo(model: str, parts: Sequence[tuple[int, InstanceOption]], stretch: flo
     )
 
 
-def _token_times(parts: Iterable[tuple[int, InstanceOption]]) -> TokenTimes | None:
-    """The token times of all decoding instances together; None if one of them has none."""
+def _token_times(parts: Sequence[tuple[int, InstanceOption]]) -> TokenTimes | None:
+    """The token times of all decoding instances together; None if one of them has none. If the
+    combo prefills fewer requests than they could decode, its load is theirs."""
     decoding = [(count, part) for count, part in parts if part.phase is not Phase.PREFILL]
+    decoded_per_s = sum(count * part.req_per_s for count, part in decoding)
+    share = min(1.0, _joint_req_per_s(parts) / decoded_per_s) if decoded_per_s > 0.0 else 1.0
     single = [
-        (part.req_per_s, part.token_times)
+        (share * part.req_per_s, part.token_times.at_load(share))
         for count, part in decoding
         for _ in range(count)
         if part.token_times is not None

@@ -34,6 +34,17 @@ def test_the_number_of_requests_follows_from_the_time() -> None:
     assert TIMES.batch_at(1.0) == 0.0
 
 
+def test_a_lower_planned_load_keeps_the_line() -> None:
+    """By Little's law, the requests in decoding are the rate of tokens times the time per token."""
+    assert TIMES.at_load(1.0) == pytest.approx(TIMES)
+    half = TIMES.at_load(0.5)
+    assert (half.batch, half.tpot_ms) == pytest.approx((15.0, 30.0))
+    assert half.half_tpot_ms == pytest.approx(TIMES.tpot_ms_at(half.half_batch))
+    assert half.half_batch / half.half_tpot_ms == pytest.approx(0.25 * 40.0 / 40.0)
+    steep = TokenTimes(400.0, 40.0, 200.0, 10.0).at_load(0.01)
+    assert steep.tpot_ms == 5.0 == steep.half_tpot_ms
+
+
 def test_combos_share_requests_by_their_capacity() -> None:
     fast = TokenTimes(60.0, 20.0, 20.0, 10.0)
     both = pooled([(10.0, TIMES), (30.0, fast)])

@@ -68,6 +68,23 @@ def test_spot_is_offered_only_to_services_that_accept_it() -> None:
         assert bool(on_spot) is accepted
 
 
+def test_token_times_are_predicted_at_the_load_of_the_combo() -> None:
+    """Decode instances of a pair get no more requests than it prefills. By Little's law, the
+    requests in decoding are the rate of tokens times the time per token."""
+    cluster = small_cluster()
+    service = cluster.service("mini")
+    seen = set()
+    for combo in candidate_combos(cluster, service, CONVERSATION, PROFILE):
+        times = combo.token_times
+        if times is None:
+            continue
+        tokens_per_s = combo.req_per_s * service.utilization * CONVERSATION.output_tokens
+        assert 1e3 * times.batch / times.tpot_ms == pytest.approx(tokens_per_s, rel=0.2)
+        assert times.half_tpot_ms <= times.tpot_ms
+        seen.add(len(combo.members))
+    assert seen == {1, 2}
+
+
 def test_an_impossible_slo_has_no_candidates_and_late_ones_are_marked() -> None:
     cluster = small_cluster()
     mini = replace(cluster.service("mini"), slo=Slo(0.5, 0.5))
