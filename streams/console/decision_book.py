@@ -33,7 +33,7 @@ from topics.decisions import Decision, PlanRecord
 Row = dict[str, Any]
 
 MOST_DECISIONS = 10_000
-_MOST_CONTEXTS = 2000
+_MOST_CONTEXTS = 500
 _VISIBLE_PRICE = 0.05
 """Smallest difference of a price from the declared one that the page shows, as a fraction."""
 

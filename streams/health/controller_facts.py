@@ -43,6 +43,7 @@ from topics.fleet import Status
 from topics.reason_codes import ReasonCode
 from topics.signing import Refusal
 
+RELEASE = version("shoal")
 _KEPT = 500
 _SHORT = {ReasonCode.CAPACITY_SHORT, ReasonCode.FLOOR_SHORT}
 
@@ -159,7 +160,7 @@ class Facts:
         merging = self.merging()
         found: dict[str, Any] = {
             "controller": self.identity.controller,
-            "release": version("shoal"),
+            "release": RELEASE,
             "other_releases": other_releases(done.observation.statuses) if done else {},
             "broker": self.identity.broker,
             "embedded_broker": self.identity.embedded,
@@ -318,8 +319,7 @@ def other_releases(statuses: Mapping[str, Status]) -> dict[str, str]:
     newest = {
         one.executor: one.release for one in sorted(statuses.values(), key=lambda one: one.at_ms)
     }
-    own = version("shoal")
-    return {executor: release for executor, release in newest.items() if release != own}
+    return {executor: release for executor, release in newest.items() if release != RELEASE}
 
 
 def _present(done: TickResult, model: str) -> Mapping[str, float] | None:

@@ -10,7 +10,6 @@ counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -18,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from autoscaler.domain.condition_level import Level
 from autoscaler.domain.reason import Reason
-from streams.health.controller_facts import Facts
+from streams.health.controller_facts import RELEASE, Facts
 from streams.health.metric_names import BY_NAME, Name
 from streams.loop.tick_loop import TickResult
 from topics.controls import ALL_MODELS
@@ -96,7 +95,7 @@ class Metrics(Collector):
         facts, loop = self._facts, self._facts.loop
         leads, token, _ = facts.leader()
         publisher, windows = loop.ports.publisher, loop.windows.counters
-        yield "shoal_build_info", [((version("shoal"),), 1.0)]
+        yield "shoal_build_info", [((RELEASE,), 1.0)]
         yield "shoal_leader", [((), float(leads))]
         yield "shoal_leader_token", [((), float(token))]
         yield "shoal_tick_age_seconds", [((), facts.tick_age_s())]
