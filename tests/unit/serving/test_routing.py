@@ -185,7 +185,7 @@ def test_a_prompt_goes_to_the_instance_with_its_longest_beginning() -> None:
 
 
 def test_beginnings_lead_to_instances_that_only_prefill_too() -> None:
-    """A pair of prefill and decode beside an instance that serves whole requests."""
+    """A pair of prefill and decode, and an instance that serves whole requests."""
     here = by_prefix(
         RouteGroup("pair", 2.0, prefill=(A, B), decode=(D,)), RouteGroup("whole", 1.0, (C,))
     )
