@@ -50,6 +50,9 @@ PHASES = ("prefill", "decode", "aggregated")
 _STATES = tuple(InstanceState)
 _MOST_ADDRESSES = 64
 
+NO_DEADLINE_MS = checks.MAX_MS
+"""Reclaim time of a node that stays until it is empty, such as a cordoned one."""
+
 
 @dataclass(frozen=True, slots=True)
 class DesiredInstance:
@@ -196,14 +199,14 @@ class Status:
     observed_generation: Generation of the current assignment. observed_token: Leader token of the
     current assignment. boot: Id of the executor's process. place: Machine and state folder of the
     executor. refused: Number of refused assignments. reclaim_ms: Time at which the node is
-    reclaimed (spot), 0 = no notice. faults: Faults of the node that do not stop serving, as text.
-    load_feed: Address at which the executor publishes the load of its engines, "" = none. address:
-    Host of all endpoints of the node, "" from an older executor. addresses: Further hosts of
-    endpoints, if each instance has its own (pods). launch_basis: Derived from the settings on
-    which launches on this node depend, "" = unknown. If it changes, a failed launch may now
-    succeed. templates: By engine, the digest of the template from which the executor launches it
-    on this node now; empty without templates. release: Version of Shoal that the executor runs,
-    "" from an older executor.
+    reclaimed, `NO_DEADLINE_MS` = when it is empty, 0 = no notice. faults: Faults of the node that
+    do not stop serving, as text. load_feed: Address at which the executor publishes the load of its
+    engines, "" = none. address: Host of all endpoints of the node, "" from an older executor.
+    addresses: Further hosts of endpoints, if each instance has its own (pods). launch_basis:
+    Derived from the settings on which launches on this node depend, "" = unknown. If it changes, a
+    failed launch may now succeed. templates: By engine, the digest of the template from which the
+    executor launches it on this node now; empty without templates. release: Version of Shoal that
+    the executor runs, "" from an older executor.
     """
 
     node: str

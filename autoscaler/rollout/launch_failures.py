@@ -2,8 +2,8 @@
 
 A broken group retires and its node backs off. A lost group no longer counts. It is dropped after a
 long silence of its node; a multi-node group retires when its other ranks fail. A group on a node
-with a reclaim notice retires at once, and serves until it must leave. The planner replaces all
-these groups.
+with a reclaim notice retires at once, serves until it must leave, and stays if the notice is
+withdrawn. The planner replaces all these groups.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autoscaler.rollout.backoff import Backoff, failed
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.multi_node import broken
 from autoscaler.rollout.serving_group import Life, ServingGroup
-from autoscaler.rollout.waves import retire
+from autoscaler.rollout.waves import reactivate, retire
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,10 @@ def detect_faults(
         elif sight.reclaim_ms(group) and group.life is Life.ACTIVE and ours:
             lost.append(group)
             # The group must leave because its node will be reclaimed, although its model needs it.
-            group = retire(group, now_ms, yields=True)
+            left = retire(group, now_ms, yields=True)
+            group = replace(left, exit=replace(left.exit, noticed=True))
+        elif group.exit.noticed and group.life is Life.RETIRING and not sight.reclaim_ms(group):
+            group = reactivate(group, now_ms)
         elif view.broken is not None and group.counts and ours and is_suspect(group):
             group = retire(replace(broken(group, sight.fleet), failed_ms=now_ms), now_ms)
         elif view.broken is not None and group.counts and ours:

@@ -82,13 +82,14 @@ class RouteExit:
     """How instances leave the routes.
 
     after: names of groups that must be ready before. yields: whether the group makes room for other
-    models although its own model is below target. generation: of the first routes without the
-    instances, 0 before.
+    models although its own model is below target. noticed: whether a notice to its node is the only
+    reason. generation: of the first routes without the instances, 0 before.
     """
 
     after: tuple[str, ...] = ()
     yields: bool = False
     generation: int = 0
+    noticed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,18 +22,10 @@ from executors.kubernetes.accelerators import (
 )
 from executors.kubernetes.kubernetes_config import KubePool
 from executors.kubernetes.node_claims import NodeOverlayView, overlay_price
-from executors.kubernetes.node_view import NodeView
+from executors.kubernetes.node_view import NodeView, spot_label
 from executors.kubernetes.pod_view import PodView
 
 REGION = "topology.kubernetes.io/region"
-SPOT_LABELS = {
-    "karpenter.sh/capacity-type": "spot",
-    "eks.amazonaws.com/capacityType": "SPOT",
-    "cloud.google.com/gke-spot": "true",
-    "kubernetes.azure.com/scalesetpriority": "spot",
-}
-"""Labels by which clouds and autoscalers mark spot nodes."""
-
 _LAST_LABELS = ("kubernetes.io/os", "kubernetes.io/hostname")
 _UNNAMED = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME, _MOST_PER_NODE = 50, 16
@@ -63,7 +55,7 @@ def available_nodes(
         free = [
             max(0, node.devices.get(resource, 0) - foreign[node.name, resource]) // per_node[pool]
             for node in every
-            if node.usable and not node.reclaim and node.matches(settings.nodes)
+            if node.usable and node.matches(settings.nodes)
         ]
         found[pool] = sum(free) if is_mig(resource) else sum(slots > 0 for slots in free)
     return found
@@ -130,7 +122,7 @@ def _pool_labels(node: NodeView, resource: str) -> dict[str, str]:
     if not labels:
         key = next((key for key in _LAST_LABELS if node.labels.get(key)), "")
         labels = {key: node.labels[key]} if key else {}
-    spot = next(((k, v) for k, v in SPOT_LABELS.items() if node.labels.get(k) == v), None)
+    spot = spot_label(node.labels)
     return {**labels, **({spot[0]: spot[1]} if spot else {})}
 
 
@@ -146,7 +138,7 @@ def _found_pool(
     name = _UNNAMED.sub("-", title.lower()).replace(".", "-").replace("_", "-").strip("-")
     if is_mig(resource):
         name = f"{name}-{resource.rpartition('/')[2].replace('.', '-')}"
-    spot = any(labels.get(key) == value for key, value in SPOT_LABELS.items())
+    spot = spot_label(labels) is not None
     each = None if price is None else price / slices
     refusal = _refusal(gpu, per_node, product, labels)
     return FoundPool(

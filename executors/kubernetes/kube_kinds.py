@@ -28,6 +28,7 @@ class Kind:
 
 POD = Kind("", "v1", "Pod", "pods")
 EVENT = Kind("", "v1", "Event", "events")
+NAMESPACE = Kind("", "v1", "Namespace", "namespaces", namespaced=False)
 NODE = Kind("", "v1", "Node", "nodes", namespaced=False)
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
 STATEFUL_SET = Kind("apps", "v1", "StatefulSet", "statefulsets")

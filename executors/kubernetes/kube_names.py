@@ -29,7 +29,8 @@ PRICE = "shoal.dev/price"
 """Annotation or label of a node: USD per hour."""
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
-DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+"""Annotation of a pod that the cluster autoscaler may evict although no ReplicaSet made it."""
 
 _LONGEST = 63
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]")

@@ -19,14 +19,14 @@ from executors.kubernetes.engine_pod import EnginePod, Wait
 from executors.kubernetes.group_ranks import is_worker
 from executors.kubernetes.kube_client import Manifest
 from executors.kubernetes.kube_errors import Conflict, Forbidden, KubeError, NotFound, Temporary
-from executors.kubernetes.kube_kinds import POD
+from executors.kubernetes.kube_kinds import NAMESPACE, POD
 from executors.kubernetes.pod_fleet import PodFleet, persist
 from executors.kubernetes.pod_template import (
     PodLaunch,
     PodSettings,
     build_pod,
-    disruption_rule,
     dump_launch,
+    owned_by,
     parse_template,
     read_launch,
     with_role,
@@ -197,10 +197,7 @@ class OwnPods:
             names.ROLE: launch.desired.phase,
             names.GROUP: names.label_value(launch.desired.group),
         }
-        annotations: dict[str, str | None] = {
-            names.LAUNCH: dump_launch(launch),
-            names.DO_NOT_DISRUPT: "false" if serving == "draining" else _protection(pod),
-        }
+        annotations: dict[str, str | None] = {names.LAUNCH: dump_launch(launch)}
         change = metadata_change(pod, labels, annotations)
         if not change:
             return True
@@ -240,9 +237,7 @@ class OwnPods:
         try:
             while True:
                 try:
-                    stored = await persist(
-                        lambda: self._fleet.api.create(POD, manifest), what, hold_up
-                    )
+                    stored = await persist(lambda: self._create_owned(manifest), what, hold_up)
                     break
                 except Conflict as error:
                     if not error.exists:
@@ -260,6 +255,19 @@ class OwnPods:
             self._creating.pop(engine, None)
         self._fleet.store(stored)
         engine.created = True
+
+    async def _create_owned(self, manifest: Manifest) -> Manifest:
+        """Create a pod that the namespace owns. The uid is read each time, because a namespace that
+        was made again has another one, and a pod of an absent owner is deleted."""
+        api = self._fleet.api
+        try:
+            owner = owned_by(await api.read(NAMESPACE, api.namespace))
+        except Forbidden:
+            log.warning("no right to read namespace %s: pod %s gets no owner, so kubectl drain "
+                        "needs --force", api.namespace, manifest["metadata"]["name"])  # fmt: skip
+            owner = []
+        meta = {**manifest["metadata"], "ownerReferences": owner}
+        return await api.create(POD, {**manifest, "metadata": meta})
 
     async def _existing(self, name: str) -> Manifest | None:
         try:
@@ -299,12 +307,6 @@ class OwnPods:
             await asyncio.sleep(1.0)  # until the watch shows the deletion
         finally:
             self._removing.discard(name)
-
-
-def _protection(pod: PodView) -> str:
-    present = pod.annotations.get(names.DO_NOT_DISRUPT)
-    # "false" is the template's value, or comes from a drain that was revoked
-    return disruption_rule(pod.annotations) if present == "false" else present or "true"
 
 
 def serving_label(state: InstanceState) -> str:

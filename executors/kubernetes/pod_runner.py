@@ -226,19 +226,17 @@ class PodRunner:
             del self._failed_launch[instance]
 
     def reclaim_left_s(self) -> float | None:
-        """Seconds until the slot's node is reclaimed, None = no notice."""
+        """Seconds until the slot's node is reclaimed, None = no notice. Infinite: the node stays
+        until its pods have left."""
         pods = [self._fleet.pods.objects.get(engine.pod) for engine in self.engines.values()]
-        left_s = [
-            max(NOTICE_S, pod.grace_s)
-            for pod in pods
-            if pod is not None and (pod.disruption or self._node_leaves(pod))
-        ]
-        if not left_s:
+        found = (self._notice_s(pod) for pod in pods if pod is not None)
+        least_s = min((notice_s for notice_s in found if notice_s is not None), default=None)
+        if least_s is None or math.isinf(least_s):
             self._notice_since_s = 0.0
-            return None
+            return least_s
         now_s = time.monotonic()
         self._notice_since_s = self._notice_since_s or now_s
-        return max(0.0, min(left_s) - (now_s - self._notice_since_s))
+        return max(0.0, least_s - (now_s - self._notice_since_s))
 
     async def close(self) -> None:
         """See `EngineRunner`."""
@@ -376,9 +374,12 @@ class PodRunner:
             drain_ms=now_ms if label == "draining" else 0,
         )
 
-    def _node_leaves(self, pod: PodView) -> bool:
+    def _notice_s(self, pod: PodView) -> float | None:
+        """Seconds of the notice to a pod from its begin on, None = no notice."""
         node = self._fleet.node_of(pod)
-        return node is not None and bool(node.reclaim)
+        if pod.disruption or (node is not None and node.notice and not node.waits):
+            return max(NOTICE_S, pod.grace_s)
+        return math.inf if node is not None and node.notice else None
 
 
 def reach_pod(engine_key: str) -> Reach:

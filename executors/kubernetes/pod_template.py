@@ -109,7 +109,7 @@ def build_pod(
         meta.pop(key, None)
     meta["labels"] = {**(meta.get("labels") or {}), **_labels(settings, slot, desired)}
     meta["annotations"] = {
-        names.DO_NOT_DISRUPT: "true",
+        names.SAFE_TO_EVICT: "true",
         **(meta.get("annotations") or {}),
         names.LAUNCH: dump_launch(launch),
     }
@@ -131,13 +131,16 @@ def build_pod(
     return pod
 
 
-def disruption_rule(annotations: Mapping[str, str]) -> str:
-    """The value of do-not-disrupt that the template in a pod's annotations sets, else "true"."""
-    try:
-        template = orjson.loads(annotations.get(names.TEMPLATE, ""))
-        return str(template["metadata"]["annotations"][names.DO_NOT_DISRUPT])
-    except (KeyError, TypeError, ValueError):
-        return "true"
+def owned_by(namespace: Manifest) -> list[Manifest]:
+    """The owner reference of pods to their namespace.
+
+    `kubectl drain` takes only pods that have a controller. The namespace needs no object that
+    somebody could delete, because garbage collection deletes the pods of a deleted owner. The node
+    is no owner: Karpenter ends nodes without waiting for pods that a node owns.
+    """
+    meta = namespace["metadata"]
+    about = {"apiVersion": "v1", "kind": "Namespace", "name": meta["name"], "uid": meta["uid"]}
+    return [{**about, "controller": True}]
 
 
 def dump_launch(launch: PodLaunch) -> str:

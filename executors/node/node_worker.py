@@ -24,7 +24,14 @@ from executors.node.node_lock import NodeLock
 from executors.node.node_state import Command, InstanceRecord, Kill, Launch, NodeState, Rules, Wake
 from executors.node.start_spans import StartSpans
 from topics.checks import InvalidValue
-from topics.fleet import Assignment, InstanceState, ObservedInstance, Status, host_of
+from topics.fleet import (
+    NO_DEADLINE_MS,
+    Assignment,
+    InstanceState,
+    ObservedInstance,
+    Status,
+    host_of,
+)
 from topics.spans import NO_SPANS, Spans
 
 log = logging.getLogger(__name__)
@@ -141,19 +148,23 @@ class NodeWorker:
         self._report_refusal(assignment, why)
 
     def on_reclaim_notice(self, left_s: float | None) -> None:
-        """Handle a notice that the node is reclaimed in `left_s` real seconds; None = no notice."""
+        """Handle a notice that the node is reclaimed in `left_s` real seconds; None = no notice,
+        infinite = without a deadline."""
         if left_s is None:
             self._reclaim_ms = 0
             return
         base = self._config.time_base
-        at_ms = base.now_ms(time.monotonic_ns()) + int(left_s * base.speed * 1000)
+        at_ms = NO_DEADLINE_MS
+        if math.isfinite(left_s):
+            at_ms = base.now_ms(time.monotonic_ns()) + int(left_s * base.speed * 1000)
         # A repeated notice gives a slightly different time, because the hook's response time
         # varies.
         if (
             not self._reclaim_ms
             or abs(at_ms - self._reclaim_ms) > _SAME_NOTICE_S * base.speed * 1e3
         ):
-            log.warning("%s: reclaimed in %.0f s", self._node.node, left_s)
+            when = f"in {left_s:.0f} s" if math.isfinite(left_s) else "when it is empty"
+            log.warning("%s: reclaimed %s", self._node.node, when)
             self._reclaim_ms = at_ms
 
     def set_lost(self, lost: bool) -> None:

@@ -16,7 +16,7 @@ from autoscaler.tick.status import ModelStatus
 from streams.operator_commands import done_words
 from topics.alerts import Alert
 from topics.controls import ALL_MODELS, Control
-from topics.fleet import Status
+from topics.fleet import NO_DEADLINE_MS, Status
 
 Row = dict[str, Any]
 
@@ -63,12 +63,16 @@ class FleetEvents:
             yield from _by_pool(lost - before, pools, "lost", now_ms)
 
     def reclaims(self, statuses: Mapping[str, Status], now_ms: int) -> Iterator[Row]:
-        """One row for each pool whose nodes got a notice that the cloud takes them back."""
+        """One row for each pool whose nodes got a notice that the cloud takes them back, or that
+        they must be emptied."""
         noticed = frozenset(node for node, one in statuses.items() if one.reclaim_ms)
         before, self._reclaimed = self._reclaimed, noticed
         if before is not None:
             pools = {node: statuses[node].pool for node in noticed}
-            yield from _by_pool(noticed - before, pools, "reclaimed by the cloud", now_ms)
+            new = noticed - before
+            waits = {node for node in new if statuses[node].reclaim_ms == NO_DEADLINE_MS}
+            yield from _by_pool(new - waits, pools, "reclaimed by the cloud", now_ms)
+            yield from _by_pool(waits, pools, "emptied for maintenance", now_ms)
 
 
 def _by_pool(

@@ -18,6 +18,7 @@ from streams.loop.command_log import CommandLog
 from streams.loop.declared_names import DeclaredNames
 from streams.loop.election import Election
 from topics.checks import MAX_MS, MAX_RESTORED_COUNT
+from topics.fleet import NO_DEADLINE_MS
 from topics.leadership import token_of
 from topics.name_life import is_superseded
 from topics.records import (
@@ -410,7 +411,9 @@ def on_local_clock(status: Status, heard_ms: int) -> Status:
         replace(seen, since_ms=past(seen.since_ms), launched_ms=past(seen.launched_ms))
         for seen in status.instances
     )
-    reclaim_ms = min(max(1, status.reclaim_ms - by_ms), MAX_MS) if status.reclaim_ms else 0
+    reclaim_ms = status.reclaim_ms
+    if reclaim_ms not in (0, NO_DEADLINE_MS):
+        reclaim_ms = min(max(1, reclaim_ms - by_ms), MAX_MS)
     return replace(status, at_ms=heard_ms, instances=instances, reclaim_ms=reclaim_ms)
 
 

@@ -226,6 +226,17 @@ def test_a_mode_has_the_rights_of_rbac_yaml(mode: str, render: Render) -> None:
     assert not [kind for kind, _ in without if kind.startswith("Cluster")]
 
 
+def test_engines_of_mode_pods_have_the_disruption_budget_of_deploy(render: Render) -> None:
+    file = ROOT / "deploy" / "kubernetes" / "disruption-budget.yaml"
+    engines = {"engines": {"namespace": "serving"}}
+    for mode in MODES:
+        made = render({"executor": {**PODS, "mode": mode}, **engines})
+        found = [one for (kind, _), one in made.items() if kind == "PodDisruptionBudget"]
+        assert len(found) == (mode == "pods")
+    assert found[0]["spec"] == yaml.safe_load(file.read_text())["spec"]
+    assert found[0]["metadata"]["namespace"] == "serving"
+
+
 def test_a_further_kind_has_an_argument_and_the_rights_of_the_known_ones(render: Render) -> None:
     kinds = [
         "argoproj.io/v1alpha1/Rollout/rollouts",

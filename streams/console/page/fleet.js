@@ -12,6 +12,10 @@ const RANK = Object.fromEntries(STATES.map(([word], index) => [word, index]));
 const MOST_CELLS = 240;
 const byName = new Intl.Collator("en", { numeric: true }).compare;
 
+/** Reclaim time of a node that stays until it is empty (topics.fleet.NO_DEADLINE_MS). */
+const NO_DEADLINE = 4102444800000;
+const leaves = (node, now) => node.reclaim === NO_DEADLINE ? "reclaimed when empty"
+  : `reclaimed at ${clock(node.reclaim)} (in ${lasting(node.reclaim - now)})`;
 const stateOf = (node) => (node.reclaim && node.state !== "lost" ? "reclaimed" : node.state);
 
 export const Fleet = memo((props) => html`<${FleetView} ...${props} />`);
@@ -94,7 +98,7 @@ function Pool({ row, model, now, open, onOpen }) {
 
 function title(name, node, now) {
   const runs = node.instances.map(([model, phase, state]) => `${model}${phase === "aggregated" ? "" : ` ${phase}`} ${state}`);
-  const reclaim = node.reclaim ? `; reclaimed in ${lasting(node.reclaim - now)}` : "";
+  const reclaim = node.reclaim ? `; ${leaves(node, now)}` : "";
   return `${name}: ${runs.join(", ") || node.state}${reclaim}`;
 }
 
@@ -102,7 +106,7 @@ function NodeTable({ nodes, now }) {
   const [most, setMost] = useState(40);
   return html`<table class="plain nodes"><thead><tr><th scope="col">Node</th><th scope="col">State</th><th scope="col">Serves</th></tr></thead>
     <tbody>${nodes.slice(0, most).map(([name, node]) => html`<tr key=${name}><th scope="row">${name}</th>
-      <td>${node.state}${node.reclaim ? `, reclaimed at ${clock(node.reclaim)} (in ${lasting(node.reclaim - now)})` : ""}</td>
+      <td>${node.state}${node.reclaim ? `, ${leaves(node, now)}` : ""}</td>
       <td>${node.instances.map(([model, phase, state, gpus, restarts, reason]) => html`<span class="chip">${model}${phase === "aggregated" ? "" : ` ${phase}`}, ${several(gpus.length, "GPU")}, ${state}${restarts ? `, ${several(restarts, "restart")}` : ""}${reason ? `: ${reason}` : ""}</span>`)}${node.faults.join("; ")}</td></tr>`)}</tbody></table>
     ${most < nodes.length && html`<button class="more" onClick=${() => setMost(most + 200)}>Show more of ${nodes.length} nodes</button>`}`;
 }

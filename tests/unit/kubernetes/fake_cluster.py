@@ -43,16 +43,20 @@ class FakeCluster:
     """Objects by kind and name. down: whether every request fails as if the server were away.
 
     writes: all accepted or refused writes, as (verb, plural, name). quota: maximum number of pods;
-    None = no quota.
+    None = no quota. no_right: plurals of the kinds that may not be read by name.
     """
 
     namespace = "serving"
 
     def __init__(self) -> None:
-        self.objects: dict[tuple[str, str], Manifest] = {}
+        own = {"name": self.namespace, "uid": "uid-namespace"}
+        self.objects: dict[tuple[str, str], Manifest] = {
+            ("namespaces", self.namespace): {"metadata": own}
+        }
         self.down = False
         self.quota: int | None = None
         self.lost_answers = 0  # The next writes succeed, but their answers are lost.
+        self.no_right: set[str] = set()
         self.writes: list[tuple[str, str, str]] = []
         self._versions = itertools.count(10)
         self._version = 10
@@ -140,6 +144,8 @@ class FakeCluster:
 
     async def read(self, kind: Kind, name: str) -> Manifest:
         self._check()
+        if kind.plural in self.no_right:
+            raise kube_error(403, "Forbidden", f"cannot get resource {kind.plural}")
         return copy.deepcopy(self._existing(kind, name))
 
     async def create(self, kind: Kind, manifest: Manifest) -> Manifest:

@@ -54,7 +54,6 @@ def test_a_foreign_pod_takes_a_node_and_a_pod_of_shoal_does_not() -> None:
     "node",
     [
         replace(NODE_A, usable=False),
-        replace(NODE_A, reclaim="karpenter.sh/disrupted"),
         replace(NODE_A, labels={TYPE: "p5"}),
         replace(NODE_A, devices={GPU: 2}),
     ],
@@ -104,7 +103,7 @@ def test_a_node_is_read_with_its_taints_devices_and_price() -> None:
             },
         }
     )
-    assert (node.usable, node.reclaim) == (True, "ToBeDeletedByClusterAutoscaler")
+    assert (node.usable, node.notice, node.waits) == (False, "ToBeDeletedByClusterAutoscaler", True)
     assert (node.devices, node.price) == ({GPU: 4}, 2.5)
     assert parse_node({"metadata": {"name": "n", "labels": {names.PRICE: "much"}}}).price is None
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import aiohttp
@@ -19,7 +21,7 @@ from executors.kubernetes.pod_template import PodLaunch
 from executors.kubernetes.pod_view import PodView
 from tests.unit.kubernetes.fake_cluster import FakeCluster
 from tests.unit.kubernetes.slot_bench import SLOT, SlotBench, settle, wish
-from topics.fleet import DesiredInstance, InstanceState
+from topics.fleet import NO_DEADLINE_MS, DesiredInstance, InstanceState
 
 NAME = names.pod_name("a", 0)
 
@@ -147,27 +149,20 @@ async def test_a_drain_unroutes_waits_for_requests_and_then_deletes(bench: SlotB
     assert bench.state(SLOT, "a") is InstanceState.STOPPED
 
 
-@pytest.mark.parametrize("rule", ["", "false"])
-async def test_disruptions_are_forbidden_until_the_drain_unless_the_template_allows_them(
-    bench: SlotBench, tmp_path: Path, rule: str
+async def test_the_namespace_owns_the_pods_and_an_executor_without_this_right_still_starts_them(
+    bench: SlotBench,
 ) -> None:
-    notes = f"metadata: {{annotations: {{{names.DO_NOT_DISRUPT}: '{rule}'}}}}" if rule else ""
-    (tmp_path / "pod.yaml").write_text(f"{notes}\nspec: {{containers: [{{name: engine}}]}}")
-
-    def present() -> str:
-        return str(bench.cluster.objects["pods", NAME]["metadata"]["annotations"][
-            names.DO_NOT_DISRUPT
-        ])  # fmt: skip
-
     await serve(bench)
-    assert present() == (rule or "true")
-    bench.kind.running[0] = 1
-    bench.assign(SLOT, wish("a", drain=True))
+    (owner,) = bench.cluster.objects["pods", NAME]["metadata"]["ownerReferences"]
+    assert owner == {
+        "apiVersion": "v1", "kind": "Namespace", "name": "serving", "uid": "uid-namespace",
+        "controller": True,
+    }  # fmt: skip
+    bench.cluster.no_right.add("namespaces")
+    bench.assign(SLOT, wish("a"), wish("b", 1))
     await bench.steps(3)
-    assert present() == "false"
-    bench.assign(SLOT, wish("a"))
-    await bench.steps(3)
-    assert present() == (rule or "true")
+    other = bench.cluster.objects["pods", names.pod_name("b", 0)]
+    assert other["metadata"]["ownerReferences"] == []
 
 
 async def test_a_deletion_by_another_client_unroutes_at_once_and_starts_again(
@@ -273,18 +268,55 @@ async def test_a_pod_whose_launch_cannot_be_read_is_left_alone_and_blocks_its_sl
     await heir.close()
 
 
-@pytest.mark.parametrize("taint", ["karpenter.sh/disrupted", "ToBeDeletedByClusterAutoscaler"])
-async def test_a_taint_that_announces_the_end_of_a_node_is_a_notice(
-    bench: SlotBench, taint: str
+_SPOT = {"eks.amazonaws.com/capacityType": "SPOT"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels", "waits"),
+    [
+        ({"unschedulable": True}, {}, True),
+        ({"taints": [{"key": "karpenter.sh/disrupted"}]}, {}, True),
+        ({"taints": [{"key": "ToBeDeletedByClusterAutoscaler"}]}, {}, True),
+        ({"unschedulable": True}, _SPOT, False),
+        ({"taints": [{"key": "karpenter.sh/disrupted"}]}, _SPOT, False),
+        ({"taints": [{"key": "aws-node-termination-handler/spot-itn"}]}, {}, False),
+        ({"taints": [{"key": "remediator.kubernetes.azure.com/unschedulable"}],
+          "unschedulable": True}, {}, False),
+    ],
+)  # fmt: skip
+async def test_a_node_that_must_be_emptied_is_a_notice_which_has_a_deadline_if_the_cloud_takes_it(
+    bench: SlotBench, spec: dict[str, Any], labels: dict[str, str], waits: bool
 ) -> None:
     await serve(bench)
     runner = bench.slots.runners[SLOT]
     assert runner.reclaim_left_s() is None
-    bench.cluster.put(NODE, {"metadata": {"name": "n0"}, "spec": {"taints": [{"key": taint}]}})
+    bench.cluster.put(NODE, {"metadata": {"name": "n0", "labels": labels}, "spec": spec})
     await settle()
     left_s = runner.reclaim_left_s()
     assert left_s is not None
-    assert 80 < left_s <= 90
+    assert left_s == math.inf if waits else 80 < left_s <= 90
+
+
+async def test_a_deadline_counts_from_its_own_notice_and_an_uncordoned_node_has_none(
+    bench: SlotBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await serve(bench)
+    runner = bench.slots.runners[SLOT]
+    worker = bench.slots.workers[SLOT]
+    bench.cluster.put(NODE, {"metadata": {"name": "n0"}, "spec": {"unschedulable": True}})
+    await settle()
+    worker.on_reclaim_notice(runner.reclaim_left_s())
+    await bench.steps(4)
+    assert bench.statuses[SLOT].reclaim_ms == NO_DEADLINE_MS
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + 3600.0)
+    taint = {"key": "aws-node-termination-handler/spot-itn"}
+    bench.cluster.change(NODE, "n0", {"spec": {"taints": [taint]}})
+    await settle()
+    assert runner.reclaim_left_s() == 90.0
+    bench.cluster.put(NODE, {"metadata": {"name": "n0"}, "spec": {}})
+    await settle()
+    assert runner.reclaim_left_s() is None
 
 
 def test_a_pod_without_a_node_is_given_up_after_the_time_that_its_pool_waits() -> None:
