@@ -38,6 +38,7 @@ VERBS = ("get", "list", "watch", "create", "patch", "update", "delete", "deletec
 RESOURCES = {
     ("", "pods"), ("", "pods/eviction"), ("", "pods/status"), ("", "pods/exec"), ("", "secrets"),
     ("", "configmaps"), ("", "services"), ("", "serviceaccounts"), ("", "resourcequotas"),
+    ("", "namespaces"),
     ("", "events"), ("apps", "deployments"), ("apps", "deployments/scale"),
     ("apps", "statefulsets"), ("apps", "statefulsets/scale"), ("apps", "replicasets"),
     ("apps", "daemonsets"), ("leaderworkerset.x-k8s.io", "leaderworkersets"),
@@ -47,7 +48,7 @@ RESOURCES = {
     ("coordination.k8s.io", "leases"), ("batch", "jobs"), ("resource.k8s.io", "resourceclaims"),
 }  # fmt: skip
 CLUSTER = {
-    ("", "nodes"), ("", "namespaces"), ("", "persistentvolumes"), ("karpenter.sh", "nodeclaims"),
+    ("", "nodes"), ("", "persistentvolumes"), ("karpenter.sh", "nodeclaims"),
     ("karpenter.sh", "nodeoverlays"), ("karpenter.sh", "nodepools"),
     ("rbac.authorization.k8s.io", "clusterroles"),
     ("rbac.authorization.k8s.io", "clusterrolebindings"),
