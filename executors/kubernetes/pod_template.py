@@ -134,9 +134,9 @@ def build_pod(
 def owned_by(namespace: Manifest) -> list[Manifest]:
     """The owner reference of pods to their namespace.
 
-    `kubectl drain` takes only pods that have a controller. The namespace needs no object that
-    somebody could delete, because garbage collection deletes the pods of a deleted owner. The node
-    is no owner: Karpenter ends nodes without waiting for pods that a node owns.
+    `kubectl drain` takes only pods that have a controller. Garbage collection deletes the pods of a
+    deleted owner, so the owner is no object that users delete by itself. The node is no owner
+    either: Karpenter ends nodes without waiting for pods that a node owns.
     """
     meta = namespace["metadata"]
     about = {"apiVersion": "v1", "kind": "Namespace", "name": meta["name"], "uid": meta["uid"]}
