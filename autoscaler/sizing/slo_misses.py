@@ -12,7 +12,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.workload import Phase
 from autoscaler.estimate.poisson_tests import is_significant, mean_bounds
 from autoscaler.estimate.queue_model import expected_in_flight
-from autoscaler.estimate.windows import Stats
+from autoscaler.estimate.windows import Stats, WindowStats
 from autoscaler.state.model_view import ModelView
 
 _ONE_SIDED_95 = 1.645  # standard deviations of a one-sided bound at 95%
@@ -24,6 +24,15 @@ def surely_attained(seen: Stats, percentile: float) -> bool:
     """Whether the share of misses is significantly within the allowed percentile."""
     missed, ended = misses(seen)
     return mean_bounds(missed, _ONE_SIDED_95)[1] <= ended * (1.0 - percentile)
+
+
+def within_budget(seen: WindowStats, percentile: float) -> bool:
+    """Whether no more requests of a window missed than the percentile allows. True for a window
+    without data."""
+    if not isinstance(seen, Stats):
+        return True
+    missed, ended = misses(seen)
+    return missed <= ended * (1.0 - percentile)
 
 
 def misses(seen: Stats) -> tuple[int, int]:

@@ -24,16 +24,19 @@ Ints = npt.NDArray[np.int64]
 _MOST_PERCENTILE = 0.999  # a percentile of 1 would make a missed request infinitely expensive
 
 
-def rate_worth_keeping(history: History, service: Service, start_s: float) -> float:
+def rate_worth_keeping(
+    history: History, service: Service, start_s: float, has_budget: bool
+) -> float:
     """The highest rate in requests/s for which idle capacity is worth its rent now; 0 if there is
-    none. start_s: time that a new instance takes to serve.
+    none. start_s: time that a new instance takes to serve. has_budget: whether the model may miss
+    more requests within its percentile.
 
-    Capacity is planned for the share p of the requests. This is the cheapest share if a miss costs
-    p / (1 - p) times the rent of the capacity for one request (the critical ratio of the newsvendor
-    problem), so that is the price of a miss.
+    Misses within the error budget are free. Beyond it, a miss costs p / (1 - p) times the rent of
+    the capacity for one request, because capacity is planned for the share p of the requests, and
+    this is the cheapest share at that price (the critical ratio of the newsvendor problem).
     """
     share = min(_MOST_PERCENTILE, service.percentile)
-    price = round(share / (1.0 - share))
+    price = 0 if has_budget else round(share / (1.0 - share))
     return _rate_worth_keeping(history, round(start_s), price, round(100 * service.utilization))
 
 

@@ -22,8 +22,11 @@ def history(*rates: float) -> History:
     return History(0, hours, len(rates))
 
 
-def kept(*rates: float, start_s: int = START_S, percentile: float = 0.95) -> float:
-    return rate_worth_keeping(history(*rates), service(percentile=percentile), start_s)
+def kept(
+    *rates: float, start_s: int = START_S, percentile: float = 0.95, has_budget: bool = False
+) -> float:
+    declared = service(percentile=percentile)
+    return rate_worth_keeping(history(*rates), declared, start_s, has_budget)
 
 
 def pulses(low_min: int, idle_min: int, times: int = 4) -> tuple[float, ...]:
@@ -44,6 +47,12 @@ def test_capacity_waits_as_long_as_demand_was_low_before_its_returns() -> None:
     assert kept(*pulses(10, 4)) == pytest.approx(WORTH, rel=0.05)
     assert kept(*pulses(10, 9)) == pytest.approx(WORTH, rel=0.05)
     assert kept(*pulses(10, 10)) == 0.0
+
+
+def test_misses_within_the_error_budget_are_free() -> None:
+    """Then a return costs a start of a minute alone."""
+    assert kept(*pulses(10, 4), has_budget=True) == 0.0
+    assert kept(*pulses(10, 4), start_s=900, has_budget=True) == pytest.approx(WORTH, rel=0.3)
 
 
 def test_rare_returns_do_not_pay_for_the_rent_until_then() -> None:
