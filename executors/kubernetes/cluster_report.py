@@ -31,6 +31,7 @@ from executors.kubernetes.kube_errors import Forbidden, KubeError, NotFound
 from executors.kubernetes.kube_kinds import (
     NODE,
     NODE_OVERLAY,
+    NODE_POOL,
     POD,
     RESOURCE_CLAIM,
     SCALABLE,
@@ -39,7 +40,7 @@ from executors.kubernetes.kube_kinds import (
 )
 from executors.kubernetes.kubernetes_config import KubePool, parse_kube_pool
 from executors.kubernetes.leftover_labels import release_pods
-from executors.kubernetes.node_claims import parse_overlay
+from executors.kubernetes.node_claims import parse_node_pool, parse_overlay
 from executors.kubernetes.node_view import NodeView, parse_node
 from executors.kubernetes.object_cache import UNREADABLE
 from executors.kubernetes.pod_view import PodView, parse_pod
@@ -71,7 +72,8 @@ async def report(
         overlays = await _optional(api, NODE_OVERLAY, parse_overlay)
         return _json(node_prices(pools, nodes, overlays))
     if what == "availability":
-        return _json(available_nodes(pools, per_node, nodes, await _pods(api)))
+        limits = await _optional(api, NODE_POOL, parse_node_pool)
+        return _json(available_nodes(pools, per_node, nodes, await _pods(api), limits))
     by_name: dict[str, NodeView] = {node.name: node for node in nodes}
     workloads: list[WorkloadView] = []
     for kind in kinds:

@@ -21,7 +21,12 @@ from executors.kubernetes.accelerators import (
     product_label,
 )
 from executors.kubernetes.kubernetes_config import KubePool
-from executors.kubernetes.node_claims import NodeOverlayView, overlay_price
+from executors.kubernetes.node_claims import (
+    NodeOverlayView,
+    NodePoolView,
+    further_nodes,
+    overlay_price,
+)
 from executors.kubernetes.node_view import NodeView, spot_label
 from executors.kubernetes.pod_view import PodView
 
@@ -36,28 +41,34 @@ def available_nodes(
     per_node: Mapping[str, int],
     nodes: Iterable[NodeView],
     pods: Iterable[PodView],
+    node_pools: Iterable[NodePoolView] = (),
 ) -> dict[str, int]:
     """Number of nodes that Shoal may use, by pool id: usable nodes whose GPUs no foreign pod holds.
-    Each free MIG slice counts as a node. per_node: GPUs of a slot by pool id. A pool to which an
-    autoscaler adds nodes has no entry, because its present nodes are no limit.
+    Each free MIG slice counts as a node. per_node: GPUs of a slot by pool id. If an
+    autoscaler adds nodes to a pool, those that the limits of `node_pools` still allow count too.
+    Without such limits the pool has no entry, because its present nodes are no limit.
     """
     foreign: Counter[tuple[str, str]] = Counter()
     for pod in pods:
         if pod.node and not pod.over and pod.labels.get(names.MANAGED) != "true":
             for resource, count in pod.devices.items():
                 foreign[pod.node, resource] += count
-    every = list(nodes)
+    every, limited = list(nodes), list(node_pools)
     found = {}
     for pool, settings in pools.items():
+        resource, further = settings.gpu_resource, 0
         if settings.node_wait_s:
-            continue
-        resource = settings.gpu_resource
+            more = further_nodes(limited, settings.nodes, resource, per_node[pool])
+            if more is None:
+                continue
+            further = more
         free = [
             max(0, node.devices.get(resource, 0) - foreign[node.name, resource]) // per_node[pool]
             for node in every
             if node.usable and node.matches(settings.nodes)
         ]
-        found[pool] = sum(free) if is_mig(resource) else sum(slots > 0 for slots in free)
+        present = sum(free) if is_mig(resource) else sum(slots > 0 for slots in free)
+        found[pool] = present + further
     return found
 
 

@@ -37,6 +37,7 @@ AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpod
 RESOURCE_CLAIM = Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 NODE_CLAIM = Kind("karpenter.sh", "v1", "NodeClaim", "nodeclaims", namespaced=False)
+NODE_POOL = Kind("karpenter.sh", "v1", "NodePool", "nodepools", namespaced=False)
 NODE_OVERLAY = Kind("karpenter.sh", "v1alpha1", "NodeOverlay", "nodeoverlays", namespaced=False)
 
 SCALABLE = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)

@@ -1,13 +1,16 @@
-"""Karpenter's NodeClaims, which tell why no node is added, and NodeOverlays, which hold prices.
-Pure."""
+"""Karpenter's NodeClaims, which tell why no node is added, NodePools, which limit the nodes, and
+NodeOverlays, which hold prices. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from executors.kubernetes.kube_client import Manifest
+from executors.kubernetes.kube_quantity import parse_quantity
+
+_NODE_POOL = "karpenter.sh/nodepool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,49 @@ class NodeOverlayView:
     requirements: Requirements
     price: float
     weight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodePoolView:
+    """One NodePool. room: amounts that its limits still allow, by resource name; "nodes" is the
+    number of nodes."""
+
+    name: str
+    requirements: Requirements
+    room: Mapping[str, float] = field(default_factory=dict)
+
+    def further_nodes(self, resource: str, per_node: int) -> int | None:
+        """Number of nodes with `per_node` of `resource` that may still be added, None = no limit is
+        known. Karpenter adds none once any limit is reached."""
+        if any(left <= 0 for left in self.room.values()):
+            return 0
+        counts = [int(self.room[key] // size) for key, size in ((resource, per_node), ("nodes", 1))
+                  if key in self.room]  # fmt: skip
+        return min(counts, default=None)
+
+
+def parse_node_pool(raw: Manifest) -> NodePoolView:
+    """The NodePool in `raw`."""
+    name, spec = str(raw["metadata"]["name"]), raw.get("spec") or {}
+    template, used = spec.get("template") or {}, (raw.get("status") or {}).get("resources") or {}
+    labels = {_NODE_POOL: name, **((template.get("metadata") or {}).get("labels") or {})}
+    fixed = {key: frozenset((str(value),)) for key, value in labels.items()}
+    requirements = Requirements({**_requirements(template).allowed, **fixed})
+    limits = spec.get("limits") or {}
+    room = {
+        key: float(parse_quantity(limit) - parse_quantity(used.get(key) or 0))
+        for key, limit in limits.items()
+    }
+    return NodePoolView(name, requirements, room)
+
+
+def further_nodes(
+    pools: Iterable[NodePoolView], labels: Mapping[str, str], resource: str, per_node: int
+) -> int | None:
+    """Number of nodes with `labels` that Karpenter may still add, None = no NodePool limits it."""
+    found = [one.further_nodes(resource, per_node) for one in pools if one.requirements.fit(labels)]
+    known = [count for count in found if count is not None]
+    return sum(known) if known and len(known) == len(found) else None
 
 
 def parse_claim(raw: Manifest) -> NodeClaimView:

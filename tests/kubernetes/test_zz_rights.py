@@ -22,6 +22,7 @@ from executors.kubernetes.kube_kinds import (
     NODE,
     NODE_CLAIM,
     NODE_OVERLAY,
+    NODE_POOL,
     POD,
     STATEFUL_SET,
     Kind,
@@ -98,6 +99,14 @@ async def test_every_granted_verb_is_used(
     await admin.post(path, workload)
     workloads = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)
     reads = (POD, NODE, NODE_CLAIM, NODE_OVERLAY, *workloads)
+    limit = {"limits": {"nvidia.com/gpu": "6"}}
+    await admin.post("/apis/karpenter.sh/v1/nodepools", {
+        "apiVersion": NODE_POOL.api_version, "kind": NODE_POOL.kind,
+        "metadata": {"name": "gpus"}, "spec": limit,
+    })  # fmt: skip
+    labels = {"karpenter.sh/nodepool": "gpus"}
+    grows = {"r/p/on-demand": KubePool(PoolMode.OBSERVE, labels, node_wait_s=60.0)}
+    free = '{\n  "r/p/on-demand": 3\n}\n'
     for account in ACCOUNTS:
         api = KubeClient(str(plane.kubeconfig(account)))
         api.open()
@@ -105,12 +114,14 @@ async def test_every_granted_verb_is_used(
         pools = {"r/p/owned": KubePool(PoolMode.OBSERVE, {"pool": "l4"})}
         assert await report("serving", api, pools, {}) == "[]\n"
         assert await report("prices", api, pools, {}) == "{}\n"
+        assert await report("availability", api, grows, {"r/p/on-demand": 2}) == free
         if account == "shoal-scale":
             scale = await api.read_scale(LEADER_WORKER_SET, "lws")
             written = await api.write_scale(LEADER_WORKER_SET, "lws", 2, scale.version)
             assert written.replicas == 2
         await api.close()
     await admin.delete(f"{path}/lws")
+    await admin.delete("/apis/karpenter.sh/v1/nodepools/gpus")
     for account in ACCOUNTS:
         unused = granted(account) - used_rights(account)
         for lower in ACCOUNTS[: ACCOUNTS.index(account)]:  # the same Role, used by its own tests

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from executors.kubernetes.kube_kinds import LEADER_WORKER_SET, NODE_CLAIM, NODE_OVERLAY
+from executors.kubernetes.kube_kinds import LEADER_WORKER_SET, NODE_CLAIM, NODE_OVERLAY, NODE_POOL
 from tests.kubernetes.plane.raw_api import RawApi
 
 CRDS = (
     (LEADER_WORKER_SET, "Namespaced"), (NODE_CLAIM, "Cluster"), (NODE_OVERLAY, "Cluster"),
+    (NODE_POOL, "Cluster"),
 )  # fmt: skip
 
 

@@ -24,7 +24,14 @@ from executors.kubernetes.cluster_supply import (
 )
 from executors.kubernetes.kube_kinds import DEPLOYMENT, NODE, POD, RESOURCE_CLAIM
 from executors.kubernetes.kubernetes_config import KubePool, PoolMode
-from executors.kubernetes.node_claims import parse_claim, parse_overlay, supply_fault
+from executors.kubernetes.node_claims import (
+    NodePoolView,
+    further_nodes,
+    parse_claim,
+    parse_node_pool,
+    parse_overlay,
+    supply_fault,
+)
 from executors.kubernetes.node_view import NodeView, parse_node
 from executors.kubernetes.pod_view import PodView
 from streams.files.shoal_yaml import load_config
@@ -90,6 +97,50 @@ def test_a_failed_node_claim_of_the_pool_says_why_no_node_comes() -> None:
     assert supply_fault([claim], {TYPE: "g6"}) == "NodeClaim c1: InsufficientCapacity"
     assert supply_fault([claim], {TYPE: "p5"}) == ""
     assert supply_fault([replace(claim, failure="")], {TYPE: "g6"}) == ""
+
+
+def karpenter_pool(limits: dict[str, Any], used: dict[str, Any], kind: str = "g6") -> NodePoolView:
+    requirement = {"key": TYPE, "operator": "In", "values": [kind]}
+    template = {"spec": {"requirements": [requirement]}, "metadata": {"labels": {"team": "a"}}}
+    spec = {"template": template, "limits": limits}
+    status = {"resources": used}
+    return parse_node_pool({"metadata": {"name": "gpus"}, "spec": spec, "status": status})
+
+
+@pytest.mark.parametrize(
+    ("limits", "used", "expected"),
+    [
+        ({GPU: "16"}, {}, 4),  # from zero
+        ({GPU: 18}, {GPU: "4", "cpu": "48"}, 3),
+        ({GPU: "1k", "nodes": "3"}, {GPU: "4", "nodes": 1}, 2),
+        ({GPU: "100", "cpu": "192"}, {GPU: "8", "cpu": "192500m"}, 0),
+        ({"cpu": "0"}, {}, 0),  # closed
+        ({GPU: "4"}, {GPU: "8"}, 0),  # lowered below its use
+        ({"cpu": "1000"}, {"cpu": "48"}, None),
+        ({}, {}, None),
+    ],
+)
+def test_the_limits_of_a_karpenter_pool_leave_room_for_a_number_of_nodes(
+    limits: dict[str, Any], used: dict[str, Any], expected: int | None
+) -> None:
+    found = karpenter_pool(limits, used)
+    assert further_nodes([found], {TYPE: "g6"}, GPU, 4) == expected
+    assert further_nodes([found], {"karpenter.sh/nodepool": "gpus"}, GPU, 4) == expected
+    assert further_nodes([found], {TYPE: "g6", "team": "b"}, GPU, 4) is None
+    assert further_nodes([], {TYPE: "g6"}, GPU, 4) is None
+
+
+def test_availability_adds_the_room_of_all_karpenter_pools_unless_one_has_no_limit() -> None:
+    pools, per_node = {"r/l4/on-demand": replace(POOL, node_wait_s=300.0)}, {"r/l4/on-demand": 4}
+    limited, other = karpenter_pool({GPU: "8"}, {}), karpenter_pool({GPU: "80"}, {}, "p5")
+
+    def found(*limits: NodePoolView) -> dict[str, int]:
+        return available_nodes(pools, per_node, [NODE_A], [], limits)
+
+    assert found(limited, other) == {"r/l4/on-demand": 3}
+    assert found(limited, limited) == {"r/l4/on-demand": 5}
+    assert found(limited, karpenter_pool({}, {})) == {}
+    assert found(other) == found() == {}
 
 
 def test_a_node_is_read_with_its_taints_devices_and_price() -> None:
