@@ -137,6 +137,7 @@ async def test_a_rollout_of_the_workload_itself_keeps_its_replicas_and_every_ins
         while len(now := set(await living(admin))) != 4 or now & former:
             fewest = min(fewest, len(router.table))
             assert await replicas(admin) == 4
+            assert bench.ready(A, "abcd")
             await asyncio.sleep(0.1)
         await bench.until(lambda: bench.ready(A, "abcd") and len(router.table) == 4)
         await router.finish()
