@@ -1,5 +1,5 @@
-"""What other people's programs do to the pods of Shoal: a webhook that fails half of the time, and
-a queue that removes scheduling gates. Also objects of theirs, which nobody may touch."""
+"""Programs of other owners that act on the pods of Shoal: a webhook that fails half of the time,
+and a queue that removes scheduling gates. Also their objects, which Shoal may not touch."""
 
 from __future__ import annotations
 

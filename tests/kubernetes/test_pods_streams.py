@@ -38,7 +38,7 @@ SELECTOR = "shoal.dev/model%3Dm,shoal.dev/serving%3Dtrue"
 async def test_scale_downs_break_no_stream_while_deleted_pods_do(
     plane: ControlPlane, kubelets: Any, client: KubeClient, admin: RawApi, tmp_path: Path
 ) -> None:
-    """Beside objects of other people, a webhook that fails half of the time, and a queue."""
+    """Other owners have pods, a webhook that fails half of the time, and a queue in the cluster."""
     kubelets("p0", "p1", third=40)
     file = config_file(tmp_path, POOL, route_lag_s=LAG_S + 0.5)
     gated = TEMPLATE.replace("spec:\n", f"spec:\n  schedulingGates: [{json.dumps(GATE)}]\n")

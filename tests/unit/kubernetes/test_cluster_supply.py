@@ -134,13 +134,13 @@ def test_availability_adds_the_room_of_all_karpenter_pools_unless_one_has_no_lim
     pools, per_node = {"r/l4/on-demand": replace(POOL, node_wait_s=300.0)}, {"r/l4/on-demand": 4}
     limited, other = karpenter_pool({GPU: "8"}, {}), karpenter_pool({GPU: "80"}, {}, "p5")
 
-    def found(*limits: NodePoolView) -> dict[str, int]:
+    def nodes(*limits: NodePoolView) -> dict[str, int]:
         return available_nodes(pools, per_node, [NODE_A], [], limits)
 
-    assert found(limited, other) == {"r/l4/on-demand": 3}
-    assert found(limited, limited) == {"r/l4/on-demand": 5}
-    assert found(limited, karpenter_pool({}, {})) == {}
-    assert found(other) == found() == {}
+    assert nodes(limited, other) == {"r/l4/on-demand": 3}
+    assert nodes(limited, limited) == {"r/l4/on-demand": 5}
+    assert nodes(limited, karpenter_pool({}, {})) == {}
+    assert nodes(other) == nodes() == {}
 
 
 def test_a_node_is_read_with_its_taints_devices_and_price() -> None:
