@@ -8,13 +8,13 @@ after a fault, so a replay can begin at any of them.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from topics.storage.private_files import private_folder
 
 log = logging.getLogger(__name__)
 
+_RELEASE = version("shoal")
 SEGMENT_S, START_S = 600, 120
 _MOST_WAITING = 120
 _FIRST_RETRY_S, _MOST_RETRY_S = 1.0, 30.0
@@ -208,7 +209,7 @@ class DecisionLog:
     ) -> None:
         """Write the whole state, from which a replay can begin."""
         body = {
-            "version": importlib.metadata.version("shoal"),
+            "version": _RELEASE,
             "controller": self._controller,
             "cluster": cluster,
             "state": state,
