@@ -15,8 +15,7 @@ class TokenTimes:
     batch, tpot_ms: number of decoding requests over all instances of the combo, and the time, at
     the planned load. half_batch, half_tpot_ms: at half of this load. From there on, the time is
     linear in the number of requests. As in telemetry, the number is the rate of tokens times the
-    median time per token. The mean number may be several times as high, because a few requests
-    decode for long.
+    median time per token.
     """
 
     batch: float

@@ -10,7 +10,7 @@ Endpoints are returned without their slots: name and address identify an instanc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from autoscaler.serving.adapter_affinity import AdapterAffinity
 from autoscaler.serving.component_paths import ComponentPath, ComponentPaths, kind_with
 from autoscaler.serving.ejections import Ejections
+from autoscaler.serving.entry_instances import Entry, EntryInstances
 from autoscaler.serving.instance_load import InstanceLoads
 from autoscaler.serving.prefix_index import PrefixIndex
 from autoscaler.serving.round_robin import Lane, Ring, group_lanes, without_slots
@@ -55,15 +56,6 @@ class Pick(NamedTuple):
     path: ComponentPath | None = None
 
 
-class _Entry(NamedTuple):
-    """An instance at which requests begin: it serves them whole, or prefills them. share: of the
-    requests, as a multiple of the mean share."""
-
-    endpoint: Endpoint
-    lane: Lane
-    share: float
-
-
 @dataclass(slots=True)
 class Router:
     """The routes of one model at one gateway, for one thread. versions: of groups whose versions
@@ -80,8 +72,7 @@ class Router:
     _paths: ComponentPaths = field(default_factory=ComponentPaths)
     _adapters: AdapterAffinity = field(default_factory=AdapterAffinity)
     _prefixes: PrefixIndex = field(default_factory=PrefixIndex)
-    _entries: tuple[_Entry, ...] = ()
-    _separates: bool = False  # whether a lane separates prefill from decode
+    _entries: EntryInstances = field(default_factory=EntryInstances)
 
     def apply(self, routes: Routes) -> RouteUpdate:
         """Use `routes` from now on, unless they are older than the present routes, i.e. have a
@@ -102,7 +93,7 @@ class Router:
         self.routes, self._lanes = routes, lanes
         self.versions.clear()  # requests that wait for a slot hold this mapping
         self.versions.update((one.group, one.version) for one in routes.groups if one.version)
-        self._entries = self._entry_instances()
+        self._entries = EntryInstances.of(lanes, self.policy.between is AcrossCombos.EQUAL)
         self._paths.apply(routes.groups)
         self._ways = self._ways.with_routes(routes)
         live = self.endpoints()
@@ -247,58 +238,25 @@ class Router:
 
     def _prefix_home(
         self, gone: frozenset[Endpoint], out: frozenset[Endpoint], want: RequestTraits
-    ) -> _Entry | None:
+    ) -> Entry | None:
         """Where a prompt begins, by its beginning, among the instances of all lanes; None for
-        another policy. Loads are compared in proportion to the weights."""
+        another policy."""
         if self.policy.inside is not WithinCombo.PREFIX or not want.blocks:
             return None
-        usable: Sequence[_Entry] = self._entries
-        if out or self._separates:
-            usable = [
-                one
-                for one in usable
-                if one.endpoint not in out
-                and (one.lane.decode is None or (want.single and one.lane.can_decode(gone)))
-            ]
+        usable = self._entries.usable(gone, out, want.single)
         if not usable:
             return None
+        loads = self._entries.relative_loads(usable, self._occupancy)
         ends = [one.endpoint for one in usable]
-        loads = self._occupancy.loads(ends)
-        if self._separates:
-            # An instance that prefills has an equal part of the requests that its lane decodes.
-            decoding = {id(lane): self._decoding(lane) for lane in self._lanes if lane.decode}
-            loads = [
-                load + decoding.get(id(one.lane), 0.0)
-                for load, one in zip(loads, usable, strict=True)
-            ]
-        relative = [load / one.share for load, one in zip(loads, usable, strict=True)]
-        return usable[self._prefixes.choose(want.blocks, ends, relative, self._occupancy.shared)]
+        return usable[self._prefixes.choose(want.blocks, ends, loads, self._occupancy.shared)]
 
-    def _only_prefills(self, entry: _Entry, gone: frozenset[Endpoint]) -> bool:
+    def _only_prefills(self, entry: Entry, gone: frozenset[Endpoint]) -> bool:
         """Whether another instance decodes. An idle instance serves a request whole while all
         instances that decode are busy."""
         decode = entry.lane.decode
         if decode is None:
             return False
         return self._occupancy.load(entry.endpoint) > 0 or not self._occupancy.busy(decode, gone)
-
-    def _decoding(self, lane: Lane) -> float:
-        """Requests that `lane` decodes, per instance that prefills."""
-        ends = lane.decode.endpoints if lane.decode is not None else ()
-        return sum(self._occupancy.loads(ends)) / len(lane.first.endpoints)
-
-    def _entry_instances(self) -> tuple[_Entry, ...]:
-        lanes = self._lanes
-        self._separates = any(lane.decode is not None for lane in lanes)
-        equal = self.policy.between is AcrossCombos.EQUAL or not any(one.weight for one in lanes)
-        found = [
-            _Entry(end, lane, 1.0 if equal else lane.weight / len(lane.first.endpoints))
-            for lane in lanes
-            for end in lane.first.endpoints
-            if equal or lane.weight > 0.0
-        ]
-        mean = sum(one.share for one in found) / max(1, len(found))
-        return tuple(one._replace(share=one.share / mean) for one in found)
 
     def _choose(
         self, lane: Lane, gone: frozenset[Endpoint], out: frozenset[Endpoint], want: RequestTraits
