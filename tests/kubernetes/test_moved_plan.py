@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
 from executors.kafka_client import KafkaClient
 from tests.kubernetes.conftest import Start
-from tests.kubernetes.executor_bench import write_engine
 from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
+from tests.kubernetes.real_control import RealControl
 from topics.records import InstanceState, PlanRecord, Status
 
 PODS = "/api/v1/namespaces/serving/pods"
@@ -46,12 +45,7 @@ async def test_a_full_cluster_moves_the_plan_to_another_pool_within_one_solve(
     container = {"name": "e", "image": "e", "resources": limits}
     spec = {"containers": [container], "nodeSelector": {"pool": "full"}}
     await admin.post(PODS, {"metadata": {"name": "foreign"}, "spec": spec})
-    config = tmp_path / "shoal.yaml"
-    config.write_text(FILE)
-    templates, vllm = write_engine(tmp_path)
-    broker = start("streams.broker")
-    assert broker.stdout is not None
-    bootstrap = json.loads(broker.stdout.readline())["bootstrap"]
+    control = RealControl.of(start, tmp_path, FILE)
     plans: list[PlanRecord] = []
     states: dict[str, set[InstanceState]] = {FULL: set(), FREE: set()}
     failed_in: list[int] = []
@@ -66,22 +60,15 @@ async def test_a_full_cluster_moves_the_plan_to_another_pool_within_one_solve(
             failed_in.append(plans[-1].number)
             reasons.extend(one.reason for one in record.instances)
 
-    async with KafkaClient(bootstrap, "test") as kafka:
+    async with KafkaClient(control.bootstrap, "test") as kafka:
         kafka.follow(("plans", "status"), follow)
-        common = ("--config", str(config), "--broker", bootstrap)
-        start("streams.cli.entry", "controller", *common, "--http", "", "--record", "")
-        start(
-            "streams.cli.entry", "executor", *common, "--kubernetes", "--namespace", "serving",
-            "--kubeconfig", str(plane.kubeconfig("shoal-pods")), "--vllm", str(vllm),
-            "--pod-templates", str(templates), "--state-dir", str(tmp_path / "state"),
-        )  # fmt: skip
+        control.run(plane)
         try:
             async with asyncio.timeout(400):
                 while InstanceState.READY not in states[FREE]:
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            log = (tmp_path / "log").read_text()[-3000:]
-            raise AssertionError(f"{states} {plans} {log}") from None
+            raise AssertionError(f"{states} {plans} {control.log()}") from None
     assert [reason.partition(":")[0] for reason in reasons] == ["no node"]
     before = next(plan for plan in plans if plan.number == failed_in[0])
     # A record without targets is no solve: it shows the fleet without the failed group.

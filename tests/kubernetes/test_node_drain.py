@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ import yaml
 
 from tests.chart.helm_tools import tools
 from tests.kubernetes.conftest import Start
-from tests.kubernetes.executor_bench import write_engine
 from tests.kubernetes.label_router import LAG_S, LabelRouter
 from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
+from tests.kubernetes.real_control import RealControl
 
 PODS = "/api/v1/namespaces/serving/pods"
 BUDGETS = "/apis/policy/v1/namespaces/serving/poddisruptionbudgets"
@@ -65,20 +64,8 @@ async def test_a_drain_of_each_node_in_turn_breaks_no_stream_and_keeps_the_capac
     without --force ends when the node is empty.
     """
     kubelets(*NODES, gpus=GPUS, labels=("pool=drained",), third=88)
-    config = tmp_path / "shoal.yaml"
-    config.write_text(FILE)
-    templates, vllm = write_engine(tmp_path)
-    broker = start("streams.broker")
-    assert broker.stdout is not None
-    bootstrap = json.loads(broker.stdout.readline())["bootstrap"]
-    common = ("--config", str(config), "--broker", bootstrap)
-    start("streams.cli.entry", "controller", *common, "--http", "", "--record", "")
-    start(
-        "streams.cli.entry", "executor", *common, "--kubernetes", "--namespace", "serving",
-        "--kubeconfig", str(plane.kubeconfig("shoal-pods")), "--vllm", str(vllm),
-        "--pod-templates", str(templates), "--state-dir", str(tmp_path / "state"),
-        "--route-lag", str(LAG_S + 0.5),
-    )  # fmt: skip
+    control = RealControl.of(start, tmp_path, FILE)
+    control.run(plane, "--route-lag", str(LAG_S + 0.5))
 
     async def kubectl(*words: str) -> str:
         process = await asyncio.create_subprocess_exec(
@@ -86,7 +73,7 @@ async def test_a_drain_of_each_node_in_turn_breaks_no_stream_and_keeps_the_capac
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         output = (await process.communicate())[0].decode()
-        assert process.returncode == 0, (output, (tmp_path / "log").read_text()[-3000:])
+        assert process.returncode == 0, (output, control.log())
         return output
 
     fewest, emptied = NEEDED, 0

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from tests.kubernetes.conftest import Start
-from tests.kubernetes.executor_bench import TEMPLATE, write_engine
+from tests.kubernetes.executor_bench import TEMPLATE
 from tests.kubernetes.label_router import LAG_S, LabelRouter
 from tests.kubernetes.plane.control_plane import ControlPlane
 from tests.kubernetes.plane.raw_api import RawApi
+from tests.kubernetes.real_control import RealControl
 
 PODS, EVENTS = ("/api/v1/namespaces/serving/" + one for one in ("pods", "events"))
 SELECTOR = "shoal.dev/model%3Dm,shoal.dev/serving%3Dtrue"
@@ -49,21 +49,9 @@ async def test_a_changed_template_is_rolled_out_on_a_full_node_without_a_broken_
     plane: ControlPlane, kubelets: Any, admin: RawApi, tmp_path: Path, start: Start
 ) -> None:
     kubelets("t0", gpus=GPUS, third=87)
-    config = tmp_path / "shoal.yaml"
-    config.write_text(FILE)
-    templates, vllm = write_engine(tmp_path)
-    template = templates / "pod.yaml"
-    broker = start("streams.broker")
-    assert broker.stdout is not None
-    bootstrap = json.loads(broker.stdout.readline())["bootstrap"]
-    common = ("--config", str(config), "--broker", bootstrap)
-    start("streams.cli.entry", "controller", *common, "--http", "", "--record", "")
-    start(
-        "streams.cli.entry", "executor", *common, "--kubernetes", "--namespace", "serving",
-        "--kubeconfig", str(plane.kubeconfig("shoal-pods")), "--vllm", str(vllm),
-        "--pod-templates", str(templates), "--state-dir", str(tmp_path / "state"),
-        "--route-lag", str(LAG_S + 0.5),
-    )  # fmt: skip
+    control = RealControl.of(start, tmp_path, FILE)
+    template = control.templates / "pod.yaml"
+    control.run(plane, "--route-lag", str(LAG_S + 0.5))
 
     async def until(wanted: Counter[str], limit_s: float) -> None:
         try:
@@ -71,8 +59,7 @@ async def test_a_changed_template_is_rolled_out_on_a_full_node_without_a_broken_
                 while await teams(admin) != wanted:
                     await asyncio.sleep(0.2)
         except TimeoutError:
-            log = (tmp_path / "log").read_text()[-3000:]
-            raise AssertionError(f"{await teams(admin)} {log}") from None
+            raise AssertionError(f"{await teams(admin)} {control.log()}") from None
 
     async with LabelRouter(admin, SELECTOR) as router:
         await until(Counter(serving=GPUS), 120)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.resources import files
 from typing import Any
 
 from autoscaler.tick.status import ModelStatus
@@ -10,7 +11,7 @@ from streams.console.decision_book import DecisionBook
 from streams.console.fleet_events import FleetEvents, alert_row, note_row
 from topics.alerts import Alert
 from topics.controls import Control
-from topics.fleet import Status
+from topics.fleet import NO_DEADLINE_MS, Status
 
 PAUSE = Control("chat", "pause", True, "ann", "drill", 1000, version=1, command_id="a")
 CHAT = ModelStatus(
@@ -33,6 +34,19 @@ def test_each_command_makes_one_row_in_its_order() -> None:
     assert [row["model"] for row in events.commands({answer.key: answer, again.key: again})] == [
         "chat"
     ]
+
+
+def test_a_notice_without_a_deadline_is_maintenance_in_the_time_line_and_on_the_page() -> None:
+    events = FleetEvents()
+    node = Status("n0", "us/l4/owned", "ex", 1, 5)
+    assert not [*events.reclaims({"n0": node}, 1000)]
+    waits = replace(node, reclaim_ms=NO_DEADLINE_MS)
+    assert "emptied for maintenance" in texts_of(events.reclaims({"n0": waits}, 2000))[0]
+    assert not [*events.reclaims({"n0": node}, 3000)]
+    soon = replace(node, reclaim_ms=9000)
+    assert "reclaimed by the cloud" in texts_of(events.reclaims({"n0": soon}, 4000))[0]
+    page = (files("streams.console") / "page" / "fleet.js").read_text()
+    assert f"const NO_DEADLINE = {NO_DEADLINE_MS};" in page
 
 
 def texts_of(rows: Any) -> list[str]:
