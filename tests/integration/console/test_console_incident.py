@@ -144,7 +144,7 @@ def test_the_chart_of_the_slo_shows_an_outage_of_minutes(browser: Browser) -> No
             at.step(10)
         until(page, "shoalState().history.chat.attained_now.at(-2) === 0")
         chart = "document.querySelectorAll('.plot')[1].plot"
-        assert page.evaluate(f"{chart}.scales.y.min") == 0
+        until(page, f"{chart}.scales.y.min === 0")  # Drawn in the next frame
         marks = f"((s) => s.points.filter({chart}, 1, true, []))({chart}.series[1])"
         ends = page.evaluate(f"{marks}.map((i) => {chart}.data[1][i])")
         assert ends == [0]  # no line leads to a single value
