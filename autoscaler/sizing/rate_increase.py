@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.result_caches import TICK_CACHES
-from autoscaler.estimate.arrival_counts import Blocks, Count
+from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, Count
 from autoscaler.estimate.change_point import (
     RateSpan,
     current_rate,
@@ -142,6 +142,8 @@ def _is_beyond_chance(view: ModelView, span: Count, significance: float) -> bool
     expected = view.planned_req_per_s * covered_s
     # Divide by D: in bursts of D arrivals, only one is independent evidence.
     spread = dispersion(view.demand.blocks).confirmed
+    if covered_s < BLOCK_S:
+        spread = max(spread, view.state.estimate.arrival_cv**2)  # D of single seconds
     return is_significant(round(arrivals / spread), expected / spread, significance)
 
 

@@ -63,6 +63,34 @@ def test_noise_at_three_quarters_of_the_planned_rate_rarely_counts_as_a_surge(
     assert false <= most
 
 
+def with_burstiness(demand: ModelDemand, planned: float, index: float) -> TargetProposal | None:
+    """As `proven`, if counts of single seconds have the given index of dispersion."""
+    made = view(demand, planned)
+    estimate = replace(made.state.estimate, arrival_cv=math.sqrt(index))
+    found = propose(replace(made, state=replace(made.state, estimate=estimate)))
+    return found if found is not None and found.is_proven else None
+
+
+def test_requests_that_come_in_batches_are_no_surge() -> None:
+    """A client sends about ten requests every three seconds, within the planned rate."""
+    counts = np.zeros(7200, np.int64)
+    counts[::3] = np.random.default_rng(1).poisson(10.0, 2400)
+    total = np.concatenate(([0], np.cumsum(counts)))
+    most = [int(at) + 1 for at in np.flatnonzero(counts >= 20) if at > POLICY.global_window_s]
+    assert len(most) > 1
+    for at in most:
+        assert with_burstiness(demand_at(total, at), 4.0, 5.0) is None
+        assert with_burstiness(demand_at(total, at), 4.0, 1.0) is not None
+
+
+def test_a_tenfold_rate_of_batches_is_a_surge_within_six_seconds() -> None:
+    counts = np.zeros(4000, np.int64)
+    counts[::3] = np.random.default_rng(2).poisson(10.0, 1334)
+    counts[3900::3] *= 10
+    total = np.concatenate(([0], np.cumsum(counts)))
+    assert with_burstiness(demand_at(total, 3906), 4.5, 5.0) is not None
+
+
 def test_a_rise_is_proven_within_half_a_minute_at_a_fifth_of_headroom() -> None:
     """The rate rises from 5 to 8 req/s, and 5.95 are planned. In one run of twenty the proof
     against the plan takes 38 s; the proof against the earlier rate takes 28 s.
