@@ -1,8 +1,8 @@
 """Estimate the share of prompt tokens that prefix caches hold, to plan with.
 
 Too high a share means too little capacity, so it falls at once and rises slowly. It rises to a
-share that nine tenths of the tokens of the long window reach, if the local window reaches it too
-and the last half minute does not contradict it.
+share that several minutes prove, if the local window reaches it too and the last half minute does
+not contradict it.
 It falls as soon as the last seconds or the last half minute are clearly lower. Shares are multiples
 of STEP, so that noise evaluates no combo again.
 """
@@ -13,13 +13,10 @@ import math
 
 from autoscaler.domain.workload import MOST_PREFIX_HIT
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.estimate.window_stats import PrefixHits
+from autoscaler.estimate.window_stats import MIN_MINUTES, PrefixHits
 
 STEP = 0.05
 """Distance of two shares that are planned with."""
-MIN_MINUTES = 5
-"""Minutes without which a higher share is not planned with: conversations of one minute resemble
-each other."""
 _SPREAD = 0.5
 """Largest standard deviation of a request's share, for requests that hit all or nothing."""
 _SIGMAS = 2.5
@@ -39,7 +36,7 @@ def estimate_prefix_hit(current: float, demand: ModelDemand) -> float:
         return fallen
     local = hits.local_hit / hits.local_queried
     # A share that fell at once must not rise while older minutes of the windows still have hits.
-    proven = min(hits.low_share, local, *(bound for bound, _ in _recent(hits, mean_tokens)))
+    proven = min(hits.proven_share, local, *(bound for bound, _ in _recent(hits, mean_tokens)))
     if hits.minutes < MIN_MINUTES:
         # Too little for a higher share, but enough requests may show that the share is lower.
         enough = hits.local_queried >= _MIN_REQUESTS * mean_tokens

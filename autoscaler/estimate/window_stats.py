@@ -100,8 +100,8 @@ class PrefixHits:
     """Prompt tokens that engines looked up in their prefix caches, and the part that hit.
 
     recent: of spans up to the last half minute, shortest first. local: of the local window. long:
-    of the whole minutes of the long window, which are `minutes`, with low_share, the share of hits
-    that nine tenths of these tokens reach by minute.
+    of the whole minutes of the long window, which are `minutes`, with proven_share, see
+    `proven_share`.
     """
 
     recent: tuple[tuple[int, int], ...] = ()
@@ -109,24 +109,33 @@ class PrefixHits:
     local_hit: int = 0
     long_queried: int = 0
     minutes: int = 0
-    low_share: float = 0.0
+    proven_share: float = 0.0
 
 
-_LOW = 0.1
-"""Share of the tokens whose minutes may have a lower share of hits than `PrefixHits.low_share`."""
+MIN_MINUTES = 5
+"""Minutes without which no share of hits is proven: conversations of one minute resemble each
+other."""
+_SIGMAS = 2.0
+"""Standard errors below the mean; 95% for the few minutes of a new share."""
 
 
-def low_share(minutes: NDArray[np.int64]) -> tuple[int, int, float]:
-    """Looked-up tokens, minutes with such tokens, and `PrefixHits.low_share`. minutes, (n, 2):
-    looked-up tokens and hits of each minute."""
-    used = minutes[minutes[:, 0] > 0]
-    if not len(used):
+def proven_share(minutes: NDArray[np.int64]) -> tuple[int, int, float]:
+    """Looked-up tokens, minutes with such tokens, and the share of hits that these minutes prove: a
+    lower bound of the mean since the share last changed. The time since then is the number of
+    newest minutes, at least `MIN_MINUTES`, with the highest bound; 0.0 with fewer minutes.
+
+    minutes, (n, 2): looked-up tokens and hits of each minute, oldest first.
+    """
+    newest = minutes[minutes[:, 0] > 0][::-1].astype(float)
+    if not len(newest):
         return 0, 0, 0.0
-    shares = used[:, 1] / used[:, 0]
-    order = np.argsort(shares)
-    upto = np.cumsum(used[order, 0])
-    at = int(np.searchsorted(upto, _LOW * upto[-1]))
-    return int(upto[-1]), len(used), float(shares[order[at]])
+    tokens, shares = newest[:, 0], newest[:, 1] / newest[:, 0]
+    total = np.cumsum(tokens)
+    means = np.cumsum(newest[:, 1]) / total
+    variances = np.maximum(0.0, np.cumsum(tokens * shares**2) / total - means**2)
+    errors = np.sqrt(variances / np.maximum(1, np.arange(len(newest))))
+    bounds = (means - _SIGMAS * errors)[MIN_MINUTES - 1 :]
+    return int(total[-1]), len(newest), max(0.0, float(bounds.max(initial=0.0)))
 
 
 @dataclass(slots=True)  # not frozen, for speed: one per gateway and model each tick

@@ -31,7 +31,7 @@ from autoscaler.estimate.window_stats import (
     TokenSums,
     WindowLengths,
     WindowStats,
-    low_share,
+    proven_share,
 )
 from topics.telemetry import COUNTS, Telemetry
 from topics.telemetry_columns import SEQUENCE, TelemetryBatch, batch_of
@@ -312,7 +312,7 @@ class TelemetryWindows:
         ]
         each = np.diff(sums, axis=0)
         return [
-            PrefixHits(tuple(map(tuple, recent)), local[0], local[1], *low_share(each[:, at]))
+            PrefixHits(tuple(map(tuple, recent)), local[0], local[1], *proven_share(each[:, at]))
             for at, (*recent, local) in enumerate(
                 zip(*(one.tolist() for one in spans), strict=True)
             )

@@ -6,17 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.prefix_hit import estimate_prefix_hit, fallen_prefix_hit
 from autoscaler.estimate.request_lengths import estimate_lengths
-from autoscaler.estimate.window_stats import PrefixHits, WindowLengths, low_share
+from autoscaler.estimate.window_stats import PrefixHits, WindowLengths, proven_share
 
 STEADY = PrefixHits(
     recent=((30_000, 18_600), (100_000, 62_000)),
     local_queried=1_000_000, local_hit=620_000,
-    long_queried=6_000_000, minutes=30, low_share=0.57,
+    long_queried=6_000_000, minutes=30, proven_share=0.57,
 )  # fmt: skip
 
 
@@ -96,11 +97,30 @@ def test_a_share_that_fell_does_not_rise_while_the_windows_still_have_old_hits()
 def test_the_share_keeps_its_step_under_noise() -> None:
     shares = 0.55
     for low in (0.57, 0.56, 0.58, 0.551, 0.599):
-        shares = estimate_prefix_hit(shares, demand(replace(STEADY, low_share=low)))
+        shares = estimate_prefix_hit(shares, demand(replace(STEADY, proven_share=low)))
         assert shares == pytest.approx(0.55)
 
 
-def test_the_low_share_is_weighted_by_tokens() -> None:
-    minutes = np.array([[900, 540], [50, 0], [0, 0], [50, 50]])
-    assert low_share(minutes) == (1000, 3, 0.6)
-    assert low_share(np.array([[900, 540], [150, 0]])) == (1050, 2, 0.0)
+def minutes(*shares: float, tokens: int = 1000) -> NDArray[np.int64]:
+    return np.array([[tokens, round(tokens * share)] for share in shares])
+
+
+def test_a_steady_share_is_proven_up_to_the_error_of_its_mean() -> None:
+    noisy = [0.3 + 0.05 * (-1) ** at for at in range(30)]
+    assert proven_share(minutes(*noisy)) == (30_000, 30, pytest.approx(0.3 - 0.0186, abs=0.002))
+    # Four minutes prove nothing, and nor do minutes that have no tokens.
+    assert proven_share(minutes(*noisy[:4])) == (4000, 4, 0.0)
+    idle = np.concatenate([minutes(*noisy[:4]), np.zeros((26, 2), np.int64)])
+    assert proven_share(idle) == (4000, 4, 0.0)
+    assert proven_share(np.zeros((30, 2), np.int64)) == (0, 0, 0.0)
+
+
+def test_minutes_before_a_change_do_not_count() -> None:
+    assert proven_share(minutes(*[0.1] * 20, *[0.6] * 10))[2] == pytest.approx(0.6)
+    rising = proven_share(minutes(*(0.03 * at for at in range(30))))[2]
+    assert 0.7 < rising < 0.81  # the mean of the last five minutes
+
+
+def test_minutes_count_by_their_tokens() -> None:
+    found = np.concatenate([minutes(*[0.6] * 9, tokens=1000), minutes(0.0, tokens=10)])
+    assert proven_share(found)[2] > 0.58

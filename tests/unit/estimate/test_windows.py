@@ -367,7 +367,7 @@ def test_prefix_hits_of_several_spans() -> None:
     (found,) = windows.all_prefix_hits(["chat"], T0 + 1_230_000, (10, 30), 300, 1800)
     assert found.recent == ((1000, 100), (3000, 300))
     assert (found.local_queried, found.local_hit) == (30_000, 13_800)
-    assert found.low_share == 0.5
+    assert found.proven_share == pytest.approx(0.5)  # the newest half of the minutes
     assert found.minutes == 20
     (other,) = windows.all_prefix_hits(["other"], T0 + 1_230_000, (10, 30), 300, 1800)
     assert other == PrefixHits(((0, 0), (0, 0)))
