@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.domain.workload import MOST_PREFIX_HIT
+from autoscaler.domain.workload import MOST_PREFIX_HIT, WEIGHTS, Lengths
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.window_stats import MIN_MINUTES, PrefixHits
 
@@ -26,45 +26,54 @@ _AHEAD = 2.0
 """Half a minute ahead, in distances between the last seconds and the rest of the half minute."""
 
 
-def estimate_prefix_hit(current: float, demand: ModelDemand) -> float:
-    """The share to plan with; `current`, the present one, without evidence for a change."""
-    hits, mean_tokens = demand.prefix_hits, _mean_input_tokens(demand)
-    if not hits.local_queried or not mean_tokens:
+def estimate_prefix_hit(lengths: Lengths, demand: ModelDemand) -> float:
+    """The share to plan with; that of `lengths`, the present one, without evidence for a change."""
+    hits, current = demand.prefix_hits, lengths.prefix_hit
+    prompt_tokens = _prompt_tokens(lengths, demand)
+    if not hits.local_queried or not prompt_tokens:
         return current
-    fallen = fallen_prefix_hit(current, demand)
+    fallen = fallen_prefix_hit(lengths, demand)
     if fallen < current:
         return fallen
     local = hits.local_hit / hits.local_queried
     # A share that fell at once must not rise while older minutes of the windows still have hits.
-    proven = min(hits.proven_share, local, *(bound for bound, _ in _recent(hits, mean_tokens)))
+    proven = min(hits.proven_share, local, *(bound for bound, _ in _recent(hits, prompt_tokens)))
     if hits.minutes < MIN_MINUTES:
         # Too little for a higher share, but enough requests may show that the share is lower.
-        enough = hits.local_queried >= _MIN_REQUESTS * mean_tokens
+        enough = hits.local_queried >= _MIN_REQUESTS * prompt_tokens
         return min(current, _on_grid(local)) if enough else current
     found = _on_grid(proven)
     return found if found < current or found >= current + 0.5 * STEP else current
 
 
-def fallen_prefix_hit(current: float, demand: ModelDemand) -> float:
+def fallen_prefix_hit(lengths: Lengths, demand: ModelDemand) -> float:
     """The share to plan with if the last seconds or the last half minute are clearly lower than
-    `current`; else `current`. A share that falls clearly within the half minute is planned as it
-    will be in another half minute, because a start takes longer."""
-    hits, mean_tokens = demand.prefix_hits, _mean_input_tokens(demand)
-    if not current or not mean_tokens or not hits.minutes:  # caches start cold
+    the present one, that of `lengths`; else the present one. A share that falls clearly within the
+    half minute is planned as it will be in another half minute, because a start takes longer."""
+    hits, current = demand.prefix_hits, lengths.prefix_hit
+    if not current or not hits.minutes:  # caches start cold
         return current
-    clear = [share for bound, share in _recent(hits, mean_tokens) if bound < current]
+    if not (prompt_tokens := _prompt_tokens(lengths, demand)):
+        return current
+    clear = [share for bound, share in _recent(hits, prompt_tokens) if bound < current]
     return max(0.0, _on_grid(min(clear))) if clear else current
 
 
-def _mean_input_tokens(demand: ModelDemand) -> float:
-    return demand.local_lengths.mean_input_tokens or demand.long_lengths.mean_input_tokens or 0.0
+def _prompt_tokens(lengths: Lengths, demand: ModelDemand) -> float:
+    """Tokens that count as one request: the mean prompt length, weighted by tokens, because a few
+    long prompts have most of the tokens. 0.0 without data."""
+    mean = demand.local_lengths.mean_input_tokens or demand.long_lengths.mean_input_tokens or 0.0
+    if not lengths.inputs:
+        return mean
+    square = sum(w * x * x for w, x in zip(WEIGHTS, lengths.inputs, strict=True))
+    return mean * square / lengths.input_tokens**2
 
 
-def _recent(hits: PrefixHits, mean_tokens: float) -> list[tuple[float, float]]:
+def _recent(hits: PrefixHits, prompt_tokens: float) -> list[tuple[float, float]]:
     """(upper bound, expected share) of each recent span with enough requests."""
     found = []
     for number, (queried, hit) in enumerate(hits.recent):
-        requests = queried / mean_tokens
+        requests = queried / prompt_tokens
         if requests < _MIN_REQUESTS:
             continue
         share = hit / queried

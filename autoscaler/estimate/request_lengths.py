@@ -112,7 +112,7 @@ def estimate_lengths(
         output_thresholds,
         now_sides[1],
     )
-    hit = estimate_prefix_hit(current.prefix_hit, demand)
+    hit = estimate_prefix_hit(current, demand)
     moved = Lengths(inputs[0], outputs[0], inputs[1], outputs[1], prefix_hit=hit)
     return current if moved == current else moved
 

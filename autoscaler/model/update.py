@@ -102,7 +102,7 @@ def _with_lengths(state: ModelState, service: Service, inputs: TickInputs) -> Mo
     demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
     known, unmet = state.estimate, state.infeasibility
     if not _is_due(service, inputs):
-        hit = fallen_prefix_hit(known.lengths.prefix_hit, demand)
+        hit = fallen_prefix_hit(known.lengths, demand)
         if hit == known.lengths.prefix_hit:
             return state
         lengths = replace(known.lengths, prefix_hit=hit)
