@@ -20,11 +20,11 @@ _START_S = 30.0  # on an idle machine
 
 
 @contextlib.asynccontextmanager
-async def own_broker(prefix: str) -> AsyncIterator[str]:
-    """Context with an embedded broker; yields its address "host:port". EmbeddedBrokerFailed: the
-    broker did not start."""
+async def own_broker(prefix: str, ended: asyncio.Future[int] | None = None) -> AsyncIterator[str]:
+    """Context with an embedded broker; yields its address "host:port". ended: gets the exit code if
+    the broker ends by itself. EmbeddedBrokerFailed: the broker did not start."""
     theirs, ours = os.pipe()
-    process = None
+    process = watching = None
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "streams.broker", "--prefix", prefix,
@@ -37,11 +37,21 @@ async def own_broker(prefix: str) -> AsyncIterator[str]:
             said = await process.stdout.readline()
         if not said:
             raise EmbeddedBrokerFailed(f"exit code {await process.wait()}")
+        if ended is not None:
+            watching = asyncio.create_task(_tell_end(process, ended))
         yield str(json.loads(said)["bootstrap"])
     finally:
+        if watching is not None:
+            watching.cancel()
         os.close(theirs)
         os.close(ours)  # The child reads the end of the file and exits.
         if process is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await process.wait()
+
+
+async def _tell_end(process: asyncio.subprocess.Process, ended: asyncio.Future[int]) -> None:
+    code = await process.wait()
+    if not ended.done():
+        ended.set_result(code)

@@ -1,8 +1,9 @@
 """`shoal single`: embedded broker, controller, gateway and executor as one process tree.
 
-For one pod or one machine without Kafka. The embedded broker keeps no data, so the parts live and
-end together: if one of them ends, the others are stopped, and the supervisor starts all of them
-again. The new controller takes the fleet from the executor's statuses.
+For one pod or one machine without Kafka. A part that ends is started again while the others go on:
+the gateway keeps its routes, and a new controller reads the topics. The embedded broker keeps its
+data in memory. If it ends, all parts end, and the supervisor starts all of them again; the new
+controller then takes the fleet from the executor's statuses.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from streams.broker.child_broker import own_broker
@@ -29,6 +31,8 @@ _STOP_ORDER = ("gateway", "executor", "controller")
 _HAND_OVER_ORDER = ("executor", "controller", "gateway")
 """If executors share a Lease, that of the next pod acts at once, and this controller, which gets no
 more requests, must not scale in. The gateway keeps its routes."""
+_LIVED_S = 10.0
+"""Seconds after which a part that ends is started again: one that ends sooner would end again."""
 Part = tuple[str, asyncio.subprocess.Process]
 
 
@@ -37,8 +41,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "single",
         help="broker, controller, gateway and executor as one process tree, without Kafka",
-        description="Starts the embedded broker and the parts whose options are given. If one part "
-        "ends, all parts end, with exit code 1. The broker then loses its data.",
+        description="Starts the embedded broker and the parts whose options are given. A part that "
+        "ends is started again. If it ends within 10 s, or if the broker ends, all parts end, with "
+        "exit code 1. The broker then loses its data.",
     )
     add_config(parser, str)
     for part in PARTS:
@@ -54,8 +59,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run until SIGTERM, or until a part ends. UserError: no part is given, or options cannot be
-    split."""
+    """Run until SIGTERM, or until a new part or the broker ends. UserError: no part is given, or
+    options cannot be split."""
     load_config(args.config)
     commands: dict[str, list[str]] = {}
     for part in PARTS:
@@ -77,42 +82,54 @@ def run(args: argparse.Namespace) -> int:
 
 async def supervise(commands: dict[str, list[str]], grace_s: float) -> int:
     """Run the parts on an embedded broker. commands: arguments of `shoal`, by part. Returns 0 after
-    a signal, 1 if a part ended by itself."""
-    end = end_event(asyncio.get_running_loop())
+    a signal, 1 if the broker or a new part ended by itself."""
+    loop = asyncio.get_running_loop()
+    end, lost = end_event(loop), loop.create_future()
     theirs, ours = os.pipe()
-    parts: list[Part] = []
+    parts: dict[str, asyncio.subprocess.Process] = {}
     try:
-        async with own_broker(PREFIX) as address:
+        async with own_broker(PREFIX, lost) as address:
+
+            async def start(name: str) -> asyncio.subprocess.Process:
+                parts[name] = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "streams.cli.entry", *commands[name], "--broker", address,
+                    pass_fds=(theirs,), env={**os.environ, SUPERVISION_VARIABLE: str(theirs)},
+                    start_new_session=True,
+                )  # fmt: skip
+                return parts[name]
+
             try:
-                for name, options in commands.items():
-                    process = await asyncio.create_subprocess_exec(
-                        sys.executable, "-m", "streams.cli.entry", *options, "--broker", address,
-                        pass_fds=(theirs,), env={**os.environ, SUPERVISION_VARIABLE: str(theirs)},
-                        start_new_session=True,
-                    )  # fmt: skip
-                    parts.append((name, process))
-                return await _wait(parts, end)
+                keeping = [loop.create_task(_keep(name, start)) for name in commands]
+                ending = loop.create_task(end.wait())
+                await asyncio.wait({ending, lost, *keeping}, return_when=asyncio.FIRST_COMPLETED)
+                for task in (ending, *keeping):
+                    task.cancel()
+                if ending.done() and not ending.cancelled():
+                    return 0
+                if lost.done():
+                    sys.stderr.write(f"shoal single: the broker ended with code {lost.result()}\n")
+                return 1
             finally:
                 shared = any(word.startswith("--lease") for word in commands.get("executor", ()))
                 order = _HAND_OVER_ORDER if shared else _STOP_ORDER
-                await _stop(sorted(parts, key=lambda part: order.index(part[0])), grace_s)
+                await _stop([(name, parts[name]) for name in order if name in parts], grace_s)
     finally:
         os.close(theirs)
         os.close(ours)
 
 
-async def _wait(parts: list[Part], end: asyncio.Event) -> int:
-    """Wait until a part ends or a signal arrives."""
-    waits = {asyncio.create_task(process.wait()): name for name, process in parts}
-    ending = asyncio.create_task(end.wait())
-    done, pending = await asyncio.wait({*waits, ending}, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
-    if ending in done:
-        return 0
-    for task in done:
-        sys.stderr.write(f"shoal single: the {waits[task]} ended with code {task.result()}\n")
-    return 1
+async def _keep(name: str, start: Callable[[str], Awaitable[asyncio.subprocess.Process]]) -> None:
+    """Start a part, and start it again when it ends. Returns if it ended within `_LIVED_S`, because
+    it would end again."""
+    loop = asyncio.get_running_loop()
+    while True:
+        began_s = loop.time()
+        code = await (await start(name)).wait()
+        again = loop.time() - began_s >= _LIVED_S
+        what = "; starting it again" if again else ""
+        sys.stderr.write(f"shoal single: the {name} ended with code {code}{what}\n")
+        if not again:
+            return
 
 
 async def _stop(parts: list[Part], grace_s: float) -> None:

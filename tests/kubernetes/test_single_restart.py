@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.integration.child_processes import modules_of
 from tests.kubernetes.executor_bench import write_engine
 from tests.kubernetes.label_router import LabelRouter
 from tests.kubernetes.plane.control_plane import ControlPlane
@@ -62,6 +64,7 @@ class Single:
     def __init__(self, folder: Path, kubeconfig: Path, mode: str, holder: str = "") -> None:
         self._folder, self.mode = folder, mode
         self.controller, self.gateway = free_port(), free_port()
+        self.pid = 0
         templates, vllm = write_engine(folder)
         self._options = (
             f"--controller=--http 127.0.0.1:{self.controller} --record ''",
@@ -80,6 +83,7 @@ class Single:
                 f"--config={self._folder / 'shoal.yaml'}", "--grace-s=20", *self._options,
                 stdout=log, stderr=log,
             )  # fmt: skip
+        self.pid = process.pid
         try:
             yield
         finally:
@@ -193,3 +197,39 @@ async def test_a_restart_adopts_the_fleet_and_breaks_no_stream(
             assert router.counts["ok"] > 300
     finally:
         watching.cancel()
+
+
+async def test_a_part_that_is_killed_starts_again_while_the_gateway_serves(
+    plane: ControlPlane, kubelets: Any, admin: RawApi, tmp_path: Path
+) -> None:
+    kubelets(*(f"kill-{n}" for n in range(6)), gpus=1, labels=("pool=l4",), third=89)
+    single = Single(tmp_path, plane.kubeconfig("shoal-pods"), "pods", "first")
+
+    async def uids() -> set[str]:
+        return {pod["metadata"]["uid"] for pod in (await admin.get(PODS))["items"]}
+
+    async with single.running("l4"):
+        await single.until(single.steady)
+        await single.until(single.answers)
+        pods, failed = await uids(), 0
+
+        async def ask() -> None:
+            nonlocal failed
+            while True:
+                failed += not await single.answers()
+                await asyncio.sleep(0.3)
+
+        asking = asyncio.create_task(ask())
+        for part in ("controller", "kubernetes"):
+            await asyncio.sleep(10)  # parts that end sooner are not started again
+            former = modules_of(single.pid)[part]
+            os.kill(former, signal.SIGKILL)
+            async with asyncio.timeout(60):
+                while modules_of(single.pid).get(part, former) == former:
+                    await asyncio.sleep(0.1)
+            await single.until(single.is_ready)
+            await single.until(single.steady)
+        await asyncio.sleep(15)  # long enough for a drain or a launch that the plans would order
+        assert await single.steady() and not asking.done()
+        asking.cancel()
+        assert failed == 0 and await uids() == pods

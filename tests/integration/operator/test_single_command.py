@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -14,6 +15,7 @@ import aiohttp
 import pytest
 
 from tests.hang_limit import HANG_S
+from tests.integration.child_processes import modules_of
 
 CONFIG = """
 regions:
@@ -64,6 +66,12 @@ async def answer(url: str, limit_s: float = 180.0) -> int:
                 await asyncio.sleep(0.1)
 
 
+async def until_ready(url: str) -> None:
+    async with asyncio.timeout(HANG_S):
+        while await answer(url) != 200:
+            await asyncio.sleep(0.2)
+
+
 async def test_a_signal_stops_all_parts(start: Any) -> None:
     controller, gateway = free_port(), free_port()
     process = await start(
@@ -74,13 +82,7 @@ async def test_a_signal_stops_all_parts(start: Any) -> None:
     )
     assert await answer(f"http://127.0.0.1:{controller}/livez") == 200
     assert await answer(f"http://127.0.0.1:{gateway}/livez") == 200
-    async with aiohttp.ClientSession() as session, asyncio.timeout(HANG_S):
-        url = f"http://127.0.0.1:{controller}/readyz"
-        while True:
-            async with session.get(url) as got:
-                if got.status == 200:
-                    break
-            await asyncio.sleep(0.2)
+    await until_ready(f"http://127.0.0.1:{controller}/readyz")
     process.send_signal(signal.SIGTERM)
     async with asyncio.timeout(HANG_S):
         await process.communicate()
@@ -90,7 +92,34 @@ async def test_a_signal_stops_all_parts(start: Any) -> None:
             await asyncio.open_connection("127.0.0.1", port)
 
 
-async def test_a_part_that_ends_ends_all(start: Any) -> None:
+async def test_a_part_that_is_killed_starts_again_while_the_gateway_serves(start: Any) -> None:
+    controller, gateway = free_port(), free_port()
+    process = await start(
+        f"--controller=--http 127.0.0.1:{controller} --record ''", f"--gateway=--port {gateway}"
+    )
+    ready = f"http://127.0.0.1:{controller}/readyz"
+    await until_ready(ready)
+    await asyncio.sleep(10)  # parts that end sooner are not started again
+    before = modules_of(process.pid)
+    os.kill(before["controller"], signal.SIGKILL)
+    with pytest.raises(aiohttp.ClientConnectionError):
+        while True:
+            async with aiohttp.ClientSession() as session, session.get(ready):
+                pass
+    assert await answer(f"http://127.0.0.1:{gateway}/livez") == 200
+    await until_ready(ready)
+    after = modules_of(process.pid)
+    assert after["controller"] != before["controller"]
+    assert {**after, "controller": 0} == {**before, "controller": 0}
+    os.kill(after["broker"], signal.SIGKILL)
+    async with asyncio.timeout(HANG_S):
+        _, said = await process.communicate()
+    assert process.returncode == 1
+    assert b"the controller ended with code -9; starting it again" in said
+    assert b"the broker ended with code -9" in said
+
+
+async def test_a_new_part_that_ends_ends_all(start: Any) -> None:
     controller = free_port()
     process = await start(
         "--controller", f"--http 127.0.0.1:{controller} --record ''", "--gateway", "--port 99999"

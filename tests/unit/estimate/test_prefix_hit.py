@@ -50,11 +50,12 @@ def test_the_share_is_a_part_of_the_planned_lengths() -> None:
 def test_a_share_rises_only_after_minutes_and_not_above_the_local_window() -> None:
     early = replace(STEADY, minutes=3)
     assert estimate_prefix_hit(planned(0.0), demand(early)) == 0.0
-    assert estimate_prefix_hit(planned(0.8), demand(replace(early, recent=((100_000, 90_000),)))
+    assert estimate_prefix_hit(
+        planned(0.8), demand(replace(early, recent=((100_000, 90_000),)))
     ) == pytest.approx(0.6)
-    assert estimate_prefix_hit(planned(0.0), demand(replace(STEADY, local_hit=310_000))) == pytest.approx(
-        0.3
-    )
+    assert estimate_prefix_hit(
+        planned(0.0), demand(replace(STEADY, local_hit=310_000))
+    ) == pytest.approx(0.3)
 
 
 def test_hits_that_vanish_count_within_the_last_half_minute() -> None:

@@ -119,7 +119,7 @@ securityContext:
 {{- define "shoal.probes" -}}
 startupProbe: {httpGet: {path: /livez, port: {{ .port }}}, periodSeconds: 2, failureThreshold: 150}
 livenessProbe: {httpGet: {path: /livez, port: {{ .port }}}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
-readinessProbe: {httpGet: {path: {{ .ready }}, port: {{ .port }}}, periodSeconds: 2, timeoutSeconds: 2}
+readinessProbe: {httpGet: {path: {{ .ready }}, port: {{ .port }}}, periodSeconds: 2, timeoutSeconds: 2{{ with .failures }}, failureThreshold: {{ . }}{{ end }}}
 {{- end }}
 
 {{- /* Secrets as files, by component. Takes (list root components). */ -}}
