@@ -14,6 +14,7 @@ from autoscaler.performance.mig_profiles import is_slice
 from autoscaler.serving.engine_setup import InvalidValue
 
 NVIDIA_GPU = "nvidia.com/gpu"
+AMD_GPU = "amd.com/gpu"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 _ACCELERATOR = re.compile(

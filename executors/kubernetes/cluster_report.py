@@ -1,10 +1,10 @@
 """`python -m executors.kubernetes.cluster_report WHAT`: reports on a cluster.
 
-`pools` prints the section `regions:` for the GPU nodes of the cluster, `serving` the pods that
-serve by model, role and pool, `availability` and `prices` the feeds of `shoal feed`. With `--serve`
-`availability`, `prices` and `serving` are served over HTTP; each request reads the cluster again.
-Only `release` writes: it frees the pods of other owners that mode `scale` claimed, and prints their
-names.
+`pools` prints the section `regions:` for the GPU nodes of the cluster, and for those that Karpenter
+may add, `serving` the pods that serve by model, role and pool, `availability` and `prices` the
+feeds of `shoal feed`. With `--serve` `availability`, `prices` and `serving` are served over HTTP;
+each request reads the cluster again. Only `release` writes: it frees the pods of other owners that
+mode `scale` claimed, and prints their names.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from aiohttp.http import HttpVersion11
 
 from executors.kubernetes.cluster_supply import (
     available_nodes,
+    empty_pools,
     found_pools,
     node_prices,
     pools_yaml,
@@ -67,7 +68,10 @@ async def report(
         return "".join(f"{name}\n" for name in await release_pods(api))
     nodes = await _all(api, NODE, parse_node)
     if what == "pools":
-        return pools_yaml(found_pools(nodes))
+        node_pools = await _optional(api, NODE_POOL, parse_node_pool)
+        overlays = await _optional(api, NODE_OVERLAY, parse_overlay)
+        found = [*found_pools(nodes), *empty_pools(node_pools, nodes, overlays)]
+        return pools_yaml(sorted(found, key=lambda pool: pool.region))
     if what == "prices":
         overlays = await _optional(api, NODE_OVERLAY, parse_overlay)
         return _json(node_prices(pools, nodes, overlays))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import yaml
 
 from autoscaler.performance import catalog
+from autoscaler.performance.catalog_names import instance_type
 from autoscaler.performance.mig_profiles import is_slice
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.accelerators import (
+    AMD_GPU,
     INSTANCE_TYPE,
     NVIDIA_GPU,
     gpu_name,
@@ -31,6 +34,7 @@ from executors.kubernetes.node_view import NodeView, spot_label
 from executors.kubernetes.pod_view import PodView
 
 REGION = "topology.kubernetes.io/region"
+_CAPACITY_TYPE, _SPOT, _ON_DEMAND = "karpenter.sh/capacity-type", "spot", "on-demand"
 _LAST_LABELS = ("kubernetes.io/os", "kubernetes.io/hostname")
 _UNNAMED = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME, _MOST_PER_NODE = 50, 16
@@ -124,6 +128,58 @@ def found_pools(nodes: Iterable[NodeView]) -> list[FoundPool]:
         _found_pool(region, resource, count, dict(labels), groups[region, labels, resource, count])
         for region, labels, resource, count in sorted(groups)
     ]
+
+
+def empty_pools(
+    node_pools: Iterable[NodePoolView],
+    nodes: Iterable[NodeView],
+    overlays: Iterable[NodeOverlayView] = (),
+) -> list[FoundPool]:
+    """The pools of GPU nodes that Karpenter may add and of which none is in `nodes`: one for each
+    instance type and market that a NodePool names and the catalogue knows. count: nodes that the
+    limits allow. A pool without a limit or a price has a refusal."""
+    every, layers = list(nodes), list(overlays)
+    known = {(n.labels.get(INSTANCE_TYPE), spot_label(n.labels) is not None) for n in every}
+    regions = {n.labels[REGION] for n in every if n.labels.get(REGION)}
+    found = []
+    for node_pool in node_pools:
+        allowed = node_pool.requirements.allowed
+        own = allowed.get(REGION) or regions
+        region = min(own) if len(own) == 1 else "cluster"
+        markets = sorted({_SPOT, _ON_DEMAND} & allowed.get(_CAPACITY_TYPE, frozenset({_ON_DEMAND})))
+        for kind, market in itertools.product(sorted(allowed.get(INSTANCE_TYPE, ())), markets):
+            gpus = instance_type(kind)
+            if gpus and (kind, market == _SPOT) not in known:
+                known.add((kind, market == _SPOT))
+                labels = {INSTANCE_TYPE: kind} | (
+                    {_CAPACITY_TYPE: _SPOT} if market == _SPOT else {}
+                )
+                found.append(_empty_pool(node_pool, region, labels, gpus, layers))
+    return found
+
+
+def _empty_pool(
+    node_pool: NodePoolView,
+    region: str,
+    labels: dict[str, str],
+    gpus: tuple[str, int],
+    overlays: list[NodeOverlayView],
+) -> FoundPool:
+    """gpus: type and number of the GPUs of a node."""
+    resource = AMD_GPU if gpus[0].startswith("MI") else NVIDIA_GPU
+    count = node_pool.further_nodes(resource, gpus[1])
+    price = overlay_price(overlays, {_CAPACITY_TYPE: _ON_DEMAND, **labels})
+    node = NodeView(node_pool.name, labels, devices={resource: gpus[1]}, price=price)
+    pool = _found_pool(region, resource, gpus[1], labels, [node])
+    lacks = [what for what, value in (("limit", count), ("price", price)) if value is None]
+    refusal = pool.refusal
+    if count == 0:
+        refusal = refusal or f"the limits of NodePool {node_pool.name} allow no node"
+    elif lacks:
+        refusal = (
+            refusal or f"NodePool {node_pool.name} has no node and no {' and no '.join(lacks)}"
+        )
+    return replace(pool, count=count or 0, refusal=refusal)
 
 
 def _pool_labels(node: NodeView, resource: str) -> dict[str, str]:

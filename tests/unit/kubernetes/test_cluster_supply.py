@@ -18,6 +18,7 @@ from executors.kubernetes.accelerators import is_accelerator
 from executors.kubernetes.cluster_report import parse_pools, report
 from executors.kubernetes.cluster_supply import (
     available_nodes,
+    empty_pools,
     found_pools,
     node_prices,
     pools_yaml,
@@ -239,6 +240,73 @@ def test_a_pool_that_cannot_be_planned_is_a_comment_with_the_reason(
     first, second = text.splitlines()
     assert first == "regions:"
     assert second.startswith("# left out: ") and why in second
+
+
+ZONE = {"topology.kubernetes.io/region": "us-east"}
+
+
+def karpenter(limits: dict[str, str], *kinds: str, markets: tuple[str, ...] = ()) -> Any:
+    needs = [{"key": TYPE, "operator": "In", "values": kinds}]
+    if markets:
+        needs.append({"key": "karpenter.sh/capacity-type", "operator": "In", "values": markets})
+    spec = {"limits": limits, "template": {"spec": {"requirements": needs}}}
+    return parse_node_pool({"metadata": {"name": "gpus"}, "spec": spec})
+
+
+def overlay(kind: str, price: str, **more: str) -> Any:
+    needs = [{"key": TYPE, "operator": "In", "values": [kind]}]
+    needs += [
+        {"key": f"karpenter.sh/{k}", "operator": "In", "values": [v]} for k, v in more.items()
+    ]
+    return parse_overlay(
+        {"metadata": {"name": kind}, "spec": {"price": price, "requirements": needs}}
+    )
+
+
+def test_pools_without_nodes_come_from_node_pools(tmp_path: Path) -> None:
+    nodes = [NodeView("a", {TYPE: "g6.12xlarge", **ZONE}, devices={GPU: 4}, price=4.6)]
+    limits = karpenter(
+        {GPU: "16"}, "p5.48xlarge", "g6.12xlarge", "m7.large", markets=("spot", "on-demand")
+    )
+    text = pools_yaml(
+        [*found_pools(nodes), *empty_pools([limits], nodes, [overlay("p5.48xlarge", "55")])]
+    )
+    path = tmp_path / "shoal.yaml"
+    path.write_text(text + MODELS)
+    config = load_config(path)
+    assert {(p.id, p.gpu.name, p.max_nodes, p.price_usd_per_h) for p in config.cluster.pools} == {
+        ("us-east/g6-12xlarge/on-demand", "L4", 1, 4.6),
+        ("us-east/p5-48xlarge/on-demand", "H100-SXM", 2, 55.0),
+        ("us-east/p5-48xlarge-spot/spot", "H100-SXM", 2, 55.0),
+    }
+    assert config.kubernetes["us-east/p5-48xlarge-spot/spot"].nodes == {
+        TYPE: "p5.48xlarge", "karpenter.sh/capacity-type": "spot",
+    }  # fmt: skip
+    spot = "# left out: nvidia.com/gpu of node.kubernetes.io/instance-type=g6.12xlarge, "
+    assert f"{spot}karpenter.sh/capacity-type=spot: NodePool gpus has no node and no price" in text
+
+
+@pytest.mark.parametrize(
+    ("limits", "overlays", "why"),
+    [
+        ({}, [], "has no node and no limit and no price"),
+        ({}, [overlay("p5.48xlarge", "55")], "has no node and no limit"),
+        (
+            {GPU: "8"},
+            [overlay("p5.48xlarge", "55", **{"capacity-type": "spot"})],
+            "has no node and no price",
+        ),
+        ({GPU: "8"}, [overlay("p5.48xlarge", "55", **{"capacity-type": "on-demand"})], ""),
+        ({GPU: "4"}, [overlay("p5.48xlarge", "55")], "the limits of NodePool gpus allow no node"),
+        ({"cpu": "0"}, [], "the limits of NodePool gpus allow no node"),
+    ],
+)
+def test_a_pool_without_nodes_needs_a_limit_and_a_price(
+    limits: dict[str, str], overlays: list[Any], why: str
+) -> None:
+    (pool,) = empty_pools([karpenter(limits, "p5.48xlarge")], [], overlays)
+    assert (pool.region, pool.spot, pool.per_node) == ("cluster", False, 8)
+    assert why in pool.refusal and bool(why) == bool(pool.refusal)
 
 
 @pytest.mark.parametrize(
