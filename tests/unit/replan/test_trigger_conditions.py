@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from autoscaler.domain.cluster import Market, Mode
+from autoscaler.domain.cluster import Market, Mode, Objective, Policy
 from autoscaler.domain.quality_route import ScoreMix
 from autoscaler.domain.reason import Reason
-from autoscaler.domain.workload import Lengths
+from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.estimate.engine_view import EngineView
-from autoscaler.replan import scores_changed
+from autoscaler.replan import mix_changed, scores_changed
 from autoscaler.replan.rate_limit import thresholds_may_move
 from autoscaler.replan.trigger_inputs import TriggerFleet, TriggerInputs
 from autoscaler.replan.triggers import collect, declared_only, limited_to, scope_of
@@ -24,6 +24,7 @@ from autoscaler.rollout.supply import GoodPrice, Offer, Supply
 from autoscaler.state.controller_state import (
     ControllerState,
     Declared,
+    Evaluated,
     FullPlans,
     LastRequest,
     Term,
@@ -326,3 +327,20 @@ def test_exactly_fifty_triggers_keep_their_names() -> None:
     waiting = tuple(partly_applied(f"m{k}") for k in range(50))
     assert collect(NEWS, waiting) == waiting
     assert len(collect(NEWS, (*waiting, partly_applied("one more")))) == 51
+
+
+def shared(**targets: float) -> list[tuple[ReasonCode, str, tuple[float, ...]]]:
+    """Triggers of a fleet with a budget, planned for 8 req/s of each model."""
+    policy = Policy(budget_usd_per_h=6.0, objective=Objective.THROUGHPUT)
+    made = Fleet(rates=targets, policy=policy).build()
+    planned = {model: Demand(model, 8.0, BUCKET, 1.0, ()) for model in targets}
+    state = replace(STATE, models=made.models, evaluated=Evaluated(demands=planned))
+    news = replace(NEWS, cluster=made.cluster, views=made.views, state=state)
+    return [
+        (one.why.code, one.why.subject, tuple(one.why.quantities)) for one in mix_changed.fire(news)
+    ]
+
+
+def test_shares_of_models_that_shift_trigger_a_plan_of_the_budget() -> None:
+    assert shared(chat=24.0, code=8.0) == [(ReasonCode.MODEL_MIX, "chat", (0.75, 0.5))]
+    assert shared(chat=16.0, code=16.0) == shared(chat=0.0, code=0.0) == []

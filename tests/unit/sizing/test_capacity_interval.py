@@ -62,6 +62,13 @@ def test_a_measurement_that_replaces_caution_is_not_counted_twice() -> None:
     assert updated(learnt, cluster(error=0.01), ON_OLD).derate == pytest.approx(1.0, rel=1e-4)
 
 
+def test_a_gain_ends_with_the_interval() -> None:
+    """A gain of 90%, learnt on a type of GPU whose predictions are known better."""
+    learnt = replace(updated(Capacity(), cluster(cautious=False), ON_OLD), derate=1.9)
+    assert 1.0 < HIGH < 1.9
+    assert updated(learnt, cluster(cautious=False), ON_OLD).derate == pytest.approx(HIGH)
+
+
 def test_derating_below_the_plan_stays() -> None:
     low = replace(updated(Capacity(), cluster(), ON_OLD), derate=0.8)
     assert updated(low, cluster(), ON_NEW).derate == 0.8

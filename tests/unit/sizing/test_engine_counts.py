@@ -8,10 +8,14 @@ import pytest
 
 from autoscaler.estimate.engine_rate import EngineRate
 from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.windows import GatewayReport
 from autoscaler.sizing.engine_counts import propose
+from autoscaler.sizing.scale_in import propose as propose_less
 from autoscaler.state.model_view import ModelView
-from tests.unit.sizing.target_views import stats, view
+from tests.unit.sizing.target_views import T0, stats, view
 from topics.reason_codes import ReasonCode
+
+HEARD = GatewayReport("a", "boot", T0, 0, 0)
 
 
 def unseen(*rates: EngineRate, planned: float = 8.0) -> ModelView:
@@ -44,3 +48,23 @@ def test_planned_rates_and_few_requests_raise_nothing() -> None:
     assert propose(unseen(EngineRate(8.0, 120.0))) is None
     assert propose(unseen(EngineRate(0.1, 20.0), planned=0.0)) is None
     assert propose(unseen()) is None
+
+
+def silent(rate: float) -> ModelView:
+    """A model on one instance, of which gateways reported nothing and engines `rate` in req/s."""
+    blocks = ((10, 0),) * 180
+    found = view(ModelDemand(local=stats(0, 120), blocks=blocks, reported_ms=T0, gateways=(HEARD,)))
+    rates = (EngineRate(rate, 1200.0),)
+    return replace(found, serving=replace(found.serving, engine_rates=rates))
+
+
+def test_requests_that_only_engines_counted_keep_their_capacity() -> None:
+    found = propose_less(silent(5.0))
+    assert found is not None and 4.8 < found.req_per_s < 5.0  # without the probes
+    assert found.why.code is ReasonCode.LOWER_DEMAND
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+def test_probes_of_engines_are_no_demand(rate: float) -> None:
+    found = propose_less(silent(rate))
+    assert found is not None and found.req_per_s == 0.0 and found.why.code is ReasonCode.IDLE

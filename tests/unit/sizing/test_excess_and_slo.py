@@ -11,10 +11,12 @@ import pytest
 from autoscaler.estimate.forecast.forecast_state import ForecastState
 from autoscaler.estimate.forecast.history import History
 from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.estimate.windows import NoData
 from autoscaler.sizing import capacity_derating, scale_in
 from autoscaler.sizing.rules import update_target
 from autoscaler.sizing.scale_in_conditions import _no_full_window as no_full_window
 from autoscaler.sizing.scale_in_conditions import failed_condition
+from autoscaler.sizing.slo_misses import within_budget
 from autoscaler.state.model_view import ModelView
 from tests.unit.sizing.target_views import T0, stats, view
 from topics.reason_codes import ReasonCode
@@ -262,3 +264,9 @@ def rate_kept(seen: ModelView, minutes: list[int]) -> float:
         replace(seen, state=replace(seen.state, estimate=estimate), serving=serving)
     )
     return seen.state.target.req_per_s if found is None else found.req_per_s
+
+
+def test_the_error_budget_is_the_share_that_the_percentile_leaves() -> None:
+    assert within_budget(stats(100, 120, attained=95), 0.95)
+    assert not within_budget(stats(100, 120, attained=94), 0.95)
+    assert within_budget(NoData(None), 0.95)

@@ -38,6 +38,7 @@ def test_a_forecast_above_the_plan_starts_capacity_in_advance() -> None:
 
 def test_a_forecast_within_the_plan_starts_no_capacity() -> None:
     assert propose(expecting(7.9)) is None
+    assert propose(expecting(8.0)) is None
     assert propose(expecting(8.1)) is not None
 
 

@@ -55,6 +55,13 @@ def test_misses_within_the_error_budget_are_free() -> None:
     assert kept(*pulses(10, 4), start_s=900, has_budget=True) == pytest.approx(WORTH, rel=0.3)
 
 
+def test_a_percentile_of_all_requests_is_dear_but_not_without_limit() -> None:
+    """Each missed request costs 999 times its rent: a return of a start of a minute is worth 1,000
+    minutes."""
+    assert kept(*pulses(700, 4), percentile=1.0) == pytest.approx(WORTH, rel=0.05)
+    assert kept(*pulses(1500, 4), percentile=1.0) == 0.0
+
+
 def test_rare_returns_do_not_pay_for_the_rent_until_then() -> None:
     assert kept(*pulses(40, 4)) == 0.0
 
