@@ -31,7 +31,7 @@ from streams.tools.up.scenario_file import SHIPPED, open_scenario, read_events, 
 from streams.tools.up.simulated_policies import world
 from streams.tools.up.trace_facts import Span
 
-_LEAD_S, _AFTER_S = 60.0, 60.0
+_LEAD_S, _AFTER_S = 160.0, 60.0  # as in runs of `shoal up` at speed 10
 Run = tuple[str, Callable[[], tuple[Scenario, bool]]]
 
 
@@ -79,10 +79,11 @@ def runs(share: float, folder: Path) -> Iterator[Run]:
 
 
 def scenario_of(name: str, share: float = 1.0, seed: int = 1) -> Scenario:
-    """A scenario of `shoal up` in the simulation, with its events. share: of the trace's length."""
+    """A scenario of `shoal up` in the simulation, with its events, and planned with predicted
+    capacity as there. share: of the trace's length."""
     root = open_scenario(name)
     settings = read_settings(root)
-    cluster = load_config(settings.config).cluster
+    cluster = load_config(settings.config, cautious=False).cluster
     trace = load_trace(settings.trace)
     span = Span(_LEAD_S, share * trace.duration_s + _AFTER_S, len(trace.arrivals_ms))
     events = (
