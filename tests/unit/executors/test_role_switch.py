@@ -131,6 +131,19 @@ def test_a_failed_switch_by_relaunch_is_rolled_back() -> None:
     assert (shown(state)[0], commands) == ("ready", [])
 
 
+def test_an_instance_whose_old_role_fails_too_is_given_up_after_three_attempts() -> None:
+    state = accept(serving(RULES), want(2, "decode"))
+    state, at_ms = relaunched(state, T0 + 300)
+    launches: list[str] = []
+    while shown(state)[0] != "failed":
+        at_ms += 100
+        state, commands = step(state, DEAD, at_ms, RULES)
+        launches += [command.phase for command in commands if isinstance(command, Launch)]
+        assert at_ms < T0 + 3_600_000
+    assert launches == ["decode", "prefill", "prefill", "prefill"]
+    assert "given up after 3 attempts: exit code 1: no such role" in state.instances[0].reason
+
+
 def test_a_drain_ends_a_switch() -> None:
     """A draining instance needs no new role."""
     state = accept(serving(RULES), want(2, "decode"))

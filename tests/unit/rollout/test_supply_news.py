@@ -8,7 +8,15 @@ import pytest
 
 from autoscaler.domain.cluster import Cluster, Market
 from autoscaler.rollout.backoff import Backoff, failed, scarce_pools, swept
-from autoscaler.rollout.supply import STALE_MS, Offer, Supply, fold, obtainable, supply_notices
+from autoscaler.rollout.supply import (
+    STALE_MS,
+    Offer,
+    Supply,
+    fold,
+    is_plausible,
+    obtainable,
+    supply_notices,
+)
 from tests.unit.decide.decide_catalogue import pool
 from topics.fleet import Status
 from topics.reason_codes import ReasonCode
@@ -149,3 +157,10 @@ def test_a_node_with_other_settings_may_launch_again() -> None:
     assert swept({"n": mark}, {"n": status}, NOW) == {"n": mark}
     assert swept({"n": mark}, {"n": replace(status, launch_basis="new")}, NOW) == {}
     assert swept({"n": mark}, {}, NOW) == {"n": mark}
+
+
+def test_a_price_is_plausible_up_to_a_factor_of_the_reference() -> None:
+    assert [is_plausible(price, 0.0) for price in (-0.1, 0.0, 1e6)] == [False, True, True]
+    assert [is_plausible(2.0 * factor, 2.0) for factor in (0.049, 0.051, 19.9, 20.1)] == [
+        False, True, True, False,
+    ]  # fmt: skip

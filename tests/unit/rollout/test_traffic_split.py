@@ -81,3 +81,11 @@ def test_without_a_plan_published_shares_stay_while_their_groups_exist() -> None
 def test_planned_shares_count_the_combos_of_each_type() -> None:
     found = planned_split([("long", A, 1.0)], [(A, 2), (B, 1)])
     assert found == TrafficSplit((("long", A, 1.0),), ((A, 2),))
+
+
+def test_a_split_differs_if_one_fraction_does() -> None:
+    other = TrafficSplit((("long", A, 0.65), ("long", B, 0.35), ("chat", B, 1.0)), WAYS.copies)
+    assert WAYS.differs(other) and other.differs(WAYS)
+    nearly = TrafficSplit((("long", A, 0.7499), ("long", B, 0.25), ("chat", B, 1.0)), WAYS.copies)
+    assert not WAYS.differs(nearly)
+    assert not WAYS.differs(TrafficSplit()) and not TrafficSplit().differs(WAYS)
