@@ -202,7 +202,7 @@ def _files(word: str) -> Iterator[str]:
     if "://" in word or word.startswith("{"):
         return
     for part in word.removeprefix("ARGS=").split():
-        name = part.split("=")[-1]
+        name = part.split("=")[-1].partition("#")[0]  # without the clients of a record
         folder = name.split("/")[0]
         in_folder = "/" in name and ((ROOT / folder).is_dir() or folder in ("build", "~"))
         if in_folder or _FILE.fullmatch(name):
