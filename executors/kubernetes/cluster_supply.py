@@ -30,7 +30,7 @@ from executors.kubernetes.node_claims import (
     further_nodes,
     overlay_price,
 )
-from executors.kubernetes.node_view import NodeView, spot_label
+from executors.kubernetes.node_view import SPOT_LABELS, NodeView, spot_label
 from executors.kubernetes.pod_view import PodView
 
 REGION = "topology.kubernetes.io/region"
@@ -151,9 +151,7 @@ def empty_pools(
             gpus = instance_type(kind)
             if gpus and (kind, market == _SPOT) not in known:
                 known.add((kind, market == _SPOT))
-                labels = {INSTANCE_TYPE: kind} | (
-                    {_CAPACITY_TYPE: _SPOT} if market == _SPOT else {}
-                )
+                labels = {INSTANCE_TYPE: kind, _CAPACITY_TYPE: market}
                 found.append(_empty_pool(node_pool, region, labels, gpus, layers))
     return found
 
@@ -167,19 +165,14 @@ def _empty_pool(
 ) -> FoundPool:
     """gpus: type and number of the GPUs of a node."""
     resource = AMD_GPU if gpus[0].startswith("MI") else NVIDIA_GPU
-    count = node_pool.further_nodes(resource, gpus[1])
-    price = overlay_price(overlays, {_CAPACITY_TYPE: _ON_DEMAND, **labels})
+    count, price = node_pool.further_nodes(resource, gpus[1]), overlay_price(overlays, labels)
     node = NodeView(node_pool.name, labels, devices={resource: gpus[1]}, price=price)
     pool = _found_pool(region, resource, gpus[1], labels, [node])
     lacks = [what for what, value in (("limit", count), ("price", price)) if value is None]
-    refusal = pool.refusal
+    why = f"NodePool {node_pool.name} has no node and no {' and no '.join(lacks)}" if lacks else ""
     if count == 0:
-        refusal = refusal or f"the limits of NodePool {node_pool.name} allow no node"
-    elif lacks:
-        refusal = (
-            refusal or f"NodePool {node_pool.name} has no node and no {' and no '.join(lacks)}"
-        )
-    return replace(pool, count=count or 0, refusal=refusal)
+        why = f"the limits of NodePool {node_pool.name} allow no node"
+    return replace(pool, count=count or 0, refusal=pool.refusal or why)
 
 
 def _pool_labels(node: NodeView, resource: str) -> dict[str, str]:
@@ -189,8 +182,11 @@ def _pool_labels(node: NodeView, resource: str) -> dict[str, str]:
     if not labels:
         key = next((key for key in _LAST_LABELS if node.labels.get(key)), "")
         labels = {key: node.labels[key]} if key else {}
-    spot = spot_label(node.labels)
-    return {**labels, **({spot[0]: spot[1]} if spot else {})}
+    # Without the market, a pool of on-demand nodes would count spot nodes of the same kind too.
+    market = spot_label(node.labels) or next(
+        ((key, node.labels[key]) for key in SPOT_LABELS if node.labels.get(key)), None
+    )
+    return {**labels, **({market[0]: market[1]} if market else {})}
 
 
 def _found_pool(
