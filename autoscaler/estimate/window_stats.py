@@ -116,7 +116,7 @@ MIN_MINUTES = 5
 """Minutes without which no share of hits is proven: conversations of one minute resemble each
 other."""
 _SIGMAS = 2.0
-"""Standard errors below the mean; 95% for the few minutes of a new share."""
+"""Standard errors of the bound below the mean."""
 
 
 def proven_share(minutes: NDArray[np.int64]) -> tuple[int, int, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -39,11 +38,9 @@ from autoscaler.sizing.scale_in_conditions import (
 )
 from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_state import Capacity, Hysteresis, PredictionDrift
-from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
+from autoscaler.state.model_view import IDLE_RATE, ModelView
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.sizing.target_views import POLICY, T0, stats, view
-from topics.checks import MOST_REQ_PER_S
-from topics.extensions import Extension
 from topics.reason_codes import ReasonCode
 
 HOUR_MS = 3_600_000
@@ -418,23 +415,3 @@ def test_an_increase_states_a_derating() -> None:
     assert found.why is not None and found.req_per_s > 8.0
     assert found.why.because[-1] == Reason(ReasonCode.DERATED, "chat", quantities=(0.8,))
     assert found.overload_since_ms and found.increase_confirmed_ms == T0
-
-
-@pytest.mark.parametrize(
-    ("rate", "target"),
-    [
-        (12.0, 12.0),
-        (MOST_REQ_PER_S, MOST_REQ_PER_S),
-        (1.01 * MOST_REQ_PER_S, 8.0),
-        (-1.0, 8.0),
-        (math.nan, 8.0),
-    ],
-)
-def test_a_rule_of_a_package_proposes_possible_rates(
-    rate: float, target: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = TargetProposal(rate, Reason(ReasonCode.SURGE, "chat", quantities=(rate,)))
-    rule = Extension("own", "a package", lambda _view: made)
-    monkeypatch.setattr(rules, "extensions", lambda _group: (rule,))
-    found = rules.update_target(view(steady(8.0)))
-    assert found.target.req_per_s == pytest.approx(target)
