@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import base64
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from topics.records import DeadLetter
 
@@ -65,7 +67,7 @@ class Poison:
 
 
 class Forgeries:
-    """Reports records without a valid signature to `on_poison`, at most 20 per minute."""
+    """Reports records without a valid signature to `on_poison`, at most 20 per minute and topic."""
 
     def __init__(
         self,
@@ -73,9 +75,9 @@ class Forgeries:
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._on_poison = on_poison
-        self._quota = PerMinute(_MOST_FORGERIES, monotonic_s)
+        self._quotas = defaultdict[str, PerMinute](partial(PerMinute, _MOST_FORGERIES, monotonic_s))
 
     def tell(self, poison: Poison) -> None:
-        """Report `poison` unless the limit per minute is reached."""
-        if self._quota.allows():
+        """Report `poison` unless the limit of its topic is reached."""
+        if self._quotas[poison.topic].allows():
             self._on_poison(poison)

@@ -379,15 +379,19 @@ class ControlTopics:
         consumer.resume(*self._partitions)
         return found
 
-    def _kept_as(self, topic: Topic, message: Any) -> object:
+    def _kept_as(self, topic: Topic, message: Any) -> _Group:
         """The group of `message`, of which a `_Span` keeps the last records: on compacted topics
         its key and whether its signature is valid, because forged records may follow a valid one.
         """
         if topic.cleanup is not Cleanup.COMPACT or message.key is None:
-            return message.offset
+            return message.offset, True
         return message.key, self._verifier.is_signed(
             topic.name, message.key, message.value, message.headers
         )
+
+
+_Group = tuple[object, bool]
+"""(key, or offset of a record of its own; whether the signature is valid)"""
 
 
 class _Span:
@@ -397,17 +401,25 @@ class _Span:
     append times. count: number of records read.
     """
 
-    def __init__(self, kept_as: Callable[[Any], object]) -> None:
+    def __init__(self, kept_as: Callable[[Any], _Group]) -> None:
         self._kept_as = kept_as
-        self._last: dict[object, list[Any]] = {}
+        self._last: dict[_Group, list[Any]] = {}
         self.oldest_ms = 0
         self.newest_ms = 0
         self.count = 0
 
     @property
     def kept(self) -> list[Any]:
-        """The stored records, in the order of the partition."""
-        return sorted((m for last in self._last.values() for m in last), key=lambda m: m.offset)
+        """The stored records, in the order of the partition. Those without a valid signature that
+        a later valid record of their key replaces are left out."""
+        valid = {key: last[-1].offset for (key, signed), last in self._last.items() if signed}
+        kept = (
+            message
+            for (key, signed), last in self._last.items()
+            for message in last
+            if signed or message.offset > valid.get(key, -1)
+        )
+        return sorted(kept, key=lambda message: message.offset)
 
     def add(self, messages: list[Any]) -> None:
         """Append later records of the partition to this section."""

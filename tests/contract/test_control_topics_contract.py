@@ -18,7 +18,10 @@ from tests.contract.brokers import (
     write,
 )
 from topics.codec import encode
+from topics.keys import Keys
+from topics.macs import Verifier
 from topics.records import Assignment, DesiredInstance, Leadership, Status
+from topics.signing import sign_record
 from topics.topic_table import (
     ASSIGNMENTS,
     LEADERSHIP,
@@ -129,3 +132,37 @@ async def test_a_start_decodes_the_last_records_of_each_key_only(
     assert {f"n{node}" for node in range(40)} <= set(latest.statuses)
     assert latest.statuses["n-old"].observed_generation == 7
     assert len(offsets) < 250
+
+
+async def test_a_start_reports_no_forged_record_that_a_valid_one_replaces(
+    broker: Broker, producer: AIOKafkaProducer
+) -> None:
+    """After the cluster's key was changed, each key has old records signed with the former key.
+    Forged records after the last valid one are reported."""
+    keys, former = Keys("c" * 32), Keys("f" * 32)
+    for node in range(30):
+        desired = Assignment(f"rotated-{node}", "there/l4/owned", 1, 1, 0, ())
+        for signed_with in (former, former, keys):
+            await write(producer, broker, sign_record(desired, signed_with, 1, 60_000))
+    forged = sign_record(Assignment("rotated-7", "there/l4/owned", 2, 9, 0, ()), former, 1, 60_000)
+    await write(producer, broker, forged)
+    read: list[str] = []
+    bad: list[bytes] = []
+    found = await ensure_topics(broker.bootstrap, broker.prefix)
+    control = ControlTopics(
+        broker.bootstrap,
+        broker.prefix,
+        found.partitions,
+        lambda _topic, record, _offset, _ms: read.append(record.node),
+        lambda _topic, _key: None,
+        lambda poison: bad.append(poison.value),
+        embedded=found.embedded,
+        topics=[ASSIGNMENTS],
+        verifier=Verifier(keys, rereads=True),
+    )
+    try:
+        await control.start()
+    finally:
+        await control.close()
+    assert set(read) == {f"rotated-{node}" for node in range(30)}
+    assert [value for value in bad if b"rotated" in value] == [encode(forged)]
