@@ -34,7 +34,7 @@ from streams.controller.controller_options import (
 )
 from streams.files.defaults_section import CAPACITY, CAUTIOUS
 from streams.files.user_errors import UserError
-from streams.garbage_collection import collect_all, collect_rarely
+from streams.garbage_collection import collect_rarely, keep_collecting
 from topics.edge.logs import add_log_options, log_to_stderr
 from topics.edge.supervision import end_event, insist
 from topics.extensions import Group, extensions
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
 async def _run(options: Options) -> int:
     end = end_event(asyncio.get_running_loop())
     insisting = asyncio.create_task(insist(end, _END_WITHIN_S))
-    collecting = asyncio.create_task(collect_all())
+    collecting = asyncio.create_task(keep_collecting())
 
     http: list[str] = []
 

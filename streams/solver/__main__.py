@@ -22,6 +22,7 @@ from autoscaler.performance.profile_sources import cluster_profile
 from autoscaler.planning.planner import OPTIONS, answer_request
 from autoscaler.planning.planner_messages import Urgency, no_plan_answer
 from autoscaler.planning.strategies.registry import strategy_for
+from streams.garbage_collection import collect_all
 from streams.solver.solver_wire import decode_request, encode_answer
 from topics.edge.supervision import end_with_supervisor
 from topics.reason_codes import ReasonCode
@@ -71,6 +72,7 @@ def main() -> int:
             request, cluster = decode_request(line)
             if request.urgency is Urgency.FULL:
                 PLAN_CACHES.next_period()
+                collect_all()
             try:
                 profile, planner = cluster_profile(cluster), strategy_for(cluster.policy)
                 options = replace(OPTIONS, time_limit_s=ANSWER_S, elapsed_s=elapsed_s)

@@ -1,12 +1,16 @@
-"""Cycles that have grown old are collected while a process runs."""
+"""Cycles that have grown old are collected while a process runs, and memory is returned."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import weakref
+from pathlib import Path
 
-from streams.garbage_collection import collect_all
+import pytest
+
+from streams.garbage_collection import collect_all, keep_collecting
 
 
 class _Connection:
@@ -24,7 +28,7 @@ def test_old_cycles_are_collected_without_new_objects() -> None:
     del connection
 
     async def run() -> None:
-        collecting = asyncio.create_task(collect_all(every_s=0.01))
+        collecting = asyncio.create_task(keep_collecting(every_s=0.01))
         await asyncio.wait_for(gone.wait(), timeout=30.0)
         collecting.cancel()
 
@@ -33,3 +37,19 @@ def test_old_cycles_are_collected_without_new_objects() -> None:
         asyncio.run(run())
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
+def test_the_gaps_between_objects_that_stay_are_returned() -> None:
+    before_mib = _memory_mib()
+    many = [bytes(8192) for _ in range(10_000)]
+    stay = many[::100]
+    del many
+    collect_all()
+    assert _memory_mib() - before_mib < 20.0
+    assert len(stay) == 100
+
+
+def _memory_mib() -> float:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) / 1024.0
