@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
-
-import aiohttp
+from typing import TYPE_CHECKING, Protocol
 
 from topics.instance_ranks import GangRank
 from topics.lora_adapters import Adapter
 from topics.time_base import TimeBase
+
+if TYPE_CHECKING:  # A simulated engine needs no HTTP client, and its import takes long.
+    import aiohttp
 
 
 class RoleSwitch(StrEnum):

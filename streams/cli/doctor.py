@@ -31,7 +31,8 @@ from streams.files.shoal_yaml import Config, load_config
 from streams.files.user_errors import UserError, first_line, without_login
 from streams.files.yaml_tree import USUAL_NAME
 from streams.plain_text import age_words, several
-from streams.ports.promql import Ask, prometheus
+from streams.ports.metric_servers import Ask
+from streams.ports.promql import prometheus
 from streams.text_layout import WIDTH, Line
 from topics.reason_codes import ReasonCode
 

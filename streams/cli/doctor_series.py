@@ -18,8 +18,8 @@ from streams.files.shoal_yaml import Config
 from streams.files.user_errors import first_line, without_login
 from streams.plain_text import several
 from streams.ports.engine_metrics import ENGINES
-from streams.ports.metric_servers import summed
-from streams.ports.promql import Ask, rate_of
+from streams.ports.metric_servers import Ask, summed
+from streams.ports.promql import rate_of
 from streams.ports.unmanaged_counts import servers_of
 from streams.ports.vllm_queries import (
     MetricSource,

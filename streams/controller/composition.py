@@ -32,7 +32,7 @@ from streams.controller.controller_options import OperatorOptions
 from streams.controller.dead_letters import DeadLetters
 from streams.controller.decision_spans import DecisionSpans
 from streams.controller.declared_cluster import DeclaredCluster
-from streams.controller.demand_sources import demand_sources, prometheus_queries
+from streams.controller.demand_sources import demand_sources, prometheus_asks, prometheus_queries
 from streams.controller.finalizer import Finalizer
 from streams.controller.key_sweep import KeyOwners, KeySweep
 from streams.controller.leader_producer import LeaderProducer
@@ -58,7 +58,6 @@ from streams.ports.demand_topic import DemandTopic
 from streams.ports.engine_views import LIMIT_S, EngineViews
 from streams.ports.merged_records import MergedRecords
 from streams.ports.node_provider import Provisioner
-from streams.ports.promql import prometheus
 from streams.ports.record_signing import Seal
 from streams.ports.serving_pods import ServingPods, report_at
 from streams.ports.telemetry_ends import TelemetryEnds
@@ -211,7 +210,7 @@ async def run_controller(
         latest.take(alert, 0)
 
     alerts = EngineViews(
-        [prometheus(server, LIMIT_S) for server in config.prometheus.values()],
+        prometheus_asks(config, LIMIT_S).values(),
         lambda: served_names(declared().services),
         clock.now_ms,
         alerted,
@@ -354,7 +353,7 @@ def _unmanaged(config: Config, declared: DeclaredCluster, latest: ControlState) 
     """Counter of vLLM servers that Shoal did not start, for models that declare
     `unmanaged`."""
     return UnmanagedServers(
-        [prometheus(server) for server in config.prometheus.values()],
+        prometheus_asks(config).values(),
         lambda: unmanaged_names(declared().services),
         lambda: [seen.endpoint for status in latest.statuses.values() for seen in status.instances],
         latest.unmanaged,

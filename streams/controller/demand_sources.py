@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import compress
+from typing import TYPE_CHECKING
 
 from autoscaler.estimate.windows import TelemetryWindows
 from streams.clock import Clock, Times
@@ -16,10 +17,13 @@ from streams.ports.demand_source import DemandSource, Sink
 from streams.ports.engine_metrics import ENGINES
 from streams.ports.latency_histograms import LatencyMeter
 from streams.ports.merged_records import MERGED
-from streams.ports.promql import LatencySource, PromqlDemand, prometheus
+from streams.ports.metric_servers import Ask
 from streams.ports.vllm_queries import arrivals_query, latency_query, source_of
 from topics.telemetry_columns import TelemetryBatch
 from topics.topic_table import TELEMETRY
+
+if TYPE_CHECKING:
+    from streams.ports.promql import LatencySource
 
 
 def demand_sources(
@@ -36,10 +40,21 @@ def demand_sources(
     sink = gateways_sink(windows, queries, on_news, known)
     found: list[tuple[DemandSource, Sink]] = [(telemetry, sink)]
     if queries:
-        asks = {name: prometheus(server) for name, server in config.prometheus.items()}
-        source = PromqlDemand(asks, queries, clock, latencies=latency_sources(config))
+        from streams.ports.promql import PromqlDemand
+
+        asks, latencies = prometheus_asks(config), latency_sources(config)
+        source = PromqlDemand(asks, queries, clock, latencies=latencies)
         found.append((source, prometheus_sink(windows)))
     return found
+
+
+def prometheus_asks(config: Config, timeout_s: float = 5.0) -> dict[str, Ask]:
+    """The query function of each declared Prometheus. timeout_s: real seconds of a query."""
+    if not config.prometheus:
+        return {}
+    from streams.ports.promql import prometheus  # The client's import would delay every start.
+
+    return {name: prometheus(server, timeout_s) for name, server in config.prometheus.items()}
 
 
 def prometheus_queries(config: Config) -> dict[str, tuple[str, ...]]:
@@ -68,6 +83,8 @@ def prometheus_queries(config: Config) -> dict[str, tuple[str, ...]]:
 
 def latency_sources(config: Config) -> dict[str, LatencySource]:
     """The source of latencies of each model whose demand comes from its engines' metrics."""
+    from streams.ports.promql import LatencySource
+
     names = served_names(config.cluster.services)
     found = {}
     for s in config.cluster.services:

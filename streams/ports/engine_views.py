@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from autoscaler.estimate.engine_view import EngineView
-from streams.ports.metric_servers import HELD, Answer
-from streams.ports.promql import Ask
+from streams.ports.metric_servers import HELD, Answer, Ask
 from streams.ports.vllm_queries import VLLM_SOURCE, MetricSource, held_query
 from topics.records import Alert
 

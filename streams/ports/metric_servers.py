@@ -17,11 +17,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 Labels = Mapping[str, str]
+
+Ask = Callable[[str], list[dict[str, Any]]]
+"""An instant query. Takes PromQL, returns the result vector, and raises the client's errors."""
 
 MARK = "shoal_value"
 """Label that tells the parts of an answer apart."""

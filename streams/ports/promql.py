@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,16 +38,13 @@ from streams.ports.latency_histograms import (
     growth_by_mark,
     latencies_of,
 )
-from streams.ports.metric_servers import MARK, summed
+from streams.ports.metric_servers import MARK, Ask, summed
 from streams.ports.vllm_queries import LATENCY_S, of_source
 from topics.error_text import error_text
 from topics.records import Telemetry
 from topics.telemetry_columns import batch_of
 
 log = logging.getLogger(__name__)
-
-Ask = Callable[[str], list[dict[str, Any]]]
-"""An instant query. Takes PromQL, returns the result vector, and raises the client's errors."""
 
 MAX_REQ_PER_S = 1e6
 HOLD_MS = 60_000

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from streams.ports.metric_servers import LATELY, RUNNING, Answer
-from streams.ports.promql import Ask
+from streams.ports.metric_servers import LATELY, RUNNING, Answer, Ask
 from streams.ports.vllm_queries import VLLM_SOURCE, MetricSource, servers_query
 from topics.error_text import error_text
 

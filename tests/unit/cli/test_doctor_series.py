@@ -11,8 +11,7 @@ import pytest
 from streams.cli.doctor_series import of_series
 from streams.cli.finding import Finding
 from streams.files.shoal_yaml import load_config
-from streams.ports.metric_servers import LATELY, MARK, RUNNING
-from streams.ports.promql import Ask
+from streams.ports.metric_servers import LATELY, MARK, RUNNING, Ask
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 _NAME = re.compile(r'model_name="([^"]*)"')
