@@ -2,8 +2,9 @@
 
     python deploy/kubernetes_base.py [HELM]    # HELM: the program, by default helm of the tests
 
-The base is the chart with its default values: mode observe, one pod, the shoal.yaml from the
-ConfigMap `shoal-config`, which the user's kustomization generates.
+The base is the chart with its default values: mode observe, an embedded broker, the shoal.yaml from
+the ConfigMap `shoal-config` and the broker's certificate from the Secret `shoal-broker`, which the
+user's kustomization generates.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def rendered(program: str = "") -> str:
 
         program = str(tools() / "helm")
     argv = [program, "template", "shoal", str(CHART), "--namespace", "shoal", "--no-hooks",
-            "--set", "config.existingConfigMap=shoal-config"]  # fmt: skip
+            "--set", "config.existingConfigMap=shoal-config",
+            "--set", "broker.existingSecret=shoal-broker"]  # fmt: skip
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
     return _HEAD + done.stdout.replace("app.kubernetes.io/managed-by: Helm", _MANAGER)
 

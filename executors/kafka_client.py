@@ -2,7 +2,8 @@
 
 `broker_reach` makes the connections. Serving never waits for the broker: while it is away,
 `publish` returns False. Following continues once it is back, and some records are then delivered
-again. Unreadable records are only counted; the controller writes a dead letter for each.
+again. If a new cluster has taken the address, its topics are read from their start. Unreadable
+records are only counted; the controller writes a dead letter for each.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from executors.broker_reach import start_client
 from topics.broker_clock import BrokerClock
 from topics.checks import InvalidValue
 from topics.codec import decode, encode
-from topics.edge.kafka_clients import consumer, producer
+from topics.edge.kafka_clients import EMBEDDED_CLUSTER, cluster_of, consumer, producer
 from topics.error_text import error_text
 from topics.keys import Keys
 from topics.leadership import token_of
@@ -129,6 +130,7 @@ class KafkaClient:
         on_gone: OnTombstone | None = None,
         only: Container[str] | None = None,
         on_caught_up: Callable[[], None] = lambda: None,
+        on_new_cluster: Callable[[], None] = lambda: None,
     ) -> None:
         """Call `on_record` with every record of `topics` (short names), beginning with the
         earliest.
@@ -136,7 +138,9 @@ class KafkaClient:
         Reads all partitions without a consumer group. Records of one key arrive in order; some
         arrive twice after a reconnection. Unreadable records are counted. on_gone: called with
         tombstones. only: deliver only records of these keys, and decode no others. on_caught_up:
-        called once all records that the topics held have been delivered.
+        called once all records that the topics held have been delivered, also after each loss of
+        the broker. on_new_cluster: called before the first record of another cluster, and of
+        the first one if it is an embedded broker.
         """
 
         def deliver(message: Any) -> None:
@@ -145,8 +149,11 @@ class KafkaClient:
                 self._deliver(message, on_record, on_gone)
 
         self._spawn(
-            self._follow(tuple(topics), deliver, self._new_follower(), lambda _end: on_caught_up())
-        )
+            self._follow(
+                tuple(topics), deliver, self._new_follower(), lambda _end: on_caught_up(),
+                on_new_cluster,
+            )
+        )  # fmt: skip
 
     def follow_leadership(self, on_change: Callable[[], None]) -> None:
         """Keep `highest_token` up to date; calls `on_change` whenever it has changed.
@@ -174,7 +181,12 @@ class KafkaClient:
         def at_end(end: int) -> None:
             set_token(claimed or end)
 
-        self._spawn(self._follow((LEADERSHIP.name,), deliver, self._new_follower(), at_end))
+        def forget() -> None:
+            nonlocal claimed
+            claimed, self.highest_token = 0, None
+
+        followed = self._follow((LEADERSHIP.name,), deliver, self._new_follower(), at_end, forget)
+        self._spawn(followed)
 
     def _new_follower(self) -> asyncio.Event:
         caught_up = asyncio.Event()
@@ -235,17 +247,26 @@ class KafkaClient:
         topics: tuple[str, ...],
         deliver: _Deliver,
         caught_up: asyncio.Event,
-        at_end: Callable[[int], None] | None = None,
+        at_end: Callable[[int], None],
+        on_new_cluster: Callable[[], None],
     ) -> None:
+        known = ""
         while True:
             reader = await start_client(self._bootstrap, lambda: self._new_consumer(topics))
+            found = cluster_of(reader)
+            # What this process has saved may come from an earlier embedded broker.
+            if found != known and (known or found.startswith(EMBEDDED_CLUSTER)):
+                log.info("a new cluster answers at %s", self._bootstrap)
+                on_new_cluster()
+            known = found
             try:
                 await self._read(reader, deliver, caught_up, at_end)
+                continue
             except (KafkaError, OSError) as error:
                 log.warning("lost the broker at %s: %s", self._bootstrap, error_text(error))
             finally:
-                with contextlib.suppress(KafkaError, OSError):
-                    await reader.stop()
+                # aiokafka may raise the cancellation of its own tasks.
+                await asyncio.gather(reader.stop(), return_exceptions=True)
             await asyncio.sleep(_RECONNECT_PAUSE_S)
 
     def _new_consumer(self, topics: tuple[str, ...]) -> AIOKafkaConsumer:
@@ -268,23 +289,24 @@ class KafkaClient:
         consumer: AIOKafkaConsumer,
         deliver: _Deliver,
         caught_up: asyncio.Event,
-        at_end: Callable[[int], None] | None,
+        at_end: Callable[[int], None],
     ) -> None:
+        """Deliver the records of the present cluster; returns when another one answers."""
+        cluster, reached = cluster_of(consumer), False
         ends: dict[Any, int] | None = None
-        while True:
+        while cluster_of(consumer) == cluster:
             batch = await consumer.getmany(timeout_ms=200, max_records=2000)
             for messages in batch.values():
                 for message in messages:
                     deliver(message)
-            if caught_up.is_set():
+            if reached:
                 continue
             if ends is None and consumer.assignment():
                 ends = await consumer.end_offsets(consumer.assignment())
             if ends is not None:
                 positions = [await consumer.position(part) >= end for part, end in ends.items()]
-                if all(positions):
-                    if at_end is not None:
-                        at_end(max(ends.values()))
+                if reached := all(positions):
+                    at_end(max(ends.values()))
                     caught_up.set()
 
     def _deliver(self, message: Any, on_record: OnRecord, on_gone: OnTombstone | None) -> None:

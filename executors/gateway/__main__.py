@@ -140,11 +140,16 @@ async def _serve(
             if isinstance(record, Routes):
                 table.offer(record)
 
+        def on_new_cluster() -> None:
+            table.begin_cluster()
+            gateway.reporter.begin_cluster()
+
         kafka.follow(
             ("routes",),
             on_record,
             lambda _topic, model: table.finalize(model),
             on_caught_up=table.end_settling,
+            on_new_cluster=on_new_cluster,
         )
         kafka.follow_leadership(lambda: table.set_highest_token(kafka.highest_token or 0))
         gateway.metrics.add_gauge("forged", "Records with a wrong signature", lambda: kafka.forged)

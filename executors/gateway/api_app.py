@@ -87,7 +87,7 @@ class ApiApp:
         self._gets: dict[str, Handler] = {
             _MODELS: self.models,
             "/health": self.health,
-            "/readyz": self.health,
+            "/readyz": self.ready,
             "/livez": self.live,
             "/metrics": self.metrics,
         }
@@ -365,6 +365,13 @@ class ApiApp:
         status = "draining" if self.draining else "ok"
         body = orjson.dumps({"status": status, "models": len(self._table.routers)})
         exchange.answer(503 if self.draining else 200, body)
+
+    async def ready(self, exchange: Exchange) -> None:
+        """As `health`, but 503 until this gateway knows the routes."""
+        if not self._table.known:
+            exchange.answer(503, orjson.dumps({"status": "no routes were read yet", "models": 0}))
+            return
+        await self.health(exchange)
 
     async def live(self, exchange: Exchange) -> None:
         """Answer 200 while the event loop runs, whatever Kafka and the engines do."""

@@ -33,7 +33,8 @@ _UNRENEWED_REAL_S = 60.0
 class RouteTable:
     """Routers by model, at most `MOST_NAMES`. settle_real_s: real seconds after the first routes
     during which routes of other models may still arrive. During this time, requests for unknown
-    models wait instead of being refused. declared: models that the gateway's options declare."""
+    models wait instead of being refused. declared: models that the gateway's options declare.
+    known: whether routes were loaded or applied, or the topic was read and has none."""
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class RouteTable:
         self._file = state_dir / "routes.jsonl" if state_dir else None
         self._settle_real_s = settle_real_s
         self._settled_s: float | None = None
+        self.known = self._reading = False
         self._watchers: list[Callable[[str], None]] = []
         self._changed = asyncio.Event()
         self._unsaved = asyncio.Event()
@@ -64,11 +66,12 @@ class RouteTable:
 
     def offer(self, routes: Routes) -> None:
         """Apply routes from the topic once their leader token is known."""
-        if self._highest_token is not None and routes.leader_token <= self._highest_token:
+        highest = self._highest_token
+        if highest is not None and routes.leader_token > highest:
+            self._metrics.unbacked_routes.inc()
+        elif highest is not None and not self._reading:
             self.apply(routes)
             return
-        if self._highest_token is not None:
-            self._metrics.unbacked_routes.inc()
         if routes.model not in self._untrusted and len(self._untrusted) >= MOST_NAMES:
             return
         untrusted = self._untrusted.setdefault(routes.model, [])
@@ -83,13 +86,28 @@ class RouteTable:
                 log.warning("routes of %s: unknown leader token above %d", router.model, highest)
                 router.distrust()
         self.withdrawn.distrust(highest)
+        self._apply_trusted()
+
+    def _apply_trusted(self) -> None:
+        if self._highest_token is None or self._reading:
+            return
         untrusted, self._untrusted = self._untrusted, {}
         for offers in untrusted.values():
             for routes in offers:
-                if routes.leader_token <= highest:
+                if routes.leader_token <= self._highest_token:
                     self.apply(routes)
                 else:
                     self._untrusted.setdefault(routes.model, []).append(routes)
+
+    def begin_cluster(self) -> None:
+        """Keep all routes until those of a new cluster have been read (`end_settling`), and accept
+        them then. The new cluster counts leaders and generations from the start. Its highest token
+        may already be known, because another reader reads the leadership topic."""
+        for router in self.routers.values():
+            router.distrust()
+        self.withdrawn.distrust(-1)
+        self._untrusted.clear()
+        self._reading = True
 
     def _withdraw(self, routes: Routes) -> RouteUpdate:
         """Apply withdrawn `routes`: new requests are refused, and those in flight finish."""
@@ -152,6 +170,7 @@ class RouteTable:
             if self._settled_s is None:
                 self._settled_s = time.monotonic() + self._settle_real_s
         applied = router.apply(routes)
+        self.known = True
         if applied is RouteUpdate.STALE:
             self._metrics.stale_routes.inc()
         elif applied is RouteUpdate.CHANGED:
@@ -171,6 +190,8 @@ class RouteTable:
     def end_settling(self) -> None:
         """Note that all routes of the topic have been read: if there are some, every other model is
         unknown."""
+        self.known, self._reading = True, False
+        self._apply_trusted()
         if self._settled_s is not None:
             self._settled_s = time.monotonic()
             self._announce_change()

@@ -114,6 +114,13 @@ class TelemetryReporter:
         self._metrics.telemetry_buffered.set(len(self._pending))
         self._ready.set()
 
+    def begin_cluster(self) -> None:
+        """Confirm no routes with buffered records: generations of a new cluster begin again."""
+        self._pending = deque(
+            replace(record, route_generation=0) if record.route_generation else record
+            for record in self._pending
+        )
+
     async def tick(self) -> None:
         """End a span at every full domain second. Never returns."""
         base, next_ms = self._clock.base, 0
@@ -139,6 +146,8 @@ class TelemetryReporter:
     async def flush(self) -> bool:
         """Send all buffered records. Returns False if the broker did not accept some; these stay
         first in the buffer."""
+        if not self._broker_reached:
+            self.begin_cluster()
         while self._pending:
             batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
             unsent = await self._send(batch)

@@ -20,11 +20,10 @@ from tenacity import AsyncRetrying, retry_if_exception, wait_fixed
 from streams.broker.broker_reach import BrokerUnreachable, greet
 from streams.broker.topic_settings import TopicsUnusable as TopicsUnusable
 from streams.broker.topic_settings import update_settings
-from topics.edge.kafka_clients import FilesUnreadable, security
+from topics.edge.kafka_clients import EMBEDDED_CLUSTER, FilesUnreadable, security
 from topics.edge.kafka_clients import admin as new_admin
 from topics.topic_table import PREFIX, TABLE, Topic
 
-_EMBEDDED_CLUSTER = "mockCluster"
 _MAX_REPLICAS = 3
 _TIMEOUT_S = 5.0  # to connect; creation may take twice as long
 _PAUSE_S = 0.2
@@ -98,7 +97,7 @@ async def _ensure(
 ) -> EnsuredTopics:
     wanted = {topic.wire_name(prefix): topic for topic in table}
     missing = sorted(set(wanted) - set(await admin.list_topics()))
-    if str(cluster.get("cluster_id") or "").startswith(_EMBEDDED_CLUSTER):
+    if str(cluster.get("cluster_id") or "").startswith(EMBEDDED_CLUSTER):
         if missing:
             raise TopicsUnusable(
                 f"the embedded broker lacks {missing[0]}: it was started with another prefix"

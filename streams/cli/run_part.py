@@ -107,7 +107,8 @@ def run_gateway(args: argparse.Namespace) -> int:
     """Replace this process by a gateway."""
     config = load_config(args.config)
     routes = Path(args.state_dir or "", "routes.jsonl")
-    remembers = f"the routes in {routes}" if args.state_dir and routes.exists() else ""
+    remembers = f"the routes in {routes}" if routes.exists() else "no routes yet"
+    broker = reachable(args, config, remembers if args.state_dir else "")
     options = [f"--{name}={getattr(args, name.replace('-', '_'))}" for name in _GATEWAY_SECONDS]
     options += [f"--between={args.between}", f"--inside={args.inside}"]
     options += [f"--workers={args.workers}"]
@@ -120,7 +121,7 @@ def run_gateway(args: argparse.Namespace) -> int:
     options += declared_options(config.cluster)
     options += media_options(engine.args for engine in config.engines.values())
     become(
-        "executors.gateway", "--broker", reachable(args, config, remembers), "--host", args.host,
+        "executors.gateway", "--broker", broker, "--host", args.host,
         "--port", str(args.port), "--gateway-id", args.id, "--prefix", args.prefix,
         "--time-base", real_time().format(), *log_options_argv(args), *options,
     )  # fmt: skip

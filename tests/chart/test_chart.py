@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import re
 import subprocess
@@ -11,8 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+from aiokafka.helpers import create_ssl_context
 
 from deploy.kubernetes_base import BASE, rendered
+from streams.broker.tls_listener import server_context, tls_listener
 from streams.cli.main import COMMANDS
 from streams.health.metric_names import METRICS
 from tests.chart.conftest import KAFKA
@@ -73,7 +77,7 @@ def test_a_component_adds_to_the_settings_of_all_pods(kafka: Manifest, render: R
         key[1]: pod for key, one in made.items() for pod in pods({key: one}) if key[0] != "Pod"
     }
     of_controller = "shoal-controller" if kafka else "shoal"
-    assert len(found) == (4 if kafka else 1)
+    assert len(found) == (4 if kafka else 2)
     for name, pod in found.items():
         mine = name == of_controller
         assert pod["nodeSelector"] == {"disk": "ssd", **({"zone": "a"} if mine else {})}
@@ -182,10 +186,45 @@ def test_no_secret_stands_in_the_environment_or_in_arguments(
 def test_without_kafka_one_pod_has_everything(render: Render) -> None:
     made = render({"executor": {"mode": "scale"}})
     workloads = [key for key in made if key[0] in ("Deployment", "StatefulSet")]
-    assert workloads == [("Deployment", "shoal")]
-    args = made[workloads[0]]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert sorted(workloads) == [("Deployment", "shoal"), ("StatefulSet", "shoal-gateway")]
+    args = made["Deployment", "shoal"]["spec"]["template"]["spec"]["containers"][0]["args"]
     assert args[0] == "single"
-    assert [word.split("=")[0] for word in args[3:]] == ["--controller", "--gateway", "--executor"]
+    assert [word.split("=")[0] for word in args[3:]] == [
+        "--controller", "--broker-listen", "--broker-tls", "--executor"
+    ]  # fmt: skip
+
+
+async def test_gateways_reach_the_embedded_broker_with_its_certificate(
+    render: Render, tmp_path: Path
+) -> None:
+    """They connect to its Service, by the name in the certificate."""
+    made = render({"executor": {"mode": "scale"}})
+    secret = made["Secret", "shoal-broker"]["data"]
+    for name, text in secret.items():
+        (tmp_path / name).write_bytes(base64.b64decode(text))
+    tls = server_context(tmp_path / "tls.crt", tmp_path / "tls.key")
+    async with tls_listener("127.0.0.1", 0, tls, "127.0.0.1:9") as port:
+        client = create_ssl_context(cafile=tmp_path / "tls.crt", certfile=tmp_path / "tls.crt",
+                                    keyfile=tmp_path / "tls.key")  # fmt: skip
+        await asyncio.open_connection("127.0.0.1", port, ssl=client, server_hostname="shoal-broker")
+    gateway = made["StatefulSet", "shoal-gateway"]["spec"]["template"]["spec"]["containers"][0]
+    assert "--broker=shoal-broker:9092" in gateway["args"]
+    env = {one["name"]: one.get("value") for one in gateway["env"]}
+    assert env["SHOAL_KAFKA_PROTOCOL"] == "SSL"
+    service = made["Service", "shoal-broker"]["spec"]
+    assert service["ports"] == [{"name": "kafka", "port": 9092, "targetPort": "broker"}]
+    single = made["Deployment", "shoal"]["spec"]["template"]
+    assert service["selector"].items() <= single["metadata"]["labels"].items()
+    (container,) = single["spec"]["containers"]
+    assert {"name": "broker", "containerPort": 9092} in container["ports"]
+    assert not [one for one in container["env"] if one["name"].startswith("SHOAL_KAFKA")]
+    given = render({"broker": {"existingSecret": "mine"}})
+    assert ("Secret", "shoal-broker") not in given
+    assert json.dumps(list(given.values())).count('"name": "mine"') == 2
+    for values in ({"gateway": {"enabled": False}}, KAFKA):
+        other = render(values)
+        assert ("Secret", "shoal-broker") not in other and ("Service", "shoal-broker") not in other
+        assert "9092" not in json.dumps(list(other.values())).replace("kafka:9092", "")
 
 
 def test_the_next_single_pod_serves_before_the_former_one_ends(render: Render) -> None:
@@ -231,7 +270,11 @@ def test_engines_of_mode_pods_have_the_disruption_budget_of_deploy(render: Rende
     engines = {"engines": {"namespace": "serving"}}
     for mode in MODES:
         made = render({"executor": {**PODS, "mode": mode}, **engines})
-        found = [one for (kind, _), one in made.items() if kind == "PodDisruptionBudget"]
+        found = [
+            one
+            for (kind, name), one in made.items()
+            if kind == "PodDisruptionBudget" and name.endswith("-engines")
+        ]
         assert len(found) == (mode == "pods")
     assert found[0]["spec"] == yaml.safe_load(file.read_text())["spec"]
     assert found[0]["metadata"]["namespace"] == "serving"
@@ -305,14 +348,12 @@ def test_a_gateway_has_time_for_its_drain(render: Render) -> None:
     pod = made["StatefulSet", "shoal-gateway"]["spec"]["template"]["spec"]
     assert "--drain-s=900" in pod["containers"][0]["args"]
     assert pod["terminationGracePeriodSeconds"] >= 900 + 7
-    single = render({"gateway": {"drainSeconds": 900}})["Deployment", "shoal"]
-    assert single["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= 905
 
 
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"gateway": {"replicas": 2}}, "gateway.replicas is 2, but kafka.bootstrap is not set"),
+        ({**KAFKA, "broker": {"existingSecret": "x"}}, "broker.existingSecret and kafka.bootstrap"),
         ({"executor": {"replicas": 2}}, "executor.replicas is 2, but kafka.bootstrap"),
         ({"controller": {"replicas": 2}}, "controllers elect a leader through Kafka"),
         ({"windows": {"replicas": 2}}, "windows.replicas is 2, but kafka.bootstrap is not set"),

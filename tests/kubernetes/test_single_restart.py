@@ -59,16 +59,25 @@ def free_port() -> int:
 
 class Single:
     """The process tree of the chart's single pod. It starts and ends like a container. holder: name
-    of the pod, "" = its executor shares no Lease."""
+    of the pod, "" = its executor shares no Lease. tls: folder of the certificate with which
+    gateways of other pods reach the broker; None = its own gateway is the only one."""
 
-    def __init__(self, folder: Path, kubeconfig: Path, mode: str, holder: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kubeconfig: Path,
+        mode: str,
+        holder: str = "",
+        tls: Path | None = None,
+    ) -> None:
         self._folder, self.mode = folder, mode
-        self.controller, self.gateway = free_port(), free_port()
-        self.pid = 0
+        self.controller, self.gateway, self.broker = free_port(), free_port(), free_port()
+        self.pid, self._killed = 0, False
         templates, vllm = write_engine(folder)
+        listen = (f"--broker-listen=127.0.0.1:{self.broker}", f"--broker-tls={tls}")
         self._options = (
             f"--controller=--http 127.0.0.1:{self.controller} --record ''",
-            f"--gateway=--port {self.gateway}",
+            *((f"--gateway=--port {self.gateway}",) if tls is None else listen),
             "--executor=--kubernetes --namespace serving --route-lag 1.5 "
             f"--kubeconfig {kubeconfig} --vllm {vllm} --pod-templates {templates}"
             + (f" --id ex --lease shoal-single/{holder} --standby-reports" if holder else ""),
@@ -87,9 +96,15 @@ class Single:
         try:
             yield
         finally:
-            process.send_signal(signal.SIGTERM)
+            if not self._killed:
+                process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(60):
-                assert await process.wait() == 0
+                assert await process.wait() == (-signal.SIGKILL if self._killed else 0)
+
+    def kill(self) -> None:
+        """Kill it; its parts end with it."""
+        self._killed = True
+        os.kill(self.pid, signal.SIGKILL)
 
     def text(self, *pools: str) -> str:
         """The shoal.yaml with `pools`."""

@@ -1,4 +1,8 @@
-"""Factory for all Kafka clients, so that TLS and SASL settings apply to every client."""
+"""Factory for all Kafka clients, so that TLS and SASL settings apply to every client.
+
+An embedded broker advertises an address of its own host. Clients on other hosts reach it at their
+bootstrap address instead, through `streams.broker.tls_listener`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,16 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
+from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import create_conn
 from aiokafka.helpers import create_ssl_context
 from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.structs import BrokerMetadata
 
 from topics.connection import KafkaSecurity
+
+EMBEDDED_CLUSTER = "mockCluster"  # its ids begin with it
 
 
 def security() -> KafkaSecurity:
@@ -44,17 +53,68 @@ def consumer(
     otherwise."""
     defaults = {"enable_auto_commit": False, "auto_offset_reset": "earliest"}
     shared = options(security())
-    return AIOKafkaConsumer(
+    made = AIOKafkaConsumer(
         *topics, bootstrap_servers=bootstrap, client_id=client_id, **{**defaults, **shared, **more}
     )
+    _Cluster.of(made._client)
+    return made
 
 
 def producer(bootstrap: str, client_id: str, **more: Any) -> AIOKafkaProducer:
     """A producer whose records are acknowledged by all replicas."""
     shared = options(security())
-    return AIOKafkaProducer(
+    made = AIOKafkaProducer(
         bootstrap_servers=bootstrap, client_id=client_id, acks="all", **{**shared, **more}
     )
+    _Cluster.of(made.client)
+    return made
+
+
+def cluster_of(reader: AIOKafkaConsumer) -> str:
+    """Name of the cluster that `reader` reads, "" if an embedded broker does not answer. If the
+    name has changed, offsets mean other records."""
+    return _Cluster.of(reader._client).id
+
+
+class _Cluster(ClusterMetadata):  # type: ignore[misc]  # untyped
+    """What a client knows of its cluster. id: see `cluster_of`. That of an embedded broker contains
+    its port, because processes may choose the same id. hosts: the bootstrap addresses."""
+
+    id = ""
+    embedded = False
+    hosts: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of(cls, client: AIOKafkaClient) -> _Cluster:
+        """That of `client`, which makes it itself and shares it with its parts."""
+        cluster: _Cluster = client.cluster
+        if not isinstance(cluster, _Cluster):
+            cluster.__class__ = cls
+            cluster.hosts = tuple((host, port) for host, port, _ in client.hosts)
+        return cluster
+
+    def update_metadata(self, metadata: Any) -> None:
+        """Take an answer of a broker."""
+        super().update_metadata(metadata)
+        found = getattr(metadata, "cluster_id", None) or ""
+        self.embedded = found.startswith(EMBEDDED_CLUSTER)
+        if self.embedded:
+            found += "".join(f":{broker.port}" for broker in self._brokers.values())
+        self.id = found
+
+    def failed_update(self, exception: Any) -> None:
+        """Note that no broker answers. A next embedded broker has none of the present records."""
+        super().failed_update(exception)
+        if self.embedded:
+            self.id = ""
+
+    def broker_metadata(self, broker_id: Any) -> BrokerMetadata | None:
+        """Where to connect for `broker_id`."""
+        found = super().broker_metadata(broker_id)
+        if found is not None and self.embedded:
+            host, port = self.hosts[0]
+            return found._replace(host=host, port=port)
+        return found
 
 
 def admin(bootstrap: str, client_id: str, **more: Any) -> AIOKafkaAdminClient:

@@ -20,6 +20,7 @@ import pytest
 from executors.kafka_client import KafkaClient
 from tests.hang_limit import HANG_S
 from tests.integration.gateway.gateway_bench import FakeEngine, until
+from tests.tcp_service import TcpService
 from topics.codec import encode
 from topics.edge.kafka_clients import producer
 from topics.records import Leadership, RouteGroup, Routes, Telemetry
@@ -96,6 +97,77 @@ async def test_routes_and_telemetry_pass_the_broker_and_serving_continues_withou
         await until(lambda: len(engine.seen) == 3)
     await engine.stop()
     await other.stop()
+
+
+async def test_a_gateway_keeps_its_routes_until_a_new_broker_has_others(
+    spawn: Spawn, tmp_path: Path
+) -> None:
+    """The topics of a new embedded broker begin again: with lower tokens and generations, and with
+    records at the offsets that the gateway has read in the former one."""
+    base = TimeBase(10.0, 1_700_000_000_000, time.monotonic_ns())
+    engines = [await FakeEngine(name).start() for name in ("first", "second", "third")]
+    service = TcpService()
+    gateway_options = ("--time-base", base.format(), "--state-dir", str(tmp_path / "g"),
+                       "--gateway-id", "gateway-7")  # fmt: skip
+
+    async def write(bootstrap: str, token: int, to: FakeEngine, records: int) -> None:
+        """Claims up to `token`, and `records` routes of which the last one leads to `to`."""
+        async with KafkaClient(bootstrap, "test") as kafka:
+            await until(lambda: kafka.connected)
+            for number in range(token):
+                await kafka.publish("leadership", "claim", Leadership("c", f"{number}", "claim", 0))
+            for generation in range(1, records + 1):
+                groups = (RouteGroup("g", 1.0, (to.endpoint,)),) if generation == records else ()
+                record = Routes("chat", generation, token, 0, 2000.0, 60.0, groups)
+                assert await kafka.publish("routes", "chat", record)
+
+    async with service.running(), aiohttp.ClientSession() as http:
+        broker, hello = await spawn("streams.broker")
+        await write(hello["bootstrap"], 5, engines[0], 9)
+        service.endpoints = [int(hello["bootstrap"].rpartition(":")[2])]
+        address = ("--broker", f"127.0.0.1:{service.port}")
+        process, ready = await spawn("executors.gateway", *address, *gateway_options)
+
+        async def answered_by(engine: FakeEngine, url: str) -> bool:
+            before = len(engine.seen)
+            body = {"model": "chat", "prompt": "a", "stream": True}
+            async with http.post(url + "/v1/completions", json=body) as answer:
+                assert answer.status == 200 and "[DONE]" in await answer.text()
+            return len(engine.seen) > before
+
+        async def until_answered_by(engine: FakeEngine, url: str) -> None:
+            async with asyncio.timeout(HANG_S):
+                while not await answered_by(engine, url):
+                    await asyncio.sleep(0.05)
+
+        await until_answered_by(engines[0], ready["url"])
+        service.endpoints = []
+        broker.kill()
+        await broker.wait()
+        assert await answered_by(engines[0], ready["url"])
+        _, hello = await spawn("streams.broker")
+        service.endpoints = [int(hello["bootstrap"].rpartition(":")[2])]
+        async with KafkaClient(hello["bootstrap"], "test") as kafka:
+            seen: list[Telemetry] = []
+            kafka.follow(("telemetry",), lambda topic, key, record, _ms: seen.append(record))
+            # The gateway confirms no generation of the new broker, which has none yet.
+            await until(lambda: len(seen) > 0 and seen[-1].route_generation == 0, 20.0)
+        assert await answered_by(engines[0], ready["url"])
+        await write(hello["bootstrap"], 2, engines[1], 3)
+        await until_answered_by(engines[1], ready["url"])
+
+        # Its saved routes have higher tokens than those of the next broker.
+        process.terminate()
+        assert await process.wait() == 0
+        _, hello = await spawn("streams.broker")
+        await write(hello["bootstrap"], 1, engines[2], 1)
+        service.endpoints = []
+        _, ready = await spawn("executors.gateway", *address, *gateway_options)
+        assert await answered_by(engines[1], ready["url"])
+        service.endpoints = [int(hello["bootstrap"].rpartition(":")[2])]
+        await until_answered_by(engines[2], ready["url"])
+    for engine in engines:
+        await engine.stop()
 
 
 async def test_a_thousand_names_that_went_leave_nothing_in_a_gateway(

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.certificates import make_certificate
 from tests.hang_limit import HANG_S
 from tests.integration.child_processes import modules_of
 
@@ -132,7 +133,21 @@ async def test_a_new_part_that_ends_ends_all(start: Any) -> None:
         await asyncio.open_connection("127.0.0.1", controller)
 
 
-async def test_no_part_is_bad_input(start: Any) -> None:
-    process = await start()
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ((), "no part is given"),
+        (("--gateway=", "--broker-listen=127.0.0.1:1"), "--broker-listen together with"),
+        (("--gateway=", "--broker-tls=TLS"), "--broker-listen together with --broker-tls"),
+        (("--gateway=", "--broker-listen=here", "--broker-tls=TLS"), "'here' is not allowed"),
+        (("--gateway=", "--broker-listen=127.0.0.1:1", "--broker-tls=/none"), "--broker-tls /none"),
+        (("--gateway=", "--broker-listen=192.0.2.1:9", "--broker-tls=TLS"), "--broker-listen 192"),
+    ],
+)
+async def test_bad_options_are_named(
+    start: Any, tmp_path: Path, options: tuple[str, ...], reason: str
+) -> None:
+    folder = make_certificate(tmp_path / "tls")
+    process = await start(*(one.replace("TLS", str(folder)) for one in options))
     _, said = await process.communicate()
-    assert process.returncode == 2 and b"no part is given" in said
+    assert process.returncode == 2 and reason in said.decode(), said

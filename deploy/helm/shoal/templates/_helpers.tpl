@@ -21,6 +21,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "shoal.single" -}}{{ if not .Values.kafka.bootstrap }}true{{ end }}{{- end }}
+{{- define "shoal.bootstrap" -}}
+{{ .Values.kafka.bootstrap | default (printf "%s-broker:9092" (include "shoal.fullname" .)) }}
+{{- end }}
+{{- /* Whether gateways reach the embedded broker, and the Secret with its certificate. */ -}}
+{{- define "shoal.serveBroker" -}}
+{{ if and (include "shoal.single" .) .Values.gateway.enabled }}true{{ end }}
+{{- end }}
+{{- define "shoal.brokerSecret" -}}
+{{ .Values.broker.existingSecret | default (printf "%s-broker" (include "shoal.fullname" .)) }}
+{{- end }}
 {{- define "shoal.windows" -}}
 {{ if and .Values.kafka.bootstrap (eq .Values.controller.demand "merged") }}true{{ end }}
 {{- end }}
@@ -145,6 +155,11 @@ readinessProbe: {httpGet: {path: {{ .ready }}, port: {{ .port }}}, periodSeconds
     {{- end }}
 {{- end }}
 {{- end }}
+{{- if and (include "shoal.serveBroker" $root) (or (has "gateway" $parts) (has "broker" $parts)) }}
+- secret:
+    name: {{ include "shoal.brokerSecret" $root }}
+    items: [{key: tls.crt, path: broker/tls.crt}, {key: tls.key, path: broker/tls.key}]
+{{- end }}
 {{- with $v.keys.existingSecret }}
 - secret:
     name: {{ . }}
@@ -215,6 +230,12 @@ the component of its pod. */ -}}
 - {name: SHOAL_KAFKA_KEY_FILE, value: /etc/shoal/secrets/kafka/tls.key}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- if and (include "shoal.serveBroker" $root) (has "gateway" $parts) }}
+- {name: SHOAL_KAFKA_PROTOCOL, value: SSL}
+- {name: SHOAL_KAFKA_CA_FILE, value: /etc/shoal/secrets/broker/tls.crt}
+- {name: SHOAL_KAFKA_CERT_FILE, value: /etc/shoal/secrets/broker/tls.crt}
+- {name: SHOAL_KAFKA_KEY_FILE, value: /etc/shoal/secrets/broker/tls.key}
 {{- end }}
 {{- if $v.keys.existingSecret }}
 {{- if or (has "controller" $parts) (has "executor" $parts) (has "windows" $parts) }}

@@ -8,9 +8,6 @@
 {{- fail "config.text and config.existingConfigMap are both set: allowed is one of them" }}
 {{- end }}
 {{- if include "shoal.single" . }}
-{{- if gt (int $v.gateway.replicas) 1 }}
-{{- fail (printf "gateway.replicas is %d, but kafka.bootstrap is not set: the embedded broker is reachable inside of its pod only; allowed is 1, or set kafka.bootstrap" (int $v.gateway.replicas)) }}
-{{- end }}
 {{- if gt (int $v.controller.replicas) 1 }}
 {{- fail (printf "controller.replicas is %d, but kafka.bootstrap is not set: controllers elect a leader through Kafka; allowed is 1, or set kafka.bootstrap" (int $v.controller.replicas)) }}
 {{- end }}
@@ -39,6 +36,9 @@
 {{- end }}
 {{- if and (or $v.kafka.ca $v.kafka.certificate) (not $v.kafka.existingSecret) }}
 {{- fail "kafka.ca or kafka.certificate is set: their files come from kafka.existingSecret, which is not set" }}
+{{- end }}
+{{- if and $v.kafka.bootstrap $v.broker.existingSecret }}
+{{- fail "broker.existingSecret and kafka.bootstrap are both set: it is for the embedded broker; allowed is one of them" }}
 {{- end }}
 {{- if and $v.tokens.existingSecret (or $v.tokens.read $v.tokens.operator $v.tokens.operators $v.tokens.alert) }}
 {{- fail "tokens.existingSecret and tokens in the values are both set: allowed is one of them" }}

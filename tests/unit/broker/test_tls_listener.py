@@ -1,0 +1,88 @@
+"""The listener through which gateways on other hosts reach the embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from streams.broker.tls_listener import server_context, tls_listener
+from tests.certificates import make_certificate
+from tests.hang_limit import HANG_S
+
+
+@pytest.fixture
+async def echo() -> AsyncIterator[str]:
+    """The address of a server that returns what it gets."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1000):
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+
+
+def client(trusts: Path, shows: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=trusts / "tls.crt")
+    if shows is not None:
+        context.load_cert_chain(shows / "tls.crt", shows / "tls.key")
+    return context
+
+
+async def ask(port: int, tls: ssl.SSLContext | None, name: str | None = None) -> bytes:
+    """What the listener returns to "hello"; nothing if a side refuses the other one."""
+    try:
+        async with asyncio.timeout(HANG_S):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=tls, server_hostname=name
+            )
+            writer.write(b"hello")
+            found = await reader.read(1000)
+            writer.transport.abort()
+            return found
+    except (ssl.SSLError, ConnectionError):
+        return b""
+
+
+async def test_only_holders_of_the_certificate_are_admitted(echo: str, tmp_path: Path) -> None:
+    ours, theirs = (make_certificate(tmp_path / name) for name in ("ours", "theirs"))
+    tls = server_context(ours / "tls.crt", ours / "tls.key")
+    async with tls_listener("127.0.0.1", 0, tls, echo) as port:
+        refused = (client(ours, None), client(ours, theirs), client(theirs, theirs), None)
+        assert [await ask(port, one) for one in refused] == [b""] * 4
+        assert await ask(port, client(ours, ours), "another.test") == b""
+        assert await ask(port, client(ours, ours)) == b"hello"
+
+
+async def test_its_end_ends_all_connections(echo: str, tmp_path: Path) -> None:
+    ours = make_certificate(tmp_path / "ours")
+    tls = server_context(ours / "tls.crt", ours / "tls.key")
+    async with tls_listener("127.0.0.1", 0, tls, echo) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client(ours, ours))
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"hello"
+    async with asyncio.timeout(HANG_S):
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_a_broker_that_is_gone_ends_the_connection(tmp_path: Path) -> None:
+    ours = make_certificate(tmp_path / "ours")
+    tls = server_context(ours / "tls.crt", ours / "tls.key")
+    async with tls_listener("127.0.0.1", 0, tls, "127.0.0.1:9") as port:
+        assert await ask(port, client(ours, ours)) == b""
+
+
+def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
+    ours, theirs = (make_certificate(tmp_path / name) for name in ("ours", "theirs"))
+    for key in (theirs / "tls.key", tmp_path / "missing"):
+        with pytest.raises(OSError):
+            server_context(ours / "tls.crt", key)
