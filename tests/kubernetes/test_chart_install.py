@@ -104,6 +104,11 @@ async def test_a_release_changes_its_mode_and_leaves_while_an_engine_serves(
     await asyncio.to_thread(run, "install", "shoal", str(CHART), "--create-namespace", values=there)
     await until_rights(admin, MAY["observe"])
     await made("shoal", 1)
+    await made("shoal-gateway", 2, "statefulsets")
+    secret = f"/api/v1/namespaces/{FLEET}/secrets/shoal-broker"
+    certificate = (await admin.get(secret))["data"]
+    await asyncio.to_thread(run, "upgrade", "shoal", str(CHART), values=there)
+    assert (await admin.get(secret))["data"] == certificate
 
     scale = {**there, **KAFKA, "executor": {"mode": "scale"}, "gateway": {"replicas": 3}}
     await asyncio.to_thread(run, "upgrade", "shoal", str(CHART), values=scale)
@@ -116,11 +121,11 @@ async def test_a_release_changes_its_mode_and_leaves_while_an_engine_serves(
     await asyncio.to_thread(run, "upgrade", "shoal", str(CHART), values={**KAFKA, **pods})
     await until_rights(admin, MAY["pods"])
 
-    await asyncio.to_thread(run, "rollback", "shoal", "2")
+    await asyncio.to_thread(run, "rollback", "shoal", "3")
     await until_rights(admin, MAY["scale"])
     history = json.loads(await asyncio.to_thread(run, "history", "shoal", "-o", "json"))
     assert [entry["status"] for entry in history][-1] == "deployed"
-    assert len(history) == 4
+    assert len(history) == 5
 
     await asyncio.to_thread(run, "uninstall", "shoal")
     await until_rights(admin, set())
