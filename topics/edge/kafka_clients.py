@@ -77,7 +77,7 @@ def cluster_of(reader: AIOKafkaConsumer) -> str:
 
 
 class _Cluster(ClusterMetadata):  # type: ignore[misc]  # untyped
-    """What a client knows of its cluster. id: see `cluster_of`. That of an embedded broker contains
+    """A client's metadata of its cluster. id: see `cluster_of`. That of an embedded broker contains
     its port, because processes may choose the same id. hosts: the bootstrap addresses."""
 
     id = ""
@@ -87,10 +87,10 @@ class _Cluster(ClusterMetadata):  # type: ignore[misc]  # untyped
     @classmethod
     def of(cls, client: AIOKafkaClient) -> _Cluster:
         """That of `client`, which makes it itself and shares it with its parts."""
+        if not isinstance(client.cluster, cls):
+            client.cluster.__class__ = cls
+            client.cluster.hosts = tuple((host, port) for host, port, _ in client.hosts)
         cluster: _Cluster = client.cluster
-        if not isinstance(cluster, _Cluster):
-            cluster.__class__ = cls
-            cluster.hosts = tuple((host, port) for host, port, _ in client.hosts)
         return cluster
 
     def update_metadata(self, metadata: Any) -> None:

@@ -36,7 +36,7 @@ def client(trusts: Path, shows: Path | None) -> ssl.SSLContext:
 
 
 async def ask(port: int, tls: ssl.SSLContext | None, name: str | None = None) -> bytes:
-    """What the listener returns to "hello"; nothing if a side refuses the other one."""
+    """The answer of the listener to "hello"; empty if a side refuses the other one."""
     try:
         async with asyncio.timeout(HANG_S):
             reader, writer = await asyncio.open_connection(
