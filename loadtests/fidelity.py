@@ -175,7 +175,6 @@ def main(argv: list[str] | None = None) -> int:
     if options.rate_scale is None:
         options.rate_scale = _VLLM_SCALE if options.engine == "vllm" else 1.0
     logging.disable(logging.WARNING)
-    before_others()
     try:
         return _measure(options)
     except (UserError, InvalidValue, EmbeddedBrokerFailed, OSError) as error:
@@ -196,6 +195,7 @@ def _measure(options: argparse.Namespace) -> int:
         demand = Demand((str(options.trace),), path, options.rate_scale, 0.0, options.for_s)
         workload = load_workload(demand, options.seed)
         scenario = workload.scenario
+        before_others()
         if real is not None:
             scenario = replace(scenario, arrivals=shortened(scenario.arrivals))
             played = asyncio.run(_on_vllm(config, scenario, real, folder / _MEASURED))

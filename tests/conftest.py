@@ -36,11 +36,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect tests without collecting garbage, because tests and modules stay until the end."""
+    """Collect tests without collecting garbage, now and later: tests and modules stay until the
+    end."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 
