@@ -195,8 +195,9 @@ class TelemetryWindows:
         if self._pending:
             self._totals.reserve(self._gateways.index_limit)
             self._sketches.reserve(self._gateways.index_limit)
-            more = max(0, self._gateways.index_limit - len(self._ended))
-            self._ended = np.pad(self._ended, ((0, more), (0, 0)))
+            more = self._gateways.index_limit - len(self._ended)
+            if more > 0:
+                self._ended = np.pad(self._ended, ((0, more), (0, 0)))
             self._count(self._batches_to_count)
             self._note(self._batches_to_note)
             self._batches_to_count, self._batches_to_note, self._pending = [], [], 0
