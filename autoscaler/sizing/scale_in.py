@@ -20,7 +20,7 @@ from autoscaler.sizing.excess_duration import excess_duration_s
 from autoscaler.sizing.forecast_increase import expected_req_per_s
 from autoscaler.sizing.prediction_drift import expected_s
 from autoscaler.sizing.scale_in_conditions import LOWER_TARGET, failed_condition
-from autoscaler.sizing.slo_misses import within_budget
+from autoscaler.sizing.slo_misses import remaining_budget
 from autoscaler.sizing.waiting_value import rate_worth_keeping
 from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
@@ -128,8 +128,8 @@ def _worth_keeping(view: ModelView) -> float:
     slowest ready combo."""
     start_s = max((combo.start_s for combo in view.serving.ready), default=0.0)
     history = view.state.estimate.forecast.history
-    has_budget = within_budget(view.demand.long, view.service.percentile)
-    return rate_worth_keeping(history, view.service, expected_s(view.state, start_s), has_budget)
+    may_miss = remaining_budget(view.demand.long, view.service.percentile)
+    return rate_worth_keeping(history, view.service, expected_s(view.state, start_s), may_miss)
 
 
 def _lower(view: ModelView, rate: float, why: Reason) -> TargetProposal | None:

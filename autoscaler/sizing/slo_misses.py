@@ -26,13 +26,13 @@ def surely_attained(seen: Stats, percentile: float) -> bool:
     return mean_bounds(missed, _ONE_SIDED_95)[1] <= ended * (1.0 - percentile)
 
 
-def within_budget(seen: WindowStats, percentile: float) -> bool:
-    """Whether no more requests of a window missed than the percentile allows. True for a window
-    without data."""
+def remaining_budget(seen: WindowStats, percentile: float) -> float:
+    """Requests that may still miss in a window within the percentile; below 0 if too many missed, 0
+    for a window without data."""
     if not isinstance(seen, Stats):
-        return True
+        return 0.0
     missed, ended = misses(seen)
-    return missed <= ended * (1.0 - percentile)
+    return ended * (1.0 - percentile) - missed
 
 
 def misses(seen: Stats) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from autoscaler.sizing import capacity_derating, scale_in
 from autoscaler.sizing.rules import update_target
 from autoscaler.sizing.scale_in_conditions import _no_full_window as no_full_window
 from autoscaler.sizing.scale_in_conditions import failed_condition
-from autoscaler.sizing.slo_misses import within_budget
+from autoscaler.sizing.slo_misses import remaining_budget
 from autoscaler.state.model_view import ModelView
 from tests.unit.sizing.target_views import T0, stats, view
 from topics.reason_codes import ReasonCode
@@ -243,10 +243,10 @@ def test_a_long_window_is_enough_evidence_for_a_step_at_a_low_rate() -> None:
 def test_capacity_stays_while_returns_of_demand_pay_for_it() -> None:
     """Demand fell and returned every twelve minutes until eleven minutes ago. Misses count only if
     there are more than the percentile allows."""
-    missed = replace(stats(1000, 1800), attained=900)
+    missed = replace(stats(20_000, 1800), attained=18_000)
     seen = view(replace(steady(*[3.0] * 15), long=missed), planned=8.0)
     minutes = [480] * 3 + ([180] * 11 + [480]) * 4 + [180] * 9
-    within = view(replace(seen.demand, long=replace(missed, attained=950)), planned=8.0)
+    within = view(replace(seen.demand, long=replace(missed, attained=20_000)), planned=8.0)
     assert rate_kept(within, minutes) < 3.3
     assert rate_kept(seen, minutes) == pytest.approx(0.8 * 8.0)
     assert rate_kept(seen, [480] * 3 + [180] * 57) < 3.3
@@ -267,6 +267,6 @@ def rate_kept(seen: ModelView, minutes: list[int]) -> float:
 
 
 def test_the_error_budget_is_the_share_that_the_percentile_leaves() -> None:
-    assert within_budget(stats(100, 120, attained=95), 0.95)
-    assert not within_budget(stats(100, 120, attained=94), 0.95)
-    assert within_budget(NoData(None), 0.95)
+    assert remaining_budget(stats(100, 120, attained=97), 0.95) == pytest.approx(2.0)
+    assert remaining_budget(stats(100, 120, attained=94), 0.95) == pytest.approx(-1.0)
+    assert remaining_budget(NoData(None), 0.95) == 0.0

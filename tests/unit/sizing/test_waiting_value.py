@@ -23,10 +23,14 @@ def history(*rates: float) -> History:
 
 
 def kept(
-    *rates: float, start_s: int = START_S, percentile: float = 0.95, has_budget: bool = False
+    *rates: float,
+    start_s: int = START_S,
+    percentile: float = 0.95,
+    may_miss: float = 0.0,
+    declared: float = 0.0,
 ) -> float:
-    declared = service(percentile=percentile)
-    return rate_worth_keeping(history(*rates), declared, start_s, has_budget)
+    model = service(percentile=percentile, req_per_s=declared)
+    return rate_worth_keeping(history(*rates), model, start_s, may_miss)
 
 
 def pulses(low_min: int, idle_min: int, times: int = 4) -> tuple[float, ...]:
@@ -49,10 +53,27 @@ def test_capacity_waits_as_long_as_demand_was_low_before_its_returns() -> None:
     assert kept(*pulses(10, 10)) == 0.0
 
 
+def test_a_declared_rate_far_too_high_hides_no_returns() -> None:
+    assert kept(*pulses(10, 4), declared=100.0 * HIGH) == pytest.approx(WORTH, rel=0.05)
+
+
 def test_misses_within_the_error_budget_are_free() -> None:
-    """Then a return costs a start of a minute alone."""
-    assert kept(*pulses(10, 4), has_budget=True) == 0.0
-    assert kept(*pulses(10, 4), start_s=900, has_budget=True) == pytest.approx(WORTH, rel=0.3)
+    """Then a return costs a start of a minute alone. The budget is in requests: a minute of `HIGH`
+    are 480, and what is missed beyond the budget has its price."""
+    assert kept(*pulses(10, 4), may_miss=512.0) == 0.0
+    assert kept(*pulses(10, 4), may_miss=64.0) == pytest.approx(WORTH, rel=0.05)
+    assert kept(*pulses(10, 4), start_s=900, may_miss=1e5) == pytest.approx(WORTH, rel=0.3)
+
+
+def test_a_declared_rate_is_kept_until_the_history_tells_otherwise() -> None:
+    """A return saves 20 minutes of rent. It may also never come, so capacity waits for ten. Demand
+    that came once is judged by its own returns."""
+    assert kept(declared=HIGH) == pytest.approx(WORTH, rel=0.05)
+    assert kept(*[LOW] * 9, declared=HIGH) == pytest.approx(WORTH, rel=0.05)
+    assert kept(*[LOW] * 11, declared=HIGH) <= LOW
+    assert kept(*[LOW] * 3, declared=HIGH, may_miss=512.0) <= LOW
+    assert kept(*[LOW] * 3, start_s=6, declared=HIGH) <= LOW
+    assert kept(*[HIGH] * 2, *[LOW] * 3, declared=HIGH) <= LOW
 
 
 def test_a_percentile_of_all_requests_is_dear_but_not_without_limit() -> None:
