@@ -243,6 +243,18 @@ def test_mode_observe_starts_no_executor(render: Render) -> None:
     assert ("Deployment", "shoal-executor") not in render(KAFKA)
 
 
+def test_the_network_policy_admits_only_pods_of_the_release_to_the_broker(render: Render) -> None:
+    made = render({"networkPolicy": {"enabled": True}})
+    policy = made["NetworkPolicy", "shoal"]["spec"]
+    (port,) = made["Service", "shoal-broker"]["spec"]["ports"]
+    rules = [
+        rule
+        for rule in policy["ingress"]
+        if port["port"] in [one["port"] for one in rule.get("ports", [port])]
+    ]
+    assert [rule["from"] for rule in rules] == [[{"podSelector": policy["podSelector"]}]]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_mode_has_the_rights_of_rbac_yaml(mode: str, render: Render) -> None:
     """One Role for each mode, and no right to write outside of a namespace."""
