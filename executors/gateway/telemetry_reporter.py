@@ -116,10 +116,10 @@ class TelemetryReporter:
 
     def begin_cluster(self) -> None:
         """Confirm no routes with buffered records: generations of a new cluster begin again."""
-        self._pending = deque(
-            replace(record, route_generation=0) if record.route_generation else record
-            for record in self._pending
-        )
+        for _ in range(len(self._pending)):
+            record = self._pending.popleft()
+            record = replace(record, route_generation=0) if record.route_generation else record
+            self._pending.append(record)
 
     async def tick(self) -> None:
         """End a span at every full domain second. Never returns."""

@@ -157,6 +157,8 @@ async def test_a_gateway_keeps_its_routes_until_a_new_broker_has_others(
         await until_answered_by(engines[1], ready["url"])
 
         # Its saved routes have higher tokens than those of the next broker.
+        saved = tmp_path / "g" / "routes.jsonl"
+        await until(lambda: engines[1].endpoint.address in saved.read_text())
         process.terminate()
         assert await process.wait() == 0
         _, hello = await spawn("streams.broker")
