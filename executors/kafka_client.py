@@ -23,7 +23,7 @@ from executors.broker_reach import start_client
 from topics.broker_clock import BrokerClock
 from topics.checks import InvalidValue
 from topics.codec import decode, encode
-from topics.edge.kafka_clients import EMBEDDED_CLUSTER, cluster_of, consumer, producer
+from topics.edge.kafka_clients import EMBEDDED_CLUSTER, abandon, cluster_of, consumer, producer
 from topics.error_text import error_text
 from topics.keys import Keys
 from topics.leadership import token_of
@@ -45,6 +45,7 @@ _Deliver = Callable[[Any], None]
 
 _RECONNECT_PAUSE_S = 0.5
 _SEND_TIMEOUT_S = 2.0
+_RENEW_PRODUCER_S = 10.0  # seconds of failed sends after which the TLS files are read again
 _MAX_FORGERY_WARNINGS = 20
 _LOG_APPEND_TIME = 1  # timestamp type: the broker sets the time
 _EARLIEST_REAL_MS = 10**12  # the embedded broker acknowledges with a time in 1970
@@ -85,6 +86,8 @@ class KafkaClient:
         self._tasks: set[asyncio.Task[None]] = set()
         self._followers: list[asyncio.Event] = []
         self._retry_publish_s = 0.0
+        self._failing_since_s: float | None = None
+        self._renew_producer = asyncio.Event()
         self.published = 0
         self.refused = 0
         self.poison = 0
@@ -92,7 +95,7 @@ class KafkaClient:
         self.highest_token: int | None = None
 
     async def __aenter__(self) -> KafkaClient:
-        self._spawn(self._connect_producer())
+        self._spawn(self._keep_producer())
         return self
 
     async def __aexit__(
@@ -207,11 +210,16 @@ class KafkaClient:
                 await self._send(topic, key.encode() if key else None, encode(record))
         except (KafkaError, TimeoutError) as error:
             # Let the next records fail at once instead of waiting for the timeout again.
-            self._retry_publish_s = time.monotonic() + 1.0
+            now_s = time.monotonic()
+            self._retry_publish_s = now_s + 1.0
+            self._failing_since_s = self._failing_since_s or now_s
+            if now_s - self._failing_since_s >= _RENEW_PRODUCER_S:
+                self._renew_producer.set()
             self.refused += 1
             log.warning("cannot publish to %s: %s", topic, error_text(error))
             return False
         self.published += 1
+        self._failing_since_s = None
         return True
 
     async def _send(self, topic: str, key: bytes | None, value: bytes) -> None:
@@ -229,8 +237,14 @@ class KafkaClient:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connect_producer(self) -> None:
-        self._producer = await start_client(self._bootstrap, self._new_producer)
+    async def _keep_producer(self) -> None:
+        while True:
+            self._producer = await start_client(self._bootstrap, self._new_producer)
+            self._failing_since_s = None
+            self._renew_producer.clear()
+            await self._renew_producer.wait()
+            former, self._producer = self._producer, None
+            await asyncio.gather(abandon(former), return_exceptions=True)
 
     def _new_producer(self) -> AIOKafkaProducer:
         return producer(

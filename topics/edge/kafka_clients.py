@@ -70,6 +70,14 @@ def producer(bootstrap: str, client_id: str, **more: Any) -> AIOKafkaProducer:
     return made
 
 
+async def abandon(made: AIOKafkaProducer) -> None:
+    """Close an idempotent producer without the records that it holds. Its `stop` would wait for
+    them, even if its certificate is no longer accepted."""
+    await made._sender.close()
+    made._closed = True
+    await made.client.close()
+
+
 def cluster_of(reader: AIOKafkaConsumer) -> str:
     """Name of the cluster that `reader` reads, "" if an embedded broker does not answer. If the
     name has changed, offsets mean other records."""
