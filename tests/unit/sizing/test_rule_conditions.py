@@ -9,12 +9,14 @@ import pytest
 
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.reason import Reason
+from autoscaler.domain.rollout_policy import CanaryPolicy, RolloutPolicy
 from autoscaler.estimate.engine_rate import Moment
 from autoscaler.estimate.forecast.forecast_state import Forecast, ForecastState
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import GatewayReport
 from autoscaler.model.tick_fleet import _settled_ms as settled_ms
 from autoscaler.rollout.reversal_limit import Reversals
+from autoscaler.rollout.version_comparison import VersionComparison
 from autoscaler.sizing import (
     burst_headroom,
     declared_workload,
@@ -224,6 +226,8 @@ def test_an_excess_lasts_between_the_local_and_the_long_window(
 ) -> None:
     declared = service(scale_in_after_s=scale_in_s)
     assert excess_duration_s(declared, POLICY) == expected
+    short = replace(POLICY, surge_window_s=5, local_window_s=10, global_window_s=15)
+    assert excess_duration_s(declared, short) == 10
 
 
 def silent(seconds: int, **changes: Any) -> ModelView:
@@ -415,3 +419,23 @@ def test_an_increase_states_a_derating() -> None:
     assert found.why is not None and found.req_per_s > 8.0
     assert found.why.because[-1] == Reason(ReasonCode.DERATED, "chat", quantities=(0.8,))
     assert found.overload_since_ms and found.increase_confirmed_ms == T0
+
+
+def test_a_canary_may_not_be_removed_while_it_is_compared() -> None:
+    """The comparison ends after `within`, counted from the first request that the canary serves."""
+    policy = RolloutPolicy(canary=CanaryPolicy(within_s=600.0))
+    seen = view(steady(1.0), planned=5.0)
+
+    def fails(serves_ms: int, declared: RolloutPolicy) -> bool:
+        rollout = replace(seen.state.rollout, comparison=VersionComparison(serves_ms=serves_ms))
+        model = replace(seen.service, rollout=declared)
+        compared = replace(with_state(seen, rollout=rollout), service=model)
+        found = failed_condition(compared, NO_LOSS)
+        if found is not None:
+            assert [one.code for one in found.because] == [ReasonCode.CANARY_COMPARED]
+        return found is not None
+
+    assert fails(seen.now_ms - 599_000, policy)
+    assert not fails(seen.now_ms - 600_000, policy)
+    assert not fails(0, policy)
+    assert not fails(seen.now_ms - 1000, RolloutPolicy())
