@@ -9,6 +9,7 @@ import logging
 from typing import Any, ClassVar
 
 import pytest
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError
 
 from executors.kafka_client import KafkaClient
@@ -27,7 +28,7 @@ class FakeConsumer:
     reading = asyncio.Event()
 
     def __init__(self, *topics: str, **options: object) -> None:
-        pass
+        self._client = AIOKafkaClient(bootstrap_servers="127.0.0.1:1")
 
     async def start(self) -> None:
         if self.outages and self.outages[0] > 0:
