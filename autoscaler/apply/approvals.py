@@ -134,11 +134,15 @@ def _answerable(proposal: PendingApproval, now_ms: int) -> tuple[PendingApproval
     return tuple(kept)[: _MOST_VERSIONS - 1]
 
 
+def with_proposals(fleet: TickFleet) -> list[Service]:
+    """The services with a proposal."""
+    services = fleet.cluster.services
+    return [s for s in services if fleet.models[s.model].advisory.proposal is not None]
+
+
 def resolve_approvals(fleet: TickFleet, site: FreeCapacity) -> AppliedPlan:
     """Apply approved proposals; drop rejected and expired proposals."""
-    waiting = [
-        s for s in fleet.cluster.services if fleet.models[s.model].advisory.proposal is not None
-    ]
+    waiting = with_proposals(fleet)
     if not waiting:
         return AppliedPlan(fleet.groups, site, fleet.models)
     changes = FleetChanges(fleet, site)

@@ -35,8 +35,10 @@ from autoscaler.rollout.node_limits import within_plan, without_limit
 from autoscaler.rollout.serving_group import Life, ServingGroup
 from autoscaler.state.controller_state import Pending
 from autoscaler.state.decision_record import notice
+from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
 from autoscaler.state.replan_trigger import partly_applied
+from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
 
 _NO_CHANGE = Change()
@@ -139,9 +141,10 @@ def _applied(
     short = asked.short_req_per_s(service.model)
     inside = site
     is_served = fleet.views[service.model].covers and short <= RATE_EPSILON
-    if asked.node_limits is not None and is_limited and not asked.makes_room and is_served:
+    limits = asked.node_limits if change.starts else None
+    if limits is not None and is_limited and not asked.makes_room and is_served:
         stays = [group for group in changes.groups.values() if group.name not in change.leaves]
-        inside = within_plan(site, asked.node_limits, stays)
+        inside = within_plan(site, limits, stays)
         version = fleet.launch_version(service.model)
         placed = start(change.starts, fleet.combos, service, inside, fleet.now_ms, version)
         unplaced = placed.unplaced
@@ -163,26 +166,40 @@ def _decide(
 ) -> None:
     """Make the change part of the fleet, or propose it, with a decision about it."""
     model, fleet, state = service.model, changes.fleet, changes.models[service.model]
-    reasons = change_reasons(asked, state, fleet, service, done)
-    kind = decision_kind(asked, state, done)
-    over_ms = state.target.overload_since_ms if kind in ("scale_out", "replace") else 0
-    usd = done.delta_usd_per_h
-    decision = decision_about(fleet, model, kind, reasons, state, True, usd, over_ms, done.change)
     permit = permission(done, state, fleet) if service.mode is Mode.APPROVE else None
     if service.mode is Mode.APPROVE and permit is None:
+        reasons, decision = _decision(asked, service, state, done, fleet)
         changes.report(model, propose(decision, reasons, done, counting, state, fleet))
         return
     changes.keep(done, model)
-    if permit is not None:
-        said = with_reasons(decision, (*reasons, permit))
-        decision, changes.models[model] = unasked(said, done, state)
     if done.started or done.going:
+        reasons, decision = _decision(asked, service, state, done, fleet)
+        if permit is not None:
+            said = with_reasons(decision, (*reasons, permit))
+            decision, changes.models[model] = unasked(said, done, state)
         changes.decisions.append(decision)
     elif asked.is_full and fleet.models[model].target.traffic_split.differs(
         state.target.traffic_split
     ):
         why = Reason(ReasonCode.DIVIDED_ANEW, model, because=asked.trigger)
         changes.decisions.append(notice(model, why, fleet.now_ms))
+
+
+def _decision(
+    asked: RequestedAnswer,
+    service: Service,
+    state: ModelState,
+    done: AppliedChange,
+    fleet: TickFleet,
+) -> tuple[tuple[Reason, ...], Decision]:
+    """The reasons of a change, and the decision about it. state: before the change."""
+    reasons = change_reasons(asked, state, fleet, service, done)
+    kind = decision_kind(asked, state, done)
+    over_ms = state.target.overload_since_ms if kind in ("scale_out", "replace") else 0
+    usd = done.delta_usd_per_h
+    return reasons, decision_about(
+        fleet, service.model, kind, reasons, state, True, usd, over_ms, done.change
+    )
 
 
 def _report_unmet(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoscaler.domain.reason import Reason, about
 from autoscaler.model.tick_fleet import TickFleet
@@ -25,7 +25,7 @@ class RequestedAnswer:
     the time of the request; changes: named groups and combos to start; all by model. shares:
     traffic of each model as (kind, combo, part). shortfall_req_per_s, demand_req_per_s: unserved
     and requested demand. makes_room: whether serving groups may leave before additions start.
-    node_limits: nodes per pool after the answer; None for no limit."""
+    node_limits: nodes per pool after an answer that starts combos; None for no limit."""
 
     answer: PlanAnswer
     pending: Pending
@@ -38,11 +38,11 @@ class RequestedAnswer:
     leaving: bool
     makes_room: bool
     node_limits: Mapping[str, int] | None
+    is_full: bool = field(init=False)
+    """Whether the answer is a full plan."""
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the answer is a full plan."""
-        return self.answer.urgency is Urgency.FULL
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_full", self.answer.urgency is Urgency.FULL)
 
     def planned(self, model: str) -> Counter[str]:
         """The planned combos of `model`."""
@@ -96,8 +96,8 @@ def requested_answer(answer: PlanAnswer, pending: Pending, fleet: TickFleet) -> 
 
 
 def _node_limits(answer: PlanAnswer, pending: Pending, fleet: TickFleet) -> dict[str, int] | None:
-    """Nodes per pool after a full plan; None for an urgent answer."""
-    if answer.urgency is Urgency.URGENT:
+    """Nodes per pool after a full plan; None for an urgent answer, and if nothing starts."""
+    if answer.urgency is Urgency.URGENT or not answer.change.starts:
         return None
     counts = Counter(dict(answer.counts))
     for combo_id, count in pending.request.fleet:

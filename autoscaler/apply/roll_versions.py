@@ -40,7 +40,7 @@ _LEAVING = (Life.RETIRING, Life.UNROUTED, Life.DRAINING)
 
 def roll_versions(fleet: TickFleet, site: FreeCapacity) -> AppliedPlan:
     """Advance the rollouts of all managed models, and begin those of changed versions."""
-    changed = _concerned(fleet)
+    changed = with_rollouts(fleet)
     if not changed:
         return AppliedPlan(fleet.groups, site, fleet.models)
     changes = FleetChanges(fleet, site)
@@ -55,7 +55,7 @@ def roll_versions(fleet: TickFleet, site: FreeCapacity) -> AppliedPlan:
     return changes.result()
 
 
-def _concerned(fleet: TickFleet) -> list[Service]:
+def with_rollouts(fleet: TickFleet) -> list[Service]:
     """Managed services with a rollout, or with groups of another version than their base."""
     versions: dict[str, set[tuple[str, str]]] = {}
     for group in fleet.groups:

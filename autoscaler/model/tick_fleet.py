@@ -66,20 +66,16 @@ class TickFleet:
     models: Mapping[str, ModelState]
     views: Mapping[str, ModelView]
     sight: FleetSnapshot
+    now_ms: int = field(init=False)
+    cluster: Cluster = field(init=False)
+    """The declaration with the present prices."""
+    combos: Mapping[str, Combo] = field(init=False)
+    """Combos as the planner last evaluated them, by id."""
 
-    @property
-    def now_ms(self) -> int:
-        return self.inputs.now_ms
-
-    @property
-    def cluster(self) -> Cluster:
-        """The declaration with the present prices."""
-        return self.inputs.cluster
-
-    @property
-    def combos(self) -> Mapping[str, Combo]:
-        """Combos as the planner last evaluated them, by id."""
-        return self.inputs.combos
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "now_ms", self.inputs.now_ms)
+        object.__setattr__(self, "cluster", self.inputs.cluster)
+        object.__setattr__(self, "combos", self.inputs.combos)
 
     def launch_version(self, model: str) -> Version:
         """The version of launches that a plan for `model` requests."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.apply.approvals import resolve_approvals
+from autoscaler.apply.approvals import resolve_approvals, with_proposals
 from autoscaler.apply.fleet_changes import AppliedPlan
 from autoscaler.apply.plan_answer import apply_answer
-from autoscaler.apply.roll_versions import roll_versions
+from autoscaler.apply.roll_versions import roll_versions, with_rollouts
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.planning.planner_messages import Outcome, PlanAnswer, Urgency
 from autoscaler.replan.launch_limits import obtainable_nodes, unusable_nodes
@@ -47,6 +47,10 @@ def apply_plans(fleet: TickFleet) -> AppliedPlans:
     splits, decisions = state.splits, list[Decision]()
     if declared.routes:
         splits, decisions = ADVANCE_SPLITS(splits, fleet.views, declared, now_ms)
+    pending = within_deadline(state.pending, now_ms)
+    if not (observation.answers or with_proposals(fleet) or with_rollouts(fleet)):
+        serial = state.numbers.group
+        return AppliedPlans(fleet, serial, pending, splits, state.full, (), (), tuple(decisions))
     applied = resolve_approvals(fleet, _free_capacity(fleet))
     decisions += applied.decisions
     replan = [*applied.replan]
@@ -54,7 +58,6 @@ def apply_plans(fleet: TickFleet) -> AppliedPlans:
         fleet = _after(fleet, applied)
 
     again, full = list[Trigger](), state.full
-    pending = within_deadline(state.pending, now_ms)
     for answer in observation.answers:
         asked = pending.get(answer.urgency)
         if asked is None or asked.request.number != answer.number:

@@ -19,10 +19,17 @@ from autoscaler.replan.plan_request import (
     urgent_request,
 )
 from autoscaler.replan.rate_limit import plan_allowed
-from autoscaler.replan.switchable_roles_changed import remember_switchable
 from autoscaler.replan.trigger_inputs import TriggerFleet, TriggerInputs
-from autoscaler.replan.triggers import collect, declared_only, limited_to, scope_of
-from autoscaler.replan.unapplied_plan import already_tried, group_positions, waits_for_room
+from autoscaler.replan.triggers import remember_switchable
+from autoscaler.replan.waiting_triggers import (
+    already_tried,
+    collect,
+    declared_only,
+    group_positions,
+    limited_to,
+    scope_of,
+    waits_for_room,
+)
 from autoscaler.sizing.restart_hold import is_unmeasured
 from autoscaler.state.controller_state import FullPlans, Pending
 from autoscaler.state.decision_record import NOTICE_INTERVAL_MS, notice

@@ -28,8 +28,8 @@ from autoscaler.planning.planner_messages import (
     RouteTraffic,
     Urgency,
 )
-from autoscaler.replan.scores_changed import fire
 from autoscaler.replan.trigger_inputs import TriggerInputs
+from autoscaler.replan.triggers import scores_changed
 from autoscaler.rollout.supply import Supply
 from autoscaler.sizing import routed_traffic as rule
 from autoscaler.state.controller_state import ControllerState, Term
@@ -141,7 +141,7 @@ def test_thresholds_are_requested_at_once_and_after_a_shift_of_scores() -> None:
         state = ControllerState(Term(NOW), splits=splits)
         demand = {"auto": window_demand(counts)}
         news = TriggerInputs(NOW + after_s * 1000, state, CLUSTER, Supply(), {}, demand=demand)
-        return [trigger.why for trigger in fire(news)]
+        return [trigger.why for trigger in scores_changed(news)]
 
     usual, shifted = dict.fromkeys(range(20), 20), {19: 400}
     assert fired({}, {}) == [Reason(ReasonCode.NO_THRESHOLDS, "auto")]

@@ -12,9 +12,9 @@ from autoscaler.domain.cluster import Cluster, Market, Mode, Policy
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Lengths, Phase
 from autoscaler.replan.rate_limit import MOST, WITHIN_MS, plan_allowed
-from autoscaler.replan.switchable_roles_changed import remember_switchable
 from autoscaler.replan.trigger_inputs import TriggerFleet, TriggerInputs
-from autoscaler.replan.triggers import collect, scope_of
+from autoscaler.replan.triggers import remember_switchable
+from autoscaler.replan.waiting_triggers import collect, scope_of
 from autoscaler.rollout.serving_group import Placed, ServingGroup
 from autoscaler.rollout.supply import GoodPrice, Offer, Supply
 from autoscaler.state.controller_state import (

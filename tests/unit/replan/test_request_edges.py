@@ -9,7 +9,7 @@ from autoscaler.domain.cluster import Mode
 from autoscaler.domain.component_graph import ComponentGraph
 from autoscaler.replan.plan_request import models_below_target
 from autoscaler.replan.trigger_inputs import TriggerInputs
-from autoscaler.replan.triggers import collect
+from autoscaler.replan.waiting_triggers import collect
 from autoscaler.rollout.supply import Offer, Supply
 from autoscaler.state.model_state import DemandEstimate, Infeasibility
 from tests.unit.decide.decide_catalogue import BUCKET, service

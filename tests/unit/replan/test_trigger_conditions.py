@@ -13,11 +13,18 @@ from autoscaler.domain.quality_route import ScoreMix
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand, Lengths
 from autoscaler.estimate.engine_view import EngineView
-from autoscaler.replan import mix_changed, scores_changed
 from autoscaler.replan.rate_limit import thresholds_may_move
 from autoscaler.replan.trigger_inputs import TriggerFleet, TriggerInputs
-from autoscaler.replan.triggers import collect, declared_only, limited_to, scope_of
-from autoscaler.replan.unapplied_plan import already_tried, group_positions, waits_for_room
+from autoscaler.replan.triggers import mix_changed, scores_changed
+from autoscaler.replan.waiting_triggers import (
+    already_tried,
+    collect,
+    declared_only,
+    group_positions,
+    limited_to,
+    scope_of,
+    waits_for_room,
+)
 from autoscaler.rollout.launch_failures import Failure
 from autoscaler.rollout.serving_group import Life, RouteExit, Switch
 from autoscaler.rollout.supply import GoodPrice, Offer, Supply
@@ -307,7 +314,7 @@ def test_drifted_scores_trigger_after_one_local_window(
         demand={},
         now_ms=NOW,
     )
-    found = list(scores_changed.fire(cast(TriggerInputs, news)))
+    found = list(scores_changed(cast(TriggerInputs, news)))
     reason = Reason(ReasonCode.SCORES, "auto")
     assert found == ([Trigger(("chat", "code"), reason)] if fires else [])
 
@@ -336,9 +343,7 @@ def shared(**targets: float) -> list[tuple[ReasonCode, str, tuple[float, ...]]]:
     planned = {model: Demand(model, 8.0, BUCKET, 1.0, ()) for model in targets}
     state = replace(STATE, models=made.models, evaluated=Evaluated(demands=planned))
     news = replace(NEWS, cluster=made.cluster, views=made.views, state=state)
-    return [
-        (one.why.code, one.why.subject, tuple(one.why.quantities)) for one in mix_changed.fire(news)
-    ]
+    return [(one.why.code, one.why.subject, tuple(one.why.quantities)) for one in mix_changed(news)]
 
 
 def test_shares_of_models_that_shift_trigger_a_plan_of_the_budget() -> None:
