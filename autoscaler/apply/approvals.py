@@ -16,12 +16,12 @@ from autoscaler.apply.decision import decision_about, with_reasons
 from autoscaler.apply.fleet_changes import AppliedPlan, FleetChanges
 from autoscaler.apply.infeasible import ASK_AGAIN_MS
 from autoscaler.apply.model_change import AppliedChange, Change, apply_change, planned_change
-from autoscaler.apply.scale_in_guards import NOT_COVERED, scale_in_veto
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.rollout.diff import FreeCapacity
 from autoscaler.rollout.serving_group import ServingGroup
+from autoscaler.sizing.scale_in.removal import NOT_COVERED, scale_in_veto
 from autoscaler.state.decision_record import notice
 from autoscaler.state.model_state import ROLLOUT_PROPOSAL, ModelState, PendingApproval
 from autoscaler.state.model_view import ModelView
@@ -301,7 +301,7 @@ def _still_valid(
         change.names_only(counting)
     ):
         return Change(), Reason(ReasonCode.PROPOSAL_OUTDATED)
-    why = scale_in_veto(view, change.adds, change.removes, 0.0, fleet)
+    why = scale_in_veto(view, change.adds, change.removes, 0.0, fleet.combos)
     return (Change(), why) if why is not None else (change, None)
 
 

@@ -1,6 +1,6 @@
 """Apply one model's change: start, switch and retire groups, and compute the cost.
 
-A planner answer or an approved proposal names the change. `scale_in_guards` decides whether a
+A planner answer or an approved proposal names the change. `sizing.scale_in` decides whether a
 removal may begin. A part that cannot begin now is left out, with a reason; nothing replaces it.
 """
 
@@ -10,20 +10,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from autoscaler.apply.scale_in_guards import is_exchange, raw_req_per_s_of
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
-from autoscaler.estimate.scale_in_evidence import slo_pressure
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.planning.planner_messages import FleetChange
 from autoscaler.rollout.capacity_and_cost import billed_usd_per_h, raw_req_per_s
 from autoscaler.rollout.diff import FreeCapacity, start
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
-from autoscaler.rollout.reversal_limit import after_move
 from autoscaler.rollout.role_switch import SwitchRoom, switch_groups
 from autoscaler.rollout.serving_group import ServingGroup, combo_id_of
 from autoscaler.rollout.waves import retire
+from autoscaler.sizing.scale_in.evidence import slo_pressure
+from autoscaler.sizing.scale_in.removal import is_exchange, raw_req_per_s_of
+from autoscaler.sizing.scale_in.reversals import after_move
 from autoscaler.state.model_state import Hysteresis, ModelState
 from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from topics.reason_codes import ReasonCode

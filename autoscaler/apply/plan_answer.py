@@ -25,7 +25,6 @@ from autoscaler.apply.model_change import (
 )
 from autoscaler.apply.recommendation import recommend
 from autoscaler.apply.requested_answer import RequestedAnswer, requested_answer
-from autoscaler.apply.scale_in_guards import scale_in_veto
 from autoscaler.domain.cluster import Mode, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.model.tick_fleet import TickFleet
@@ -33,6 +32,7 @@ from autoscaler.planning.planner_messages import Outcome, PlanAnswer, Urgency
 from autoscaler.rollout.diff import FreeCapacity, start
 from autoscaler.rollout.node_limits import within_plan, without_limit
 from autoscaler.rollout.serving_group import Life, ServingGroup
+from autoscaler.sizing.scale_in.removal import scale_in_veto
 from autoscaler.state.controller_state import Pending
 from autoscaler.state.decision_record import notice
 from autoscaler.state.model_state import ModelState
@@ -272,7 +272,7 @@ def _urgent_change(
     if (
         moved_on
         or not change.starts
-        or scale_in_veto(view, change.adds, change.removes, short, fleet)
+        or scale_in_veto(view, change.adds, change.removes, short, fleet.combos)
     ):
         change = replace(change, leaves=())
     return change
@@ -290,7 +290,7 @@ def _full_change(
     if not change.removes:
         return change
     short = asked.short_req_per_s(model)
-    why = scale_in_veto(view, change.adds, change.removes, short, fleet)
+    why = scale_in_veto(view, change.adds, change.removes, short, fleet.combos)
     if why is None:
         return change
     is_short = view.planned_req_per_s < view.required_req_per_s * (1 - RATE_EPSILON)

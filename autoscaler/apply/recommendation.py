@@ -10,10 +10,10 @@ from autoscaler.apply.decision import decision_about
 from autoscaler.apply.infeasible import unmet_demand
 from autoscaler.apply.model_change import after_change, kind_of
 from autoscaler.apply.requested_answer import RequestedAnswer
-from autoscaler.apply.scale_in_guards import raw_req_per_s_of, scale_in_veto
 from autoscaler.domain.cluster import Service
 from autoscaler.domain.reason import Reason
 from autoscaler.model.tick_fleet import TickFleet
+from autoscaler.sizing.scale_in.removal import raw_req_per_s_of, scale_in_veto
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
 from topics.decisions import Decision
@@ -31,7 +31,7 @@ def recommend(
     change = Counter({combo: n for combo, n in difference.items() if n})
     view = fleet.views[model]
     adds, removes = +change, -change
-    if removes and scale_in_veto(view, adds, removes, 0.0, fleet):
+    if removes and scale_in_veto(view, adds, removes, 0.0, fleet.combos):
         change = adds if view.planned_req_per_s < view.required_req_per_s else Counter()
         removes = Counter()
     told: list[Decision] = []

@@ -27,6 +27,10 @@ SHIFT_SPANS_S = (20, 40, 80)
 """Spans in seconds, shorter than the local window, that are searched for a length shift."""
 SILENT_MS = 10_000
 """A gateway reports every second; after 10 s without a report it counts as silent."""
+STALE_MS = 2_000
+"""Age in ms from which telemetry is stale: gateways report each second."""
+_ENDED_S = 10
+"""Seconds without arrivals after which requests in flight are the unserved rest of a past load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,26 @@ class ModelDemand:
     def in_flight(self) -> int:
         """Requests in flight at the reporting gateways."""
         return sum(seen.in_flight for seen in self.reporting_gateways)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the telemetry of the last seconds is missing. A tick with stale telemetry removes
+        nothing."""
+        return isinstance(self.local, NoData) or self.local.age_ms >= STALE_MS
+
+    @property
+    def shows_arrivals(self) -> bool:
+        """Whether gateways reported arrivals in the last seconds."""
+        local = self.local
+        if isinstance(local, NoData) or not local.arrivals:
+            return False
+        return bool(next((n for s, n in self.recent if s >= _ENDED_S), local.arrivals))
+
+    @property
+    def counted_by_engines(self) -> bool:
+        """Whether the counts of engines are needed: telemetry is missing, or shows no arrivals,
+        which may be wrong."""
+        return self.is_stale or not self.shows_arrivals
 
 
 UNKNOWN_DEMAND = ModelDemand()

@@ -16,7 +16,6 @@ from autoscaler.domain.workload import Demand
 from autoscaler.estimate.engine_rate import engine_rates
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
 from autoscaler.estimate.queue_model import queue_drains
-from autoscaler.estimate.scale_in_evidence import counted_by_engines
 from autoscaler.model.unmanaged_servers import unmanaged_counts
 from autoscaler.rollout.backoff import Backoff
 from autoscaler.rollout.capacity_and_cost import by_model, raw_req_per_s
@@ -164,7 +163,7 @@ def _view(
     demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
     since_ms = _settled_ms(state, settled, demand.in_flight, inputs.now_ms)
     moments = state.estimate.moments
-    doubted = counted_by_engines(demand) or any(then.groups for then in moments)
+    doubted = demand.counted_by_engines or any(then.groups for then in moments)
     counts = sight.accepted(groups) if doubted else {}
     rated = {
         group.name: combos[group.combo_id].req_per_s

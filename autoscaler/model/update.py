@@ -17,7 +17,6 @@ from autoscaler.estimate.forecast.forecast_state import update_forecast
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
 from autoscaler.estimate.prefix_hit import fallen_prefix_hit
 from autoscaler.estimate.request_lengths import estimate_lengths
-from autoscaler.estimate.scale_in_evidence import is_stale
 from autoscaler.estimate.windows import NoData
 from autoscaler.model.learnt_rooms import update_rooms
 from autoscaler.model.planned_mix import with_planned_mix
@@ -156,7 +155,7 @@ def data_notices(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState]
     said = []
     for model, view in views_.items():
         state, local = view.state, view.demand.local
-        silent = is_stale(view.demand)
+        silent = view.demand.is_stale
         if isinstance(local, NoData):
             age_ms = view.now_ms - local.last_ms if local.last_ms is not None else 0
         else:

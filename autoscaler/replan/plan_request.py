@@ -22,7 +22,7 @@ from autoscaler.rollout.node_limits import planned_nodes
 from autoscaler.rollout.role_switch import switchable
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.versions import declared_version, runs
-from autoscaler.sizing.scale_in_conditions import REMOVAL, failed_condition
+from autoscaler.sizing.scale_in.conditions import REMOVAL, failed_condition
 from autoscaler.state.controller_state import Pending
 from autoscaler.state.model_view import SLIVER, ModelView
 from autoscaler.state.replan_trigger import Trigger

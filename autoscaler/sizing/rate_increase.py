@@ -40,7 +40,7 @@ _EVIDENT = 2.0
 times."""
 
 
-def propose(view: ModelView) -> TargetProposal | None:
+def rate_increase(view: ModelView) -> TargetProposal | None:
     """The present rate, if the arrivals prove that it exceeds the planned rate."""
     demand, policy = view.demand, view.policy
     seen = demand.local

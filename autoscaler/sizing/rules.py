@@ -1,4 +1,4 @@
-"""The list of all sizing rules, and the computation of a model's target from their proposals.
+"""The target of one model, computed from the proposals of all sizing rules.
 
 The highest proposal raises the target at once. If no proposal raises it, lasting evidence may lower
 it. The need is the part of the target that proposals and the present rate support now. Capacity is
@@ -7,67 +7,44 @@ bought for the need only: a target that is still high because an excess must las
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S, since_first_arrival
 from autoscaler.estimate.engine_rate import remember
 from autoscaler.estimate.windows import Stats
-from autoscaler.sizing import (
-    burst_headroom,
-    capacity_derating,
-    declared_workload,
-    engine_counts,
-    forecast_increase,
-    queue_growth,
-    rate_increase,
-    restart_hold,
-    routed_traffic,
-    scale_from_zero,
-    scale_in,
+from autoscaler.sizing.capacity_derating import update_derating
+from autoscaler.sizing.scale_in.conditions import LOWER_TARGET, failed_condition, is_unmeasured
+from autoscaler.sizing.scale_in.lower_target import lower_target
+from autoscaler.sizing.scale_out_rules import (
+    expected_req_per_s,
+    mean_and_burst,
+    present_moment,
+    proposals_of,
 )
-from autoscaler.sizing.scale_in_conditions import LOWER_TARGET, failed_condition
 from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView, TargetProposal
-from topics.checks import MOST_REQ_PER_S
-from topics.extensions import Group, call, extensions
 from topics.reason_codes import ReasonCode
 
-Rule = Callable[[ModelView], TargetProposal | None]
-
-RAISING: tuple[Rule, ...] = (
-    declared_workload.propose,
-    scale_from_zero.propose,
-    rate_increase.propose,
-    engine_counts.propose,
-    burst_headroom.propose,
-    queue_growth.propose,
-    routed_traffic.propose,
-    forecast_increase.propose,
-)
 _NO_TRAFFIC_S = 600.0  # minimum time without arrivals before the declared rate is dropped
-
-LOWERING: tuple[Rule, ...] = (scale_in.propose,)
 
 
 def update_target(view: ModelView) -> ModelState:
     """The model's state with a new target, need and derating, computed from `view`."""
-    state = _rate_observed(view, capacity_derating.update_derating(view))
-    moments = remember(state.estimate.moments, queue_growth.moment(view))
+    state = _rate_observed(view, update_derating(view))
+    moments = remember(state.estimate.moments, present_moment(view))
     if moments is not state.estimate.moments:
         state = replace(state, estimate=replace(state.estimate, moments=moments))
     if state is not view.state:
         view = replace(view, state=state)
     planned = view.planned_req_per_s
-    proposals = [proposal for rule in RAISING if (proposal := rule(view)) is not None]
-    proposals += _of_extensions(view)
+    proposals = proposals_of(view)
     need = _need_req_per_s(view, proposals)
     state = replace(state, target=replace(state.target, need_req_per_s=need))
     view = replace(view, state=state)
     raised = max(proposals, key=lambda p: _effective_req_per_s(p, planned), default=None)
-    if restart_hold.is_unmeasured(view):
+    if is_unmeasured(view):
         # New lengths change the evaluation of held instances, so the target never exceeds it.
         rate = min(planned, raised.req_per_s) if raised is not None else 0.0
         why = raised.why if raised is not None else None
@@ -85,30 +62,18 @@ def update_target(view: ModelView) -> ModelState:
         )
     if raised is not None and _effective_req_per_s(raised, planned) > state.target.req_per_s:
         return _raised(replace(view, state=state), raised)
-    if not view.is_surging and (raised is None or not raised.is_proven):
-        lowered = [proposal for rule in LOWERING if (proposal := rule(view)) is not None]
-        if lowered:
-            best = max(lowered, key=lambda proposal: proposal.req_per_s)
-            return replace(
-                state,
-                target=replace(
-                    state.target, req_per_s=best.req_per_s, why=best.why, overload_since_ms=0
-                ),
-            )
+    may_fall = need is not None and not view.is_surging and (raised is None or not raised.is_proven)
+    if may_fall and (lower := lower_target(view)) is not None:
+        lowered = replace(
+            state.target, req_per_s=lower.req_per_s, why=lower.why, overload_since_ms=0
+        )
+        return replace(state, target=lowered)
     known, unmet = state.target, state.infeasibility
     if known.needed_req_per_s <= planned and (known.overload_since_ms or unmet.shortage_noticed_ms):
         if view.groups >= view.service.min_instances:
             unmet = replace(unmet, shortage_noticed_ms=0)
         state = replace(state, target=replace(known, overload_since_ms=0), infeasibility=unmet)
     return state
-
-
-def _of_extensions(view: ModelView) -> Iterator[TargetProposal]:
-    """The proposals of installed packages, except impossible rates."""
-    for extension in extensions(Group.SIZING_RULES):
-        found = call(extension, lambda propose: propose(view), None)
-        if isinstance(found, TargetProposal) and 0.0 <= found.req_per_s <= MOST_REQ_PER_S:
-            yield found
 
 
 def _need_req_per_s(view: ModelView, proposals: list[TargetProposal]) -> float | None:
@@ -119,12 +84,12 @@ def _need_req_per_s(view: ModelView, proposals: list[TargetProposal]) -> float |
         return None
     if failed_condition(view, LOWER_TARGET) is not None:
         return None
-    mean, burst = burst_headroom.mean_and_burst(view)
+    mean, burst = mean_and_burst(view.demand.blocks, view.service.percentile)
     return max(
         seen.req_per_s,
         sizing_rate(view.demand, view.policy).likely_req_per_s,
         burst if burst > mean else 0.0,
-        forecast_increase.expected_req_per_s(view),
+        expected_req_per_s(view),
         *(_effective_req_per_s(one, view.planned_req_per_s) for one in proposals),
     )
 

@@ -16,7 +16,6 @@ from autoscaler.estimate.engine_rate import Moment
 from autoscaler.estimate.forecast.forecast_state import ForecastState
 from autoscaler.estimate.workload_mix import Mix
 from autoscaler.planning.planner_messages import FleetChange
-from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.rollout.traffic_split import TrafficSplit
 from autoscaler.state.rollout_state import RolloutState
 from topics import checks
@@ -80,10 +79,10 @@ class Target:
     """The planned demand in requests/s, raised at once by evidence and lowered by lasting evidence:
     capacity for it stays. need_req_per_s: the part that present evidence supports, for which
     capacity is bought; None: all of it. why: the evidence for req_per_s. restart_hold: whether the
-    controller took over running instances of the model without memory (see `sizing.restart_hold`).
-    overload_since_ms: time since which demand exceeds planned capacity. increase_confirmed_ms,
-    increase_started_ms: last and first proof of the present increase. traffic_split: planned routes
-    of the workload types, empty without types.
+    controller took over running instances of the model without memory (see
+    `sizing.scale_in.conditions`). overload_since_ms: time since which demand exceeds planned
+    capacity. increase_confirmed_ms, increase_started_ms: last and first proof of the present
+    increase. traffic_split: planned routes of the workload types, empty without types.
     """
 
     req_per_s: float = 0.0
@@ -169,6 +168,15 @@ class Capacity:
     lost_nodes: tuple[str, ...] = ()
     settled_ms: int = 0
     speed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reversals:
+    """The last move ("out", "in", or "" for none) and the times in ms of the reversals of the last
+    two hours."""
+
+    last: str = ""
+    at_ms: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from autoscaler.rollout.diff import revived
 from autoscaler.rollout.multi_node import waits
 from autoscaler.rollout.serving_group import Life, ServingGroup, ready_req_per_s
 from autoscaler.rollout.waves import RemovalLimits, WaveInputs, retire, step
-from autoscaler.sizing.scale_in_conditions import EXCHANGE, failed_condition
+from autoscaler.sizing.scale_in.conditions import EXCHANGE, failed_condition
 from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from autoscaler.state.reader_lag import topics_behind
 

@@ -30,7 +30,7 @@ from autoscaler.replan.waiting_triggers import (
     scope_of,
     waits_for_room,
 )
-from autoscaler.sizing.restart_hold import is_unmeasured
+from autoscaler.sizing.scale_in.conditions import is_unmeasured
 from autoscaler.state.controller_state import FullPlans, Pending
 from autoscaler.state.decision_record import NOTICE_INTERVAL_MS, notice
 from autoscaler.tick.apply_plans import AppliedPlans

@@ -16,10 +16,10 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand
 from autoscaler.estimate.forecast.history import restore_history
-from autoscaler.rollout.reversal_limit import Reversals, after_move
 from autoscaler.rollout.serving_group import ServingGroup, serial_of
 from autoscaler.sizing.capacity_derating import LEAST
 from autoscaler.sizing.prediction_drift import basis
+from autoscaler.sizing.scale_in.reversals import after_move
 from autoscaler.state.controller_state import (
     ControllerState,
     Declared,
@@ -31,7 +31,14 @@ from autoscaler.state.controller_state import (
     Term,
 )
 from autoscaler.state.ledger import FleetMemory, Memory, ModelMemory, read_ledger
-from autoscaler.state.model_state import Capacity, DemandEstimate, Hysteresis, ModelState, Target
+from autoscaler.state.model_state import (
+    Capacity,
+    DemandEstimate,
+    Hysteresis,
+    ModelState,
+    Reversals,
+    Target,
+)
 from autoscaler.tick.rebuild_groups import rebuild_groups, with_memory
 from autoscaler.tick.record_ledger import service_digest
 from autoscaler.tick.route_hooks import RESTORED_SPLITS

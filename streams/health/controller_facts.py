@@ -18,9 +18,9 @@ from autoscaler.domain.quality_route import QualityRoute
 from autoscaler.estimate.change_point import current_rate
 from autoscaler.explain.reason_texts import text, texts
 from autoscaler.planning.planner_messages import PlanRequest
-from autoscaler.rollout.reversal_limit import scale_in_within_limit
-from autoscaler.sizing.excess_duration import excess_duration_s
 from autoscaler.sizing.prediction_drift import drift_veto
+from autoscaler.sizing.scale_in.conditions import excess_duration_s
+from autoscaler.sizing.scale_in.reversals import scale_in_within_limit
 from autoscaler.sizing.sizing_sum import sizing_sum
 from autoscaler.state import reader_lag
 from autoscaler.state.effects import (

@@ -12,7 +12,6 @@ from autoscaler.apply.approvals import resolve_approvals
 from autoscaler.apply.fleet_changes import AppliedPlan
 from autoscaler.apply.model_change import after_change, kind_of
 from autoscaler.apply.plan_answer import apply_answer
-from autoscaler.apply.scale_in_guards import is_exchange, scale_in_veto
 from autoscaler.domain.cluster import Mode, Policy
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Demand
@@ -27,8 +26,8 @@ from autoscaler.planning.planner_messages import (
 )
 from autoscaler.rollout.bin_packing import used_gpus
 from autoscaler.rollout.diff import FreeCapacity
-from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.rollout.serving_group import Life
+from autoscaler.sizing.scale_in.removal import is_exchange, scale_in_veto
 from autoscaler.state.controller_state import Pending
 from autoscaler.state.model_state import (
     Advisory,
@@ -36,6 +35,7 @@ from autoscaler.state.model_state import (
     Hysteresis,
     Infeasibility,
     PendingApproval,
+    Reversals,
 )
 from tests.unit.decide.decide_catalogue import BUCKET, service
 from tests.unit.replan.planned_fleet import CHAT, CODE, NOW, RENTED, Fleet, group, node
@@ -378,7 +378,7 @@ def test_removals_of_an_outdated_proposal_are_dropped() -> None:
     assert lives(plan) == [Life.ACTIVE] * 2
     assert codes(plan) == [ReasonCode.PROPOSAL_DROPPED] and plan.replan
     frozen = fleet(7.0, services=APPROVES, changes=IN, frozen={"chat": PERIOD})
-    assert scale_in_veto(frozen.build().views["chat"], {}, {}, 0.0, frozen.build()) == Reason(
+    assert scale_in_veto(frozen.build().views["chat"], {}, {}, 0.0, {}) == Reason(
         ReasonCode.SCALE_IN_PAUSED, because=(PERIOD,)
     )
 
@@ -416,7 +416,7 @@ def test_kinds_of_changes() -> None:
 def veto(rate: float, adds: int, removes: int, short: float = 0.0, **changes: Any) -> Any:
     made = fleet(rate, **changes).build()
     counts = Counter({CHAT.id: adds}), Counter({CHAT.id: removes})
-    return scale_in_veto(made.views["chat"], +counts[0], +counts[1], short, made)
+    return scale_in_veto(made.views["chat"], +counts[0], +counts[1], short, made.combos)
 
 
 def test_the_remaining_capacity_must_cover_the_demand() -> None:

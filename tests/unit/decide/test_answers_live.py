@@ -10,8 +10,7 @@ from itertools import pairwise
 from autoscaler.domain.cluster import Cluster
 from autoscaler.domain.reason import Reason, codes_of
 from autoscaler.planning.planner_messages import PlanAnswer, PlanRequest, Urgency, no_plan_answer
-from autoscaler.rollout.reversal_limit import Reversals
-from autoscaler.state.model_state import Hysteresis
+from autoscaler.state.model_state import Hysteresis, Reversals
 from tests.unit.decide.decide_catalogue import AGGREGATED as A
 from tests.unit.decide.decide_catalogue import Planner, combo, combos, pool, service, simple
 from tests.unit.decide.decide_world import T0, World, world

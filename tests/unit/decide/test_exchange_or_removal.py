@@ -6,16 +6,15 @@ from collections import Counter
 from dataclasses import replace
 from typing import cast
 
-from autoscaler.apply.scale_in_guards import scale_in_veto
 from autoscaler.domain.cluster import Cluster, Policy
 from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.model.tick_fleet import TickFleet, TickInputs
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
-from autoscaler.rollout.reversal_limit import Reversals
+from autoscaler.sizing.scale_in.removal import scale_in_veto
 from autoscaler.state.controller_state import ControllerState, Observation, Term
-from autoscaler.state.model_state import DemandEstimate, Hysteresis, ModelState, Target
+from autoscaler.state.model_state import DemandEstimate, Hysteresis, ModelState, Reversals, Target
 from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
 from tests.unit.sizing.target_views import stats
@@ -47,7 +46,7 @@ def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> tuple[ReasonCode
     inputs = TickInputs(NOW, ControllerState(Term(NOW)), Observation(), cluster, cluster, combos)
     fleet = TickFleet(inputs, (), {}, {}, cast(FleetSnapshot, None))
     added, removed = Counter({NEW.id: adds}), Counter({OLD.id: removes})
-    kept = scale_in_veto(replace(VIEW, demand=demand), +added, removed, 0.0, fleet)
+    kept = scale_in_veto(replace(VIEW, demand=demand), +added, removed, 0.0, fleet.combos)
     return codes_of([kept]) if kept is not None else ()
 
 

@@ -31,7 +31,7 @@ from autoscaler.planning.planner_messages import (
 from autoscaler.replan.trigger_inputs import TriggerInputs
 from autoscaler.replan.triggers import scores_changed
 from autoscaler.rollout.supply import Supply
-from autoscaler.sizing import routed_traffic as rule
+from autoscaler.sizing import scale_out_rules
 from autoscaler.state.controller_state import ControllerState, Term
 from autoscaler.state.model_state import DemandEstimate, ModelState
 from autoscaler.state.model_view import ModelView
@@ -126,12 +126,13 @@ def test_thresholds_of_unmanaged_models_are_not_published() -> None:
 
 def test_capacity_is_planned_before_a_model_gets_a_larger_share() -> None:
     moving = replace(view("large", 2.0), routed=RoutedTraffic("auto", 1.0, 6.0))
-    proposal = rule.propose(moving)
+    proposal = scale_out_rules.routed_traffic(moving)
     assert proposal is not None
     assert proposal.req_per_s == 6.0
     assert proposal.is_proven
-    assert rule.propose(replace(view("large", 8.0), routed=RoutedTraffic("auto", 1.0, 6.0))) is None
-    assert rule.propose(view("large", 2.0)) is None
+    held = replace(view("large", 8.0), routed=RoutedTraffic("auto", 1.0, 6.0))
+    assert scale_out_rules.routed_traffic(held) is None
+    assert scale_out_rules.routed_traffic(view("large", 2.0)) is None
 
 
 def test_thresholds_are_requested_at_once_and_after_a_shift_of_scores() -> None:

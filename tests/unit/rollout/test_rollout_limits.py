@@ -16,11 +16,6 @@ from autoscaler.rollout.diff import FreeCapacity, revived, spare_usd_per_h, star
 from autoscaler.rollout.drain_confirmation import CONFIRM_TIMEOUT_MS, confirmed
 from autoscaler.rollout.fleet_snapshot import snapshot
 from autoscaler.rollout.launch_failures import detect_faults
-from autoscaler.rollout.reversal_limit import (
-    Reversals,
-    after_move,
-    scale_in_within_limit,
-)
 from autoscaler.rollout.serving_group import (
     FORGOTTEN_MS,
     Life,
@@ -36,6 +31,8 @@ from autoscaler.rollout.serving_group import (
     slots,
 )
 from autoscaler.rollout.unassigned_instances import unassigned_instances
+from autoscaler.sizing.scale_in.reversals import after_move, scale_in_within_limit
+from autoscaler.state.model_state import Reversals
 from tests.unit.decide.decide_catalogue import (
     AGGREGATED,
     BUCKET,

@@ -10,7 +10,7 @@ from autoscaler.estimate.engine_rate import MOST_LOAD, EngineRate, Moment
 from autoscaler.estimate.model_demand import ModelDemand, increase_spans_s
 from autoscaler.estimate.queue_model import expected_in_flight
 from autoscaler.estimate.window_stats import GatewayReport
-from autoscaler.sizing.queue_growth import propose
+from autoscaler.sizing.scale_out_rules import queue_growth
 from autoscaler.state.model_view import ModelView
 from tests.unit.sizing.target_views import POLICY, T0, stats, view
 from topics.reason_codes import ReasonCode
@@ -33,7 +33,7 @@ def test_a_backlog_raises_the_target_at_most_to_the_upper_bound_of_the_rate() ->
     """No test of the rate can distinguish 32 req/s from the planned 31.9. But 1.6 times the
     expected requests in flight prove an excess. Two minutes of arrivals limit the increase to 3%.
     """
-    found = propose(piled(1.6, 32, 31.9))
+    found = queue_growth(piled(1.6, 32, 31.9))
     assert found is not None and found.is_proven
     assert 32.5 < found.req_per_s < 33.0
     assert found.why.code is ReasonCode.BACKLOG
@@ -41,29 +41,31 @@ def test_a_backlog_raises_the_target_at_most_to_the_upper_bound_of_the_rate() ->
 
 
 def test_requests_in_flight_that_the_load_explains_raise_no_target() -> None:
-    assert propose(piled(1.0)) is None
+    assert queue_growth(piled(1.0)) is None
 
 
 def test_a_shrinking_queue_raises_no_target() -> None:
     """It dates from a time of insufficient capacity."""
     full = piled(4.0)
-    assert propose(full) is not None
+    assert queue_growth(full) is not None
     moments = Moment(T0 - 30_000, full.demand.in_flight + 1), Moment(T0 - 10_000, 0)
     before = replace(full.state, estimate=replace(full.state.estimate, moments=moments))
-    assert propose(replace(full, state=before)) is None
+    assert queue_growth(replace(full, state=before)) is None
 
 
 def test_a_backlog_during_a_start_raises_no_target() -> None:
     assert (
-        propose(replace(piled(4.0), serving=replace(piled(4.0).serving, nothing_starting=False)))
+        queue_growth(
+            replace(piled(4.0), serving=replace(piled(4.0).serving, nothing_starting=False))
+        )
         is None
     )
-    assert propose(replace(piled(4.0), serving=replace(piled(4.0).serving, ready=()))) is None
+    assert queue_growth(replace(piled(4.0), serving=replace(piled(4.0).serving, ready=()))) is None
 
 
 def test_slow_engines_with_enough_capacity_raise_no_target() -> None:
     """Slower engines have more requests in flight, but the rate needs no more capacity."""
-    assert propose(piled(4.0, planned=30.0)) is None
+    assert queue_growth(piled(4.0, planned=30.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_without_telemetry_the_requests_in_engines_raise_the_target_at_most_twof
         requests_in_engines=round(times * expected),
         engine_rates=(EngineRate(rate, 60.0),) if rate else (),
     )
-    found = propose(replace(unseen, serving=serving))
+    found = queue_growth(replace(unseen, serving=serving))
     assert (found is None) is (order is None)
     if found is not None and order is not None:
         assert found.req_per_s == pytest.approx(order, rel=0.02)

@@ -9,8 +9,8 @@ import pytest
 from autoscaler.estimate.engine_rate import EngineRate
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import GatewayReport
-from autoscaler.sizing.engine_counts import propose
-from autoscaler.sizing.scale_in import propose as propose_less
+from autoscaler.sizing.scale_in.lower_target import lower_target
+from autoscaler.sizing.scale_out_rules import engine_counts
 from autoscaler.state.model_view import ModelView
 from tests.unit.sizing.target_views import T0, stats, view
 from topics.reason_codes import ReasonCode
@@ -25,7 +25,7 @@ def unseen(*rates: EngineRate, planned: float = 8.0) -> ModelView:
 
 
 def test_a_rate_beyond_chance_is_ordered_with_a_little_headroom() -> None:
-    found = propose(unseen(EngineRate(12.0, 60.0)))
+    found = engine_counts(unseen(EngineRate(12.0, 60.0)))
     assert found is not None and found.is_proven
     assert 12.0 < found.req_per_s < 13.0
     assert found.why.code is ReasonCode.SURGE
@@ -35,19 +35,20 @@ def test_a_rate_beyond_chance_is_ordered_with_a_little_headroom() -> None:
 @pytest.mark.parametrize(("span_s", "raises"), [(20.0, False), (60.0, False), (120.0, True)])
 def test_a_small_excess_must_last(span_s: float, raises: bool) -> None:
     """9.2 req/s on a plan of 8 are 15% too many."""
-    assert (propose(unseen(EngineRate(9.2, span_s))) is not None) is raises
+    assert (engine_counts(unseen(EngineRate(9.2, span_s))) is not None) is raises
 
 
 def test_the_highest_proven_rate_is_ordered() -> None:
     """The long span includes the time before the increase; the short one proves nothing alone."""
-    found = propose(unseen(EngineRate(9.0, 20.0), EngineRate(14.0, 40.0), EngineRate(11.0, 120.0)))
+    rates = EngineRate(9.0, 20.0), EngineRate(14.0, 40.0), EngineRate(11.0, 120.0)
+    found = engine_counts(unseen(*rates))
     assert found is not None and 14.0 < found.req_per_s < 15.5
 
 
 def test_planned_rates_and_few_requests_raise_nothing() -> None:
-    assert propose(unseen(EngineRate(8.0, 120.0))) is None
-    assert propose(unseen(EngineRate(0.1, 20.0), planned=0.0)) is None
-    assert propose(unseen()) is None
+    assert engine_counts(unseen(EngineRate(8.0, 120.0))) is None
+    assert engine_counts(unseen(EngineRate(0.1, 20.0), planned=0.0)) is None
+    assert engine_counts(unseen()) is None
 
 
 def silent(rate: float) -> ModelView:
@@ -59,12 +60,12 @@ def silent(rate: float) -> ModelView:
 
 
 def test_requests_that_only_engines_counted_keep_their_capacity() -> None:
-    found = propose_less(silent(5.0))
+    found = lower_target(silent(5.0))
     assert found is not None and 4.8 < found.req_per_s < 5.0  # without the probes
     assert found.why.code is ReasonCode.LOWER_DEMAND
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2])
 def test_probes_of_engines_are_no_demand(rate: float) -> None:
-    found = propose_less(silent(rate))
+    found = lower_target(silent(rate))
     assert found is not None and found.req_per_s == 0.0 and found.why.code is ReasonCode.IDLE

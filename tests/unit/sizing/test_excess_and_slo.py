@@ -12,10 +12,11 @@ from autoscaler.estimate.forecast.forecast_state import ForecastState
 from autoscaler.estimate.forecast.history import History
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import NoData
-from autoscaler.sizing import capacity_derating, scale_in
+from autoscaler.sizing import capacity_derating
 from autoscaler.sizing.rules import update_target
-from autoscaler.sizing.scale_in_conditions import _no_full_window as no_full_window
-from autoscaler.sizing.scale_in_conditions import failed_condition
+from autoscaler.sizing.scale_in.conditions import _no_full_window as no_full_window
+from autoscaler.sizing.scale_in.conditions import failed_condition
+from autoscaler.sizing.scale_in.lower_target import lower_target
 from autoscaler.sizing.slo_misses import remaining_budget
 from autoscaler.state.model_view import ModelView
 from tests.unit.sizing.target_views import T0, stats, view
@@ -30,7 +31,7 @@ def steady(*rates: float) -> ModelDemand:
 
 
 def test_ten_minutes_of_less_demand_lower_the_target_to_their_highest_window() -> None:
-    found = scale_in.propose(view(steady(8.0, 3.0, 3.0, 3.0, 3.0, 3.0)))
+    found = lower_target(view(steady(8.0, 3.0, 3.0, 3.0, 3.0, 3.0)))
     assert found is not None and 3.0 < found.req_per_s < 3.3
 
 
@@ -39,7 +40,7 @@ def test_two_minutes_of_more_demand_keep_the_target(at: int) -> None:
     """They may lie anywhere in the ten minutes, so a mean over all ten is not sufficient."""
     rates = [3.0] * 5
     rates[at] = 8.0
-    found = scale_in.propose(view(steady(8.0, *rates), planned=8.0))
+    found = lower_target(view(steady(8.0, *rates), planned=8.0))
     assert found is None or found.req_per_s > 7.5
 
 
@@ -48,14 +49,14 @@ def test_a_partial_first_block_does_not_invalidate_the_long_window() -> None:
     low = steady(*[3.0] * 15)
     again = view(replace(low, blocks=low.blocks[1:]))
     slow = replace(again, service=replace(again.service, scale_in_after_s=1800.0))
-    lower = scale_in.propose(slow)
+    lower = lower_target(slow)
     assert lower is not None and lower.req_per_s < 3.3
 
 
 def test_added_capacity_counts_as_needed_for_the_excess_period() -> None:
     """A target above the planned rate may fall to the planned rate, but no lower."""
     seen = view(steady(3.0, 3.0, 3.0, 3.0, 3.0, 3.0), planned=5.0)
-    found = scale_in.propose(
+    found = lower_target(
         replace(
             seen,
             state=replace(
@@ -64,7 +65,7 @@ def test_added_capacity_counts_as_needed_for_the_excess_period() -> None:
         )
     )
     assert found is None or found.req_per_s >= 5.0
-    later = scale_in.propose(
+    later = lower_target(
         replace(
             seen,
             state=replace(
@@ -77,8 +78,8 @@ def test_added_capacity_counts_as_needed_for_the_excess_period() -> None:
 
 def test_a_controller_that_just_started_lowers_no_target() -> None:
     seen = steady(3.0, 3.0, 3.0, 3.0, 3.0)
-    assert scale_in.propose(view(seen)) is not None
-    assert scale_in.propose(view(seen, started_ms=T0 - 599_000)) is None
+    assert lower_target(view(seen)) is not None
+    assert lower_target(view(seen, started_ms=T0 - 599_000)) is None
 
 
 def taken_over(seen: ModelView) -> ModelView:
@@ -260,7 +261,7 @@ def rate_kept(seen: ModelView, minutes: list[int]) -> float:
     estimate = replace(seen.state.estimate, forecast=outlook)
     slow = tuple(replace(combo, start_s=60.0) for combo in seen.serving.ready)
     serving = replace(seen.serving, ready=slow)
-    found = scale_in.propose(
+    found = lower_target(
         replace(seen, state=replace(seen.state, estimate=estimate), serving=serving)
     )
     return seen.state.target.req_per_s if found is None else found.req_per_s

@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.model_demand import ModelDemand
-from autoscaler.sizing import rules
+from autoscaler.sizing import rules, scale_out_rules
 from autoscaler.state.model_view import TargetProposal
 from tests.unit.sizing.target_views import stats, view
 from topics.checks import MOST_REQ_PER_S
@@ -31,6 +31,6 @@ def test_a_rule_of_a_package_proposes_possible_rates(
 ) -> None:
     made = TargetProposal(rate, Reason(ReasonCode.SURGE, "chat", quantities=(rate,)))
     rule = Extension("own", "a package", lambda _view: made)
-    monkeypatch.setattr(rules, "extensions", lambda _group: (rule,))
+    monkeypatch.setattr(scale_out_rules, "extensions", lambda _group: (rule,))
     found = rules.update_target(view(ModelDemand(local=stats(960, 120))))
     assert found.target.req_per_s == pytest.approx(target)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from autoscaler.estimate.forecast.forecast_state import Forecast, ForecastState, TrendForecast
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.explain.reason_texts import text
-from autoscaler.sizing.forecast_increase import propose
 from autoscaler.sizing.rules import update_target
+from autoscaler.sizing.scale_out_rules import forecast_increase
 from autoscaler.state.model_view import ModelView
 from tests.unit.sizing.target_views import T0, stats, view
 
@@ -37,9 +37,9 @@ def test_a_forecast_above_the_plan_starts_capacity_in_advance() -> None:
 
 
 def test_a_forecast_within_the_plan_starts_no_capacity() -> None:
-    assert propose(expecting(7.9)) is None
-    assert propose(expecting(8.0)) is None
-    assert propose(expecting(8.1)) is not None
+    assert forecast_increase(expecting(7.9)) is None
+    assert forecast_increase(expecting(8.0)) is None
+    assert forecast_increase(expecting(8.1)) is not None
 
 
 def test_a_lower_forecast_removes_no_capacity() -> None:
@@ -60,8 +60,8 @@ def test_scale_in_stops_at_the_forecast() -> None:
 
 
 def test_an_outdated_forecast_is_ignored() -> None:
-    assert propose(expecting(16.0, in_s=-119.0)) is not None
-    assert propose(expecting(16.0, in_s=-121.0)) is None
+    assert forecast_increase(expecting(16.0, in_s=-119.0)) is not None
+    assert forecast_increase(expecting(16.0, in_s=-121.0)) is None
 
 
 def test_a_steady_rise_gets_capacity_for_its_extrapolated_rate() -> None:

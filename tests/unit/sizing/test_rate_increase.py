@@ -13,7 +13,7 @@ import pytest
 from autoscaler.estimate.model_demand import ModelDemand, increase_spans_s
 from autoscaler.estimate.windows import NoData
 from autoscaler.explain.reason_texts import text
-from autoscaler.sizing.rate_increase import propose
+from autoscaler.sizing.rate_increase import rate_increase
 from autoscaler.sizing.rules import update_target
 from autoscaler.state.model_view import TargetProposal
 from tests.unit.estimate.counted import demand_at
@@ -24,7 +24,7 @@ DAY_S = 86_400
 
 
 def proven(demand: ModelDemand, planned: float) -> TargetProposal | None:
-    found = propose(view(demand, planned))
+    found = rate_increase(view(demand, planned))
     return found if found is not None and found.is_proven else None
 
 
@@ -67,7 +67,7 @@ def with_burstiness(demand: ModelDemand, planned: float, index: float) -> Target
     """As `proven`, if counts of single seconds have the given index of dispersion."""
     made = view(demand, planned)
     estimate = replace(made.state.estimate, arrival_cv=math.sqrt(index))
-    found = propose(replace(made, state=replace(made.state, estimate=estimate)))
+    found = rate_increase(replace(made, state=replace(made.state, estimate=estimate)))
     return found if found is not None and found.is_proven else None
 
 
@@ -120,7 +120,7 @@ def test_fewer_requests_than_a_sample_prove_no_rise(min_samples: int, alarm: boo
     """Twenty requests arrive in ten seconds after a quarter of an hour without requests."""
     counts = np.concatenate((np.zeros(1000, np.int64), np.full(10, 2)))
     demand = demand_at(np.concatenate(([0], np.cumsum(counts))), 1010)
-    found = propose(view(demand, 1.0, policy=replace(POLICY, min_samples=min_samples)))
+    found = rate_increase(view(demand, 1.0, policy=replace(POLICY, min_samples=min_samples)))
     assert (found is not None and found.is_proven) == alarm
 
 
@@ -202,7 +202,7 @@ def test_a_proof_orders_at_once_until_capacity_was_added_for_it() -> None:
     before = replace(surging, hysteresis=replace(surging.hysteresis, last_out_ms=T0 - 30_000))
     ordered = replace(surging, hysteresis=replace(surging.hysteresis, last_out_ms=T0 - 500))
     for state, wanted in ((surging, 1.1 * 1.8), (before, 1.1 * 1.8), (ordered, 1.8)):
-        found = propose(view(demand, 1.8, state=state))
+        found = rate_increase(view(demand, 1.8, state=state))
         assert found is not None and found.req_per_s == pytest.approx(wanted)
 
 
@@ -284,8 +284,9 @@ def test_arrivals_before_a_fall_of_the_rate_prove_no_surge() -> None:
 
 def test_no_data_and_old_data_are_no_surge() -> None:
     """Missing information never causes a scale-out."""
-    assert propose(view(ModelDemand(((1, 100),), NoData(None)), 1.0)) is None
-    assert propose(view(ModelDemand(((1, 100),), stats(600, 120, age_ms=20_000)), 1.0)) is None
+    assert rate_increase(view(ModelDemand(((1, 100),), NoData(None)), 1.0)) is None
+    late = ModelDemand(((1, 100),), stats(600, 120, age_ms=20_000))
+    assert rate_increase(view(late, 1.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -296,7 +297,7 @@ def test_unknown_capacity_is_not_zero_capacity(groups: int, sentence: str) -> No
     """After a takeover, the capacity of running instances is unknown until the planner's first
     answer.
     """
-    found = propose(view(step_after(30), planned=0.0, groups=groups))
+    found = rate_increase(view(step_after(30), planned=0.0, groups=groups))
     assert found is not None
     assert found.why.code is ReasonCode.SURGE
     assert text(found.why).endswith(f" req/s, and {sentence}")

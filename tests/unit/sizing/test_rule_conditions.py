@@ -15,31 +15,32 @@ from autoscaler.estimate.forecast.forecast_state import Forecast, ForecastState
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import GatewayReport
 from autoscaler.model.tick_fleet import _settled_ms as settled_ms
-from autoscaler.rollout.reversal_limit import Reversals
 from autoscaler.rollout.version_comparison import VersionComparison
-from autoscaler.sizing import (
-    burst_headroom,
-    declared_workload,
-    forecast_increase,
-    restart_hold,
-    rules,
-    scale_from_zero,
-    scale_in,
-)
+from autoscaler.sizing import rules
 from autoscaler.sizing.capacity_derating import share_attained, update_derating
-from autoscaler.sizing.excess_duration import excess_duration_s
 from autoscaler.sizing.prediction_drift import drift_veto, expected_s, start_times_s, uncertainty
 from autoscaler.sizing.rate_increase import least_order, spans
-from autoscaler.sizing.scale_in_conditions import (
+from autoscaler.sizing.scale_in.conditions import (
     EXCHANGE,
     LOWER_TARGET,
     NO_LOSS,
     REALLOCATION,
     REMOVAL,
+    excess_duration_s,
     failed_condition,
+    is_unmeasured,
+)
+from autoscaler.sizing.scale_in.conditions import _keeps_all as keeps_all
+from autoscaler.sizing.scale_in.lower_target import lower_target
+from autoscaler.sizing.scale_out_rules import (
+    burst_headroom,
+    declared_workload,
+    expected_req_per_s,
+    mean_and_burst,
+    scale_from_zero,
 )
 from autoscaler.sizing.sizing_rate import sizing_rate
-from autoscaler.state.model_state import Capacity, Hysteresis, PredictionDrift
+from autoscaler.state.model_state import Capacity, Hysteresis, PredictionDrift, Reversals
 from autoscaler.state.model_view import IDLE_RATE, ModelView
 from tests.unit.decide.decide_catalogue import pool, service, simple
 from tests.unit.sizing.target_views import POLICY, T0, stats, view
@@ -176,29 +177,29 @@ def test_the_first_request_wakes_a_model_without_instances(
     changes: dict[str, Any], proposes: bool
 ) -> None:
     idle = view(ModelDemand(local=stats(1, 120)), groups=0, raw_req_per_s=0.0)
-    found = scale_from_zero.propose(replace(idle, **changes))
+    found = scale_from_zero(replace(idle, **changes))
     assert (found is not None) is proposes
 
 
 def test_the_rate_of_a_wake_is_proven_by_arrivals_and_refusals() -> None:
     idle = view(ModelDemand(local=stats(0, 120)), groups=0, raw_req_per_s=0.0)
-    assert scale_from_zero.propose(idle) is None
-    assert scale_from_zero.propose(replace(idle, demand=ModelDemand())) is None
+    assert scale_from_zero(idle) is None
+    assert scale_from_zero(replace(idle, demand=ModelDemand())) is None
     refused = replace(stats(2, 1), refused=3)
-    found = scale_from_zero.propose(replace(idle, demand=ModelDemand(local=refused)))
+    found = scale_from_zero(replace(idle, demand=ModelDemand(local=refused)))
     assert found is not None and 1.9 < found.req_per_s < 2.0, "five requests in a second"
-    one = scale_from_zero.propose(replace(idle, demand=ModelDemand(local=stats(1, 120))))
+    one = scale_from_zero(replace(idle, demand=ModelDemand(local=stats(1, 120))))
     assert one is not None and one.req_per_s == IDLE_RATE
 
 
 def test_the_declared_rate_counts_until_the_rate_is_observed() -> None:
     seen = with_service(view(steady(3.0)), req_per_s=5.0)
     fresh = with_state(seen, estimate=replace(seen.state.estimate, rate_observed=False))
-    found = declared_workload.propose(fresh)
+    found = declared_workload(fresh)
     assert found is not None and (found.req_per_s, found.why.quantities) == (5.0, (5.0,))
-    assert declared_workload.propose(seen) is None
-    assert declared_workload.propose(with_service(fresh, req_per_s=0.0)) is None
-    small = declared_workload.propose(with_service(fresh, req_per_s=0.5))
+    assert declared_workload(seen) is None
+    assert declared_workload(with_service(fresh, req_per_s=0.0)) is None
+    small = declared_workload(with_service(fresh, req_per_s=0.5))
     assert small is not None and small.req_per_s == 0.5
 
 
@@ -217,7 +218,7 @@ def test_a_forecast_counts_for_two_minutes(lower: float, age_ms: int, expected: 
     outlook = ForecastState(forecast=made)
     told = with_state(seen, estimate=replace(seen.state.estimate, forecast=outlook))
     bound = made.lower_bound_req_per_s if expected else 0.0
-    assert forecast_increase.expected_req_per_s(told) == bound
+    assert expected_req_per_s(told) == bound
 
 
 @pytest.mark.parametrize(("scale_in_s", "expected"), [(60.0, 120), (600.0, 600), (3600.0, 1790)])
@@ -247,27 +248,27 @@ def silent(seconds: int, **changes: Any) -> ModelView:
 def test_a_model_without_traffic_goes_to_zero_after_zero_after() -> None:
     """With a floor, its target is zero at once, because the floor keeps an instance."""
     zero: dict[str, Any] = {"min_instances": 0, "zero_after_s": 1200.0}
-    found = scale_in.propose(silent(1200, **zero))
+    found = lower_target(silent(1200, **zero))
     assert found is not None and found.req_per_s == 0.0
     assert (found.why.code, found.why.quantities) == (ReasonCode.IDLE, (1200.0,))
-    early = scale_in.propose(silent(1190, **zero))
+    early = lower_target(silent(1190, **zero))
     assert early is not None and early.req_per_s == IDLE_RATE
     assert early.why.quantities == (600,)
-    kept = scale_in.propose(silent(600, min_instances=1))
+    kept = lower_target(silent(600, min_instances=1))
     assert kept is not None and kept.req_per_s == 0.0
-    assert scale_in.propose(silent(590, min_instances=1)) is None or (
-        scale_in.propose(silent(590, min_instances=1)).req_per_s > 0.0  # type: ignore[union-attr]
+    assert lower_target(silent(590, min_instances=1)) is None or (
+        lower_target(silent(590, min_instances=1)).req_per_s > 0.0  # type: ignore[union-attr]
     )
 
 
 def test_a_target_falls_only_by_a_hundredth_or_more() -> None:
     seen = view(steady(3.0))
-    found = scale_in.propose(seen)
+    found = lower_target(seen)
     assert found is not None
     at = replace(seen.state.target, req_per_s=found.req_per_s / 0.989)
-    assert scale_in.propose(with_state(seen, target=at)) is not None
+    assert lower_target(with_state(seen, target=at)) is not None
     near = replace(seen.state.target, req_per_s=found.req_per_s / 0.991)
-    assert scale_in.propose(with_state(seen, target=near)) is None
+    assert lower_target(with_state(seen, target=near)) is None
     assert found.why.quantities == (found.req_per_s, 0.8, 10.0, 600)
 
 
@@ -276,7 +277,7 @@ def test_a_tenth_of_the_seconds_may_be_unreported(gaps: int, lowers: bool) -> No
     blocks = tuple((0, 0) if at < gaps else (10, 30) for at in range(60))
     whole = steady(3.0)
     seen = view(replace(whole, blocks=(*whole.blocks[:120], *blocks)))
-    assert (scale_in.propose(seen) is not None) is lowers
+    assert (lower_target(seen) is not None) is lowers
 
 
 def test_instances_without_memory_are_held_for_one_window_and_the_excess_period() -> None:
@@ -286,9 +287,9 @@ def test_instances_without_memory_are_held_for_one_window_and_the_excess_period(
         (119.9, True, True), (120.0, False, True), (599.9, False, True), (600.0, False, False),
     ):  # fmt: skip
         seen = replace(without, started_ms=T0 - round(runs_s * 1000))
-        assert restart_hold.is_unmeasured(seen) is unmeasured
-        assert restart_hold.keeps_all(seen) is kept
-    assert not restart_hold.keeps_all(replace(base, started_ms=T0))
+        assert is_unmeasured(seen) is unmeasured
+        assert keeps_all(seen) is kept
+    assert not keeps_all(replace(base, started_ms=T0))
 
 
 def test_capacity_settles_once_all_is_ready_and_no_queue_drains() -> None:
@@ -306,10 +307,10 @@ def test_capacity_settles_once_all_is_ready_and_no_queue_drains() -> None:
 
 def test_without_bursts_the_mean_needs_no_headroom() -> None:
     seen = view(steady(9.0))
-    assert burst_headroom.propose(seen) is None
-    mean, burst = burst_headroom.mean_and_burst(seen)
+    assert burst_headroom(seen) is None
+    mean, burst = mean_and_burst(seen.demand.blocks, seen.service.percentile)
     assert mean == burst == 9.0
-    assert burst_headroom.mean_and_burst(view(ModelDemand())) == (0.0, 0.0)
+    assert mean_and_burst((), 0.95) == (0.0, 0.0)
 
 
 def test_the_share_of_attained_requests_counts_all_that_ended() -> None:

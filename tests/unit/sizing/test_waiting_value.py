@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.estimate.forecast.history import MINUTE_S, History
-from autoscaler.sizing.waiting_value import rate_worth_keeping
+from autoscaler.sizing.scale_in.waiting_value import rate_worth_keeping
 from tests.unit.decide.decide_catalogue import service
 
 START_S = 60

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
-from autoscaler.model.tick_fleet import TickFleet
-from autoscaler.sizing.scale_in_conditions import (
+from autoscaler.sizing.scale_in.conditions import (
     EXCHANGE,
     NO_LOSS,
     REALLOCATION,
@@ -26,7 +25,11 @@ NOT_COVERED = Reason(ReasonCode.NOT_COVERED)  # since the plan, demand rose or c
 
 
 def scale_in_veto(
-    view: ModelView, adds: Counter[str], removes: Counter[str], short: float, fleet: TickFleet
+    view: ModelView,
+    adds: Counter[str],
+    removes: Counter[str],
+    short: float,
+    combos: Mapping[str, Combo],
 ) -> Reason | None:
     """The reason why nothing of the model may be removed now; None if the removal is allowed."""
     frozen = failed_condition(view, NO_LOSS)
@@ -35,8 +38,8 @@ def scale_in_veto(
     # Use the real fleet, because the view counts an open proposal as applied.
     proposal = view.state.advisory.proposal
     waiting = dict(proposal.change) if proposal is not None and not proposal.rejected else {}
-    raw = view.raw_req_per_s - raw_req_per_s_of(waiting, fleet.combos)
-    change = raw_req_per_s_of(adds, fleet.combos) - raw_req_per_s_of(removes, fleet.combos)
+    raw = view.raw_req_per_s - raw_req_per_s_of(waiting, combos)
+    change = raw_req_per_s_of(adds, combos) - raw_req_per_s_of(removes, combos)
     # Even an increase within the planned capacity may need the capacity that would be removed.
     target = view.state.target
     kept = max(target.needed_req_per_s, min(target.req_per_s, view.planned_req_per_s))

@@ -1,8 +1,8 @@
 """Rule: fewer requests arrive than are planned for, long enough and with enough evidence, and idle
-capacity is not worth its rent (`sizing.waiting_value`).
+capacity is not worth its rent (`waiting_value`).
 
 The rule sets the lower target. The planner chooses which combos to remove, if any. Missed SLOs and
-rising latency veto removals when a planner answer is applied (`scale_in_conditions`).
+rising latency veto removals when a planner answer is applied (`removal`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from autoscaler.estimate.change_point import current_rate
 from autoscaler.estimate.engine_rate import PROBES_PER_S
 from autoscaler.estimate.poisson_tests import mean_bounds
 from autoscaler.estimate.windows import Stats
-from autoscaler.sizing.burst_headroom import mean_and_burst
-from autoscaler.sizing.excess_duration import excess_duration_s
-from autoscaler.sizing.forecast_increase import expected_req_per_s
 from autoscaler.sizing.prediction_drift import expected_s
-from autoscaler.sizing.scale_in_conditions import LOWER_TARGET, failed_condition
+from autoscaler.sizing.scale_in.conditions import excess_duration_s
+from autoscaler.sizing.scale_in.waiting_value import rate_worth_keeping
+from autoscaler.sizing.scale_out_rules import expected_req_per_s, mean_and_burst
 from autoscaler.sizing.slo_misses import remaining_budget
-from autoscaler.sizing.waiting_value import rate_worth_keeping
 from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 
@@ -36,12 +34,11 @@ _TWO_SIDED_95 = 1.96
 _CHANCE = 1.0
 
 
-def propose(view: ModelView) -> TargetProposal | None:
-    """A lower target: the highest demand within the time for which an excess must last."""
+def lower_target(view: ModelView) -> TargetProposal | None:
+    """A lower target: the highest demand within the time for which an excess must last. The model
+    meets the conditions `LOWER_TARGET`, and its rate was measured."""
     seen = view.demand.local
-    if not view.state.estimate.rate_observed or not isinstance(seen, Stats):
-        return None
-    if failed_condition(view, LOWER_TARGET):
+    if not isinstance(seen, Stats):
         return None
     must_s = excess_duration_s(view.service, view.policy)
     covered_s, arrivals, highest = _counts_in(
@@ -52,7 +49,7 @@ def propose(view: ModelView) -> TargetProposal | None:
     engines = _engine_req_per_s(view, must_s)
     if not arrivals and not seen.arrivals and not engines and not expected_req_per_s(view):
         return _propose_zero(view, must_s)
-    mean, burst = mean_and_burst(view)
+    mean, burst = mean_and_burst(view.demand.blocks, view.service.percentile)
     rate = max(
         mean_bounds(arrivals, _TWO_SIDED_95)[1] / covered_s,
         highest,

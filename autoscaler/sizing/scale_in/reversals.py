@@ -7,21 +7,12 @@ another reversal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from autoscaler.state.model_state import Reversals
 
 _WITHIN_H = 2
 """Span in hours over which changes of direction are counted; a single hour would allow a burst of
 changes at its end."""
 _WITHIN_MS = _WITHIN_H * 3_600_000  # the same span in ms
-
-
-@dataclass(frozen=True, slots=True)
-class Reversals:
-    """The last move ("out", "in", or "" for none) and the times in ms of the reversals of the last
-    two hours."""
-
-    last: str = ""
-    at_ms: tuple[int, ...] = ()
 
 
 def after_move(turns: Reversals, move: str, now_ms: int) -> Reversals:

@@ -9,15 +9,10 @@ from autoscaler.estimate.model_demand import SILENT_MS, ModelDemand
 from autoscaler.estimate.windows import GatewayReport, NoData, Stats
 from topics.reason_codes import ReasonCode
 
-STALE_MS = 2_000
-"""Age in ms from which telemetry is stale: gateways report each second."""
 MIN_COVERAGE = 0.9
 """Share of the local window that must have been reported."""
 RISING_RATIO = 1.25
 """Factor by which a latency must exceed that of the long window to count as rising."""
-_ENDED_S = 10
-"""Seconds without arrivals after which requests in flight contradict an excess: they are an
-unserved rest."""
 
 
 def missing_evidence(
@@ -40,7 +35,7 @@ def missing_evidence(
         ages_s = tuple(seen.age_ms / 1000 for seen in silent)
         return Reason(ReasonCode.GATEWAY_SILENT, "", names, ages_s)
     waiting = max(in_flight, demand.in_flight)
-    if waiting and not shows_arrivals(demand):
+    if waiting and not demand.shows_arrivals:
         return Reason(ReasonCode.STILL_IN_FLIGHT, quantities=(waiting,))
     confirmed = any(seen.route_generation >= route_generation for seen in demand.reporting_gateways)
     if local.arrivals == 0 and not confirmed:
@@ -84,23 +79,3 @@ def slo_pressure(demand: ModelDemand, service: Service) -> Reason | None:
             if now_ms > RISING_RATIO * before_ms and now_ms > 0.5 * limit_ms:
                 return Reason(ReasonCode.LATENCY_RISING, "", (what,), (before_ms, now_ms))
     return None
-
-
-def is_stale(demand: ModelDemand) -> bool:
-    """Whether the telemetry of the last seconds is missing. A tick with stale telemetry removes
-    nothing."""
-    return isinstance(demand.local, NoData) or demand.local.age_ms >= STALE_MS
-
-
-def shows_arrivals(demand: ModelDemand) -> bool:
-    """Whether gateways reported arrivals in the last seconds."""
-    local = demand.local
-    if isinstance(local, NoData) or not local.arrivals:
-        return False
-    return bool(next((n for s, n in demand.recent if s >= _ENDED_S), local.arrivals))
-
-
-def counted_by_engines(demand: ModelDemand) -> bool:
-    """Whether the counts of engines are needed: telemetry is missing, or shows no arrivals, which
-    may be wrong."""
-    return is_stale(demand) or not shows_arrivals(demand)

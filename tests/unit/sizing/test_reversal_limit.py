@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autoscaler.rollout.reversal_limit import (
-    Reversals,
-    after_move,
-    scale_in_within_limit,
-)
+from autoscaler.sizing.scale_in.reversals import after_move, scale_in_within_limit
+from autoscaler.state.model_state import Reversals
 
 
 def test_a_repeated_direction_is_no_reversal() -> None:

@@ -11,12 +11,8 @@ from autoscaler.domain.model_spec import ModelSpec
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Slo
 from autoscaler.estimate.model_demand import ModelDemand, observe_demand
-from autoscaler.estimate.scale_in_evidence import (
-    is_stale,
-    missing_evidence,
-    slo_pressure,
-)
 from autoscaler.estimate.windows import NoData, Stats, TelemetryWindows
+from autoscaler.sizing.scale_in.evidence import missing_evidence, slo_pressure
 from topics.reason_codes import ReasonCode
 from topics.telemetry import Telemetry
 
@@ -107,9 +103,9 @@ def test_gaps_and_missing_telemetry_are_no_evidence() -> None:
     seen = observe_demand(windows, ["chat"], POLICY, T0 + 200_000)["chat"]
     gaps = Reason(ReasonCode.TELEMETRY_GAPS, quantities=(61, 120))
     assert missing_evidence(seen, POLICY, 7) == gaps
-    assert is_stale(ModelDemand()) and not is_stale(seen)
+    assert ModelDemand().is_stale and not seen.is_stale
     late = observe_demand(windows, ["chat"], POLICY, T0 + 203_000)["chat"]
-    assert is_stale(late)
+    assert late.is_stale
 
 
 def service() -> Service:
