@@ -134,21 +134,13 @@ def _answerable(proposal: PendingApproval, now_ms: int) -> tuple[PendingApproval
     return tuple(kept)[: _MOST_VERSIONS - 1]
 
 
-def with_proposals(fleet: TickFleet) -> list[Service]:
-    """The services with a proposal."""
-    services = fleet.cluster.services
-    return [s for s in services if fleet.models[s.model].advisory.proposal is not None]
-
-
 def resolve_approvals(fleet: TickFleet, site: FreeCapacity) -> AppliedPlan:
     """Apply approved proposals; drop rejected and expired proposals."""
-    waiting = with_proposals(fleet)
-    if not waiting:
-        return AppliedPlan(fleet.groups, site, fleet.models)
     changes = FleetChanges(fleet, site)
-    for service in waiting:
+    for service in fleet.cluster.services:
         proposal = fleet.models[service.model].advisory.proposal
-        assert proposal is not None  # noqa: S101  the filter above
+        if proposal is None:
+            continue
         version, verdict = answered_version(proposal, fleet.inputs.observation.controls)
         if not _ended(version, verdict, service, changes) and verdict is not None:
             _resolve(version, verdict, service, changes)
@@ -248,7 +240,7 @@ def _resolve(
         rejected = _decided_controls(ReasonCode.PROPOSAL_REJECTED, proposal, verdict, model)
         changes.decisions.append(_ending(proposal, notice(model, rejected, fleet.now_ms)))
         return
-    counting = changes.counting(model)
+    counting = fleet.views[model].serving.counting
     change, why = _still_valid(proposal, counting, fleet.views[model], fleet)
     done = apply_change(change, service, counting, changes.groups, changes.site, state, fleet)
     changes.keep(done, model)

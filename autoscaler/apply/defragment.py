@@ -26,7 +26,7 @@ def defragment(changes: FleetChanges, scope: Collection[str]) -> int:
     """Empty rented nodes, expensive pools first, if all their groups fit on other nodes on the
     bill. Only groups of the models in `scope` move. Returns the number of groups that move."""
     fleet = changes.fleet
-    acting = {s.model for s in fleet.cluster.services if s.managed and s.mode is Mode.ACT}
+    acting = {s.model for s in fleet.cluster.services if s.mode is Mode.ACT}
     models = {m for m in acting.intersection(scope) if fleet.views[m].frozen is None}
 
     def may_move(group: ServingGroup) -> bool:

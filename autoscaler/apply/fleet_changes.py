@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from autoscaler.apply.model_change import AppliedChange
 from autoscaler.model.tick_fleet import TickFleet
-from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.diff import FreeCapacity
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.state.model_state import ModelState
@@ -40,17 +39,10 @@ class FleetChanges:
     decisions: list[Decision] = field(default_factory=list)
     replan: list[Trigger] = field(default_factory=list)
     waits: list[str] = field(default_factory=list)
-    _before: dict[str, list[ServingGroup]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.groups = {group.name: group for group in self.fleet.groups}
         self.models = dict(self.fleet.models)
-        self._before = by_model(self.fleet.groups)
-
-    def counting(self, model: str) -> list[ServingGroup]:
-        """The groups of `model` that counted as capacity before any change."""
-        sight = self.fleet.sight
-        return [group for group in self._before.get(model, ()) if sight.counts(group)]
 
     def keep(self, done: AppliedChange, model: str) -> None:
         """Make the change of one model part of the fleet."""

@@ -84,12 +84,12 @@ def slo_unattainable(
 
     target: the planned combos of `service`.
     """
-    local = fleet.views[service.model].demand.local
-    if isinstance(local, Stats) and is_kept(local, service.percentile):
-        return [], state
     late = any(not fleet.combos[i].meets_slo for i in target if i in fleet.combos)
     noticed_ms = state.infeasibility.slo_noticed_ms
     if not late or (noticed_ms and fleet.now_ms < noticed_ms + NOTICE_INTERVAL_MS):
+        return [], state
+    local = fleet.views[service.model].demand.local
+    if isinstance(local, Stats) and is_kept(local, service.percentile):
         return [], state
     why = about(answer.notes, service.model) or (Reason(ReasonCode.OUTSIDE_SLO, service.model),)
     decision = decision_about(fleet, service.model, "infeasible", why, state, applied=False)
@@ -107,13 +107,15 @@ def constraints_violated(
     """
     broken = [
         promise
-        for promise in about(answer.violations, service.model)
-        if promise.code is not ReasonCode.PROMISED_FLOOR
+        for promise in answer.violations
+        if promise.subject == service.model and promise.code is not ReasonCode.PROMISED_FLOOR
     ]
     told = tuple(promise.code for promise in broken)
     known = state.infeasibility
     noticed_ms = known.violations_noticed_ms
     again = not noticed_ms or fleet.now_ms >= noticed_ms + _PROMISE_AGAIN_MS
+    if told == known.violations_noticed and not (broken and again):
+        return [], state
     if not broken or not (again or set(told) - set(known.violations_noticed)):
         return [], replace(state, infeasibility=replace(known, violations_noticed=told))
     decision = decision_about(fleet, service.model, "infeasible", broken, state, applied=False)

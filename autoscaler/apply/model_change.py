@@ -21,7 +21,7 @@ from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.role_switch import SwitchRoom, switch_groups
 from autoscaler.rollout.serving_group import ServingGroup, combo_id_of
 from autoscaler.rollout.waves import retire
-from autoscaler.sizing.scale_in.evidence import slo_pressure
+from autoscaler.sizing.scale_in.conditions import slo_pressure
 from autoscaler.sizing.scale_in.removal import is_exchange, raw_req_per_s_of
 from autoscaler.sizing.scale_in.reversals import after_move
 from autoscaler.state.model_state import Hysteresis, ModelState

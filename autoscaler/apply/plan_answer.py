@@ -57,9 +57,7 @@ def apply_answer(
         return AppliedPlan(fleet.groups, site, fleet.models)
     asked = requested_answer(answer, pending, fleet)
     applied = _apply_to_models(asked, fleet, site)
-    advised = {service.model for service in fleet.cluster.services if not service.managed}
-    moves = any(not _is_idle(group, fleet) for group in fleet.groups if group.model not in advised)
-    if not applied.waits or moves or applied.groups != fleet.groups:
+    if not applied.waits or applied.groups != fleet.groups or _moves(fleet):
         return applied
     for model in applied.waits:
         further = _apply_to_models(asked, fleet, site, unlimited=model)
@@ -68,9 +66,16 @@ def apply_answer(
     return applied
 
 
-def _is_idle(group: ServingGroup, fleet: TickFleet) -> bool:
-    is_ready = fleet.sight.views[group.name].all_ready
-    return group.life is Life.ACTIVE and not group.switch and is_ready
+def _moves(fleet: TickFleet) -> bool:
+    """Whether a group starts, leaves or switches, except groups of recommended models."""
+    advised = {service.model for service in fleet.cluster.services} - fleet.managed
+    return any(
+        group.life is not Life.ACTIVE
+        or group.switch is not None
+        or not fleet.sight.views[group.name].all_ready
+        for group in fleet.groups
+        if group.model not in advised
+    )
 
 
 def _apply_to_models(
@@ -83,7 +88,7 @@ def _apply_to_models(
     order = sorted(in_scope, key=lambda s: (-s.priority, s.model))
     for service in order:
         _note_limits(asked, service, changes)
-        if service.managed:
+        if service.model in fleet.managed:
             _apply_to_model(asked, service, changes, is_limited=service.model != unlimited)
         else:
             state = changes.models[service.model]
@@ -119,7 +124,7 @@ def _apply_to_model(
 ) -> None:
     """Apply the answer's part for a managed model, and report the change and unserved demand."""
     model, fleet = service.model, changes.fleet
-    counting = changes.counting(model)
+    counting = fleet.views[model].serving.counting
     change = _requested_change(asked, service, counting, fleet)
     done = _applied(asked, change, service, counting, changes, is_limited)
     if done.left_out is not None:
@@ -132,7 +137,7 @@ def _applied(
     asked: RequestedAnswer,
     change: Change,
     service: Service,
-    counting: list[ServingGroup],
+    counting: tuple[ServingGroup, ...],
     changes: FleetChanges,
     is_limited: bool,
 ) -> AppliedChange:
@@ -160,7 +165,7 @@ def _applied(
 def _decide(
     asked: RequestedAnswer,
     service: Service,
-    counting: list[ServingGroup],
+    counting: tuple[ServingGroup, ...],
     done: AppliedChange,
     changes: FleetChanges,
 ) -> None:
@@ -178,9 +183,9 @@ def _decide(
             said = with_reasons(decision, (*reasons, permit))
             decision, changes.models[model] = unasked(said, done, state)
         changes.decisions.append(decision)
-    elif asked.is_full and fleet.models[model].target.traffic_split.differs(
-        state.target.traffic_split
-    ):
+        return
+    before, after = fleet.models[model].target.traffic_split, state.target.traffic_split
+    if asked.is_full and before is not after and before.differs(after):
         why = Reason(ReasonCode.DIVIDED_ANEW, model, because=asked.trigger)
         changes.decisions.append(notice(model, why, fleet.now_ms))
 
@@ -205,7 +210,7 @@ def _decision(
 def _report_unmet(
     asked: RequestedAnswer,
     service: Service,
-    counting: list[ServingGroup],
+    counting: tuple[ServingGroup, ...],
     done: AppliedChange,
     changes: FleetChanges,
 ) -> None:
@@ -242,7 +247,7 @@ def _wait_for_room(asked: RequestedAnswer, order: Iterable[Service], changes: Fl
 
 
 def _requested_change(
-    asked: RequestedAnswer, service: Service, counting: list[ServingGroup], fleet: TickFleet
+    asked: RequestedAnswer, service: Service, counting: tuple[ServingGroup, ...], fleet: TickFleet
 ) -> Change:
     """The change that the answer requires from the model's present fleet."""
     if asked.answer.urgency is Urgency.URGENT:
@@ -253,7 +258,7 @@ def _requested_change(
 
 
 def _urgent_change(
-    asked: RequestedAnswer, service: Service, counting: list[ServingGroup], fleet: TickFleet
+    asked: RequestedAnswer, service: Service, counting: tuple[ServingGroup, ...], fleet: TickFleet
 ) -> Change:
     """Additions, and the removals that they replace. Combos that were added since the request, for
     example by a full plan, are not added twice."""
@@ -279,7 +284,7 @@ def _urgent_change(
 
 
 def _full_change(
-    asked: RequestedAnswer, service: Service, counting: list[ServingGroup], fleet: TickFleet
+    asked: RequestedAnswer, service: Service, counting: tuple[ServingGroup, ...], fleet: TickFleet
 ) -> Change:
     """The planned change, if the fleet is still the one of the request."""
     model = service.model
@@ -287,7 +292,7 @@ def _full_change(
     have = Counter(group.combo_id for group in counting)
     if have != asked.asked.get(model, Counter()) or not change.names_only(counting):
         return replace(_NO_CHANGE, left_out=Reason(ReasonCode.FLEET_CHANGED))
-    if not change.removes:
+    if not (change.leaves or change.switches):
         return change
     short = asked.short_req_per_s(model)
     why = scale_in_veto(view, change.adds, change.removes, short, fleet.combos)

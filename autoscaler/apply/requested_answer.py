@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason, about
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.planning.combo_names import parse_combo_id
@@ -16,7 +17,7 @@ from autoscaler.rollout.traffic_split import TrafficSplit, planned_split
 from autoscaler.state.controller_state import Pending
 from topics.reason_codes import ReasonCode
 
-_NO_CHANGE = FleetChange()
+_NO_CHANGE, _NO_SPLIT = FleetChange(), TrafficSplit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class RequestedAnswer:
 
     def split(self, model: str) -> TrafficSplit:
         """The planned division of the model's traffic over its combos."""
-        return planned_split(self.shares.get(model, ()), self.planned(model).items())
+        shares = self.shares.get(model)
+        return planned_split(shares, self.planned(model).items()) if shares else _NO_SPLIT
 
 
 def requested_answer(answer: PlanAnswer, pending: Pending, fleet: TickFleet) -> RequestedAnswer:
@@ -82,8 +84,8 @@ def requested_answer(answer: PlanAnswer, pending: Pending, fleet: TickFleet) -> 
     return RequestedAnswer(
         answer=answer,
         pending=pending,
-        counts=_by_model(answer.counts),
-        asked=_by_model(pending.request.fleet),
+        counts=_by_model(answer.counts, fleet.combos),
+        asked=_by_model(pending.request.fleet, fleet.combos),
         changes=_changes(answer.change),
         shares=shares,
         shortfall_req_per_s=dict(answer.shortfall_req_per_s),
@@ -106,10 +108,13 @@ def _node_limits(answer: PlanAnswer, pending: Pending, fleet: TickFleet) -> dict
     return planned_nodes(counts, fleet.combos, fleet.cluster)
 
 
-def _by_model(named: Iterable[tuple[str, int]]) -> dict[str, Counter[str]]:
+def _by_model(
+    named: Iterable[tuple[str, int]], combos: Mapping[str, Combo]
+) -> dict[str, Counter[str]]:
     counts: dict[str, Counter[str]] = {}
     for combo_id, count in named:
-        model, _ = parse_combo_id(combo_id)
+        known = combos.get(combo_id)
+        model = known.model if known is not None else parse_combo_id(combo_id)[0]
         counts.setdefault(model, Counter())[combo_id] += count
     return counts
 

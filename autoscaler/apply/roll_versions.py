@@ -68,7 +68,7 @@ def with_rollouts(fleet: TickFleet) -> list[Service]:
         base = rollout.base
         settled = base is None or running <= {(base.digest, base.engine)}
         idle = base is None if not running else base == declared_version(service)
-        if service.managed and not (settled and idle and not rollout.target):
+        if service.model in fleet.managed and not (settled and idle and not rollout.target):
             found.append(service)
     return found
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from autoscaler.apply.fleet_changes import FleetChanges
 from autoscaler.domain.cluster import Cluster, Market, Service
 from autoscaler.domain.reason import Reason
+from autoscaler.estimate.change_point import sizing_rate
 from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.rollout.capacity_and_cost import raw_req_per_s
 from autoscaler.rollout.diff import FreeCapacity, start
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.versions import Version
-from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_view import RATE_EPSILON, SLIVER, ModelView
 from autoscaler.state.rollout_state import RolloutState
 from topics.reason_codes import ReasonCode

@@ -1,9 +1,17 @@
-"""The current arrival rate: the mean over the longest recent time without a change of the rate.
+"""The current arrival rate, i.e. the mean over the longest recent time without a change of the
+rate, and the rate to size for.
 
 A mean over a fixed window lags after a step and counts idle seconds before traffic. This module
 extends a span into the past as long as the added time agrees with all shorter spans, so the
 estimate covers only the time since the last change. The test is a generalised likelihood ratio on
 square roots, which make Poisson counts nearly normal.
+
+The rate to size for follows the current rate more closely the longer that rate lasts. A new
+instance takes a minute or two to start, and a burst of three seconds is over by then, so the burst
+counts only as a mean over half a minute. A rate that has lasted ten seconds counts with its lower
+bound. From ten seconds to half a minute the value rises to slightly more than the mean, because an
+order that is too small leads to another order and another start. After a step, a plain mean over
+half a minute would include the time before the step.
 """
 
 from __future__ import annotations
@@ -18,6 +26,7 @@ import numpy.typing as npt
 from autoscaler.domain.cluster import Policy
 from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, Count
+from autoscaler.estimate.engine_rate import EngineRate
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.poisson_tests import log_likelihood_ratio, mean_bounds
@@ -34,6 +43,12 @@ _CHANGE_SIGMAS = 3.3  # high, because one estimate makes about 150 comparisons
 _STRADDLE_SIGMAS = 1.5
 """Standard deviations by which the seconds that a span adds must differ from the shorter span, so
 that the change lies within them."""
+
+LASTS_S = 30
+"""Seconds that a rate must last to count in full: a new instance cannot serve shorter bursts."""
+_TOWARDS_HIGH = 0.4
+"""Position of the rate to order for, from the mean (0) to its upper bound (1). A small surplus
+costs less than a second order and a second start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +90,42 @@ def current_rate(demand: ModelDemand, policy: Policy) -> RateEstimate:
     return RateEstimate(
         arrivals / covered_s, low / covered_s, high / covered_s, covered_s, since_ms
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SizingRate:
+    """The mean rate in requests/s over the last half minute or since the last change, its upper
+    bound (95%), and the rate to order for."""
+
+    req_per_s: float
+    high_req_per_s: float
+    likely_req_per_s: float
+
+
+def sizing_rate(demand: ModelDemand, policy: Policy) -> SizingRate:
+    """The rate since the last change if it has lasted half a minute, else over the last half
+    minute."""
+    rate = current_rate(demand, policy)
+    likely = rate.req_per_s + _TOWARDS_HIGH * (rate.high - rate.req_per_s)
+    if rate.window_s >= LASTS_S:
+        return SizingRate(rate.req_per_s, rate.high, likely)
+    longest = max(demand.recent, default=(0, 0))
+    covered_s, arrivals = next((c for c in demand.recent if c[0] >= LASTS_S), longest)
+    seconds = max(covered_s, LASTS_S)
+    mean = arrivals / seconds
+    high = mean if covered_s < LASTS_S else mean_bounds(arrivals, _Z)[1] / seconds
+    order = mean + _TOWARDS_HIGH * (high - mean)
+    if rate.since_ms is not None and rate.window_s >= BLOCK_S:
+        order = max(order, rate.low + (likely - rate.low) * rate.window_s / LASTS_S)
+    return SizingRate(mean, high, order)
+
+
+def likely_engine_req_per_s(rate: EngineRate, blocks: Blocks) -> float:
+    """The rate to order for if engines count arrivals at `rate`. blocks: the last telemetry, which
+    shows how bursty arrivals are."""
+    z = _Z * math.sqrt(dispersion(blocks).confirmed)
+    high = mean_bounds(rate.req_per_s * rate.span_s, z)[1] / rate.span_s
+    return rate.req_per_s + _TOWARDS_HIGH * (high - rate.req_per_s)
 
 
 def current_rate_spans(demand: ModelDemand, policy: Policy) -> list[RateSpan]:

@@ -51,10 +51,13 @@ class EngineRate:
     span_s: float
 
 
+def is_recent(moments: Sequence[Moment], now_ms: int) -> bool:
+    """Whether the newest of `moments` is too recent for another one."""
+    return bool(moments) and now_ms - moments[-1].at_ms < REMEMBER_MS
+
+
 def remember(moments: tuple[Moment, ...], now: Moment) -> tuple[Moment, ...]:
-    """`moments`, oldest first, with `now` if the newest one is old enough."""
-    if moments and now.at_ms - moments[-1].at_ms < REMEMBER_MS:
-        return moments
+    """`moments`, oldest first, with `now`."""
     return (*moments, now)[-_MOMENTS:]
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoscaler.domain.result_caches import TICK_CACHES
-from autoscaler.domain.validation import finite
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks
 from autoscaler.performance.numba_decorators import compiled
 
@@ -73,8 +72,6 @@ def burst_req_per_s(blocks: Blocks, percentile: float, mean_req_per_s: float) ->
     The quantile uses Wilson and Hilferty's formula. Example: D = 12 at 5 req/s and percentile 0.95
     gives 7.9 req/s. The result never exceeds the highest half minute in `blocks`.
     """
-    finite("percentile", percentile, 0.0, 1.0)
-    finite("mean_req_per_s", mean_req_per_s, 0.0)
     claimed = dispersion(blocks).confirmed
     if mean_req_per_s == 0.0 or claimed <= 1.0:
         return mean_req_per_s

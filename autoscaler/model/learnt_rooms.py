@@ -9,7 +9,7 @@ engine starts on such a slice.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from autoscaler.domain.cluster import Cluster, Service
@@ -67,22 +67,18 @@ def update_rooms(
 
 
 def room_notices(
-    before: Mapping[str, ModelState], after: Mapping[str, ModelState], cluster: Cluster, now_ms: int
+    service: Service, was: LearntRooms, now: LearntRooms, cluster: Cluster, now_ms: int
 ) -> Iterator[Decision]:
-    """A decision for each newly learnt room that differs from its prediction, for each refused
-    start, and for the first impossible report."""
-    for service in cluster.services:
-        model = service.model
-        was = before[model].learnt if model in before else LearntRooms()
-        now = after[model].learnt
-        if was is now:
-            continue
-        for room in now.rooms:
-            if room not in was.rooms and (why := _difference(service, room, cluster)) is not None:
-                yield notice(model, why, now_ms)
-        if now.ignored and not was.ignored:
-            why = Reason(ReasonCode.KV_IMPOSSIBLE, model, quoted=now.ignored)
-            yield notice(model, why, now_ms)
+    """A decision for each newly learnt room of `service` that differs from its prediction, for each
+    refused start, and for the first impossible report."""
+    if was is now:
+        return
+    for room in now.rooms:
+        if room not in was.rooms and (why := _difference(service, room, cluster)) is not None:
+            yield notice(service.model, why, now_ms)
+    if now.ignored and not was.ignored:
+        why = Reason(ReasonCode.KV_IMPOSSIBLE, service.model, quoted=now.ignored)
+        yield notice(service.model, why, now_ms)
 
 
 def _arguments(service: Service) -> str:

@@ -53,6 +53,12 @@ class TickInputs:
     frozen: Mapping[str, Reason] = field(default_factory=dict)
     routed: Mapping[str, RoutedTraffic] = field(default_factory=dict)
     retained_models: frozenset[str] = frozenset()
+    managed: frozenset[str] = field(init=False)
+    """Models whose instances Shoal may change, at once or after an approval."""
+
+    def __post_init__(self) -> None:
+        managed = frozenset(one.model for one in self.declared.services if one.managed)
+        object.__setattr__(self, "managed", managed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +76,11 @@ class TickFleet:
     """The declaration with the present prices."""
     combos: Mapping[str, Combo] = field(init=False)
     """Combos as the planner last evaluated them, by id."""
+    managed: frozenset[str] = field(init=False)
+    """Models whose instances Shoal may change, at once or after an approval."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "managed", self.inputs.managed)
         object.__setattr__(self, "now_ms", self.inputs.now_ms)
         object.__setattr__(self, "cluster", self.inputs.cluster)
         object.__setattr__(self, "combos", self.inputs.combos)
@@ -104,7 +113,7 @@ class TickFleet:
         touched = {group.model for group in groups if old.pop(group.name, None) is not group}
         touched |= {group.model for group in old.values()}
         touched |= {m for m, view in self.views.items() if view.state is not models[m]}
-        of = by_model(group for group in groups if group.model in touched)
+        of = by_model([group for group in groups if group.model in touched])
         views = {
             model: _view(self.inputs, view.service, models[model], of.get(model, []), sight)
             if model in touched
@@ -139,8 +148,9 @@ def _view(
     sight: FleetSnapshot,
 ) -> ModelView:
     combos = inputs.combos
-    counting = [group for group in groups if sight.counts(group)]
-    if service.managed:
+    counting = tuple([group for group in groups if sight.counts(group)])
+    managed = service.model in inputs.managed
+    if managed:
         count, raw = len(counting), raw_req_per_s(counting, combos)
         proposal = state.advisory.proposal
         if proposal is not None and not proposal.rejected:
@@ -153,7 +163,7 @@ def _view(
         count = sum(n for _, n in state.advisory.recommended)
         raw = sum(combos[i].req_per_s * n for i, n in state.advisory.recommended if i in combos)
     ready = [g for g in counting if sight.views[g.name].all_ready]
-    theirs = {} if service.managed else unmanaged_counts(service, state)
+    theirs = {} if managed else unmanaged_counts(service, state)
     settled = len(ready) == len(counting)
     instances = sight.fleet.instances
     held = sum(
@@ -179,8 +189,9 @@ def _view(
             nothing_starting=settled,
             requests_in_engines=held,
             group_counts=counts,
-            engine_rates=engine_rates(moments, inputs.now_ms, counts, rated),
+            engine_rates=engine_rates(moments, inputs.now_ms, counts, rated) if counts else (),
             route_generation=routes.generation if routes else 0,
+            counting=counting,
         ),
         service=service,
         policy=inputs.cluster.policy,

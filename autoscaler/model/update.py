@@ -5,30 +5,27 @@ The target is set in `autoscaler.sizing`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autoscaler.domain.cluster import Cluster, Service
-from autoscaler.domain.combo import Combo
+from autoscaler.domain.cluster import Policy, Service
+from autoscaler.domain.component_graph import RequestType
 from autoscaler.domain.reason import Reason
-from autoscaler.domain.workload import Demand
+from autoscaler.domain.workload import WorkloadType
 from autoscaler.estimate.burstiness import arrival_cv, update_burstiness
 from autoscaler.estimate.forecast.forecast_state import update_forecast
-from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
+from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.estimate.prefix_hit import fallen_prefix_hit
 from autoscaler.estimate.request_lengths import estimate_lengths
 from autoscaler.estimate.windows import NoData
-from autoscaler.model.learnt_rooms import update_rooms
-from autoscaler.model.planned_mix import with_planned_mix
+from autoscaler.estimate.workload_mix import declared_mix, estimate_kind_mix, estimate_mix
+from autoscaler.model.learnt_rooms import room_notices, update_rooms
 from autoscaler.model.tick_fleet import TickInputs
 from autoscaler.model.unmanaged_servers import adopt_unmanaged
-from autoscaler.planning.planner_messages import Outcome
 from autoscaler.rollout.capacity_and_cost import by_model
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.rollout.launch_failures import Faults
-from autoscaler.rollout.serving_group import combo_id_of
 from autoscaler.sizing.prediction_drift import start_times_s, update_drift
-from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.decision_record import notice
 from autoscaler.state.model_state import DemandEstimate, ModelState
 from autoscaler.state.model_view import ModelView
@@ -46,67 +43,74 @@ all combos again."""
 
 def update_models(
     inputs: TickInputs, faults: Faults, sight: FleetSnapshot
-) -> dict[str, ModelState]:
+) -> tuple[dict[str, ModelState], list[Decision]]:
     """The updated state of every declared model: measured lengths, forecast, and new losses of
-    capacity."""
-    gone = (sight.silent - inputs.state.observed.silent_nodes) | sight.reclaimed.keys()
-    lost_nodes: dict[str, set[str]] = {}
-    for failure in faults.failures:
-        nodes = {placed.node for placed in failure.group.placed}
-        lost_nodes.setdefault(failure.group.model, set()).update(nodes)
-    for group in faults.lost:
-        nodes = {placed.node for placed in group.placed if placed.node in gone}
-        if group.counts and nodes:
-            lost_nodes.setdefault(group.model, set()).update(nodes)
+    capacity; and a decision for each newly learnt room that differs from its prediction."""
+    now_ms, policy = inputs.now_ms, inputs.cluster.policy
+    lost_nodes = _lost_nodes(inputs, faults, sight)
     failed = {failure.group.model for failure in faults.failures}
     running = by_model(inputs.state.groups)
-    starts = start_times_s(inputs.combos.values(), inputs.state.models)
-    found = {}
+    due = {service.model for service in inputs.cluster.services if _is_due(service, inputs)}
+    starts = start_times_s(inputs.combos.values(), inputs.state.models) if due else {}
+    spends_budget = policy.spends_budget
+    found: dict[str, ModelState] = {}
+    said: list[Decision] = []
     for service in inputs.cluster.services:
-        state = inputs.state.models.get(service.model) or ModelState(
-            DemandEstimate(service.lengths)
-        )
-        seen = inputs.observation.unmanaged.get(service.model)
-        own = running.get(service.model, ())
-        state = adopt_unmanaged(state, service, seen, own)
-        if _is_due(service, inputs):
+        model, is_due = service.model, service.model in due
+        state = inputs.state.models.get(model) or ModelState(DemandEstimate(service.lengths))
+        own = running.get(model, ())
+        state = adopt_unmanaged(state, service, inputs.observation.unmanaged.get(model), own)
+        if is_due:
             fleet, cluster = sight.fleet, inputs.cluster
-            state = update_drift(state, own, fleet, inputs.combos, cluster, inputs.now_ms)
-        if _is_due(service, inputs) or service.model in failed:
-            state = update_rooms(state, service, own, sight.fleet, inputs.declared, inputs.now_ms)
-        if service.model in lost_nodes:
-            nodes = lost_nodes[service.model].union(state.capacity.lost_nodes)
-            capacity = replace(
-                state.capacity, lost_ms=inputs.now_ms, lost_nodes=tuple(sorted(nodes))
-            )
-            state = replace(
-                state,
-                capacity=capacity,
-                infeasibility=replace(state.infeasibility, retry_at_ms=0),
-            )
-        demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
+            state = update_drift(state, own, fleet, inputs.combos, cluster, now_ms)
+        if is_due or model in failed:
+            known = state.learnt
+            state = update_rooms(state, service, own, sight.fleet, inputs.declared, now_ms)
+            said += room_notices(service, known, state.learnt, inputs.declared, now_ms)
+        if model in lost_nodes:
+            nodes = lost_nodes[model].union(state.capacity.lost_nodes)
+            capacity = replace(state.capacity, lost_ms=now_ms, lost_nodes=tuple(sorted(nodes)))
+            unmet = replace(state.infeasibility, retry_at_ms=0)
+            state = replace(state, capacity=capacity, infeasibility=unmet)
+        demand = inputs.observation.demand.get(model, UNKNOWN_DEMAND)
         clumps = update_burstiness(state.estimate.burstiness, demand)
         if clumps is not state.estimate.burstiness:
             state = replace(state, estimate=replace(state.estimate, burstiness=clumps))
-        state = _with_lengths(state, service, inputs)
-        policy, due = inputs.cluster.policy, _is_due(service, inputs)
-        state = with_planned_mix(state, service, policy, demand, due)
-        found[service.model] = _with_forecast(state, service, inputs, starts)
+        state = _with_lengths(state, service, demand, now_ms, is_due)
+        state = _with_planned_mix(state, service, spends_budget, policy, demand, is_due)
+        if is_due:
+            state = _with_forecast(state, service, demand, inputs, starts.get(model, 0.0))
+        found[model] = state
+    return found, said
+
+
+def _lost_nodes(inputs: TickInputs, faults: Faults, sight: FleetSnapshot) -> dict[str, set[str]]:
+    """By model, the nodes whose capacity was lost since the last tick."""
+    gone = (sight.silent - inputs.state.observed.silent_nodes) | sight.reclaimed.keys()
+    found: dict[str, set[str]] = {}
+    for failure in faults.failures:
+        nodes = {placed.node for placed in failure.group.placed}
+        found.setdefault(failure.group.model, set()).update(nodes)
+    for group in faults.lost:
+        nodes = {placed.node for placed in group.placed if placed.node in gone}
+        if group.counts and nodes:
+            found.setdefault(group.model, set()).update(nodes)
     return found
 
 
-def _with_lengths(state: ModelState, service: Service, inputs: TickInputs) -> ModelState:
+def _with_lengths(
+    state: ModelState, service: Service, demand: ModelDemand, now_ms: int, due: bool
+) -> ModelState:
     """`state` with updated lengths and burstiness, every ten seconds because they change slowly.
     Only hits of prefix caches that are gone count at once."""
-    demand = inputs.observation.demand.get(service.model, UNKNOWN_DEMAND)
     known, unmet = state.estimate, state.infeasibility
-    if not _is_due(service, inputs):
-        hit = fallen_prefix_hit(known.lengths, demand)
+    if not due:
+        hit = known.lengths.prefix_hit and fallen_prefix_hit(known.lengths, demand)
         if hit == known.lengths.prefix_hit:
             return state
         lengths = replace(known.lengths, prefix_hit=hit)
         return replace(state, estimate=replace(known, lengths=lengths))
-    short = unmet.has_unserved and inputs.now_ms < unmet.retry_at_ms
+    short = unmet.has_unserved and now_ms < unmet.retry_at_ms
     lengths = estimate_lengths(known.lengths, service.lengths, demand, short)
     cv = arrival_cv(known.burstiness)
     if max(cv, known.arrival_cv) < _CV_MATTERS * min(cv, known.arrival_cv):
@@ -116,17 +120,43 @@ def _with_lengths(state: ModelState, service: Service, inputs: TickInputs) -> Mo
     return replace(state, estimate=replace(known, lengths=lengths, arrival_cv=cv))
 
 
+def _with_planned_mix(
+    state: ModelState,
+    service: Service,
+    spends_budget: bool,
+    policy: Policy,
+    demand: ModelDemand,
+    due: bool,
+) -> ModelState:
+    """`state` with updated shares of the request types, which budget mode and models of components
+    plan with; without shares if plans use none. due: whether measured shares may change the planned
+    ones now."""
+    types: Sequence[WorkloadType | RequestType] = ()
+    if service.graph is not None:
+        types = service.graph.types
+    elif spends_budget:
+        types = service.types
+    mix = state.estimate.mix
+    if [name for name, _ in mix] != [kind.name for kind in types]:
+        mix = declared_mix(types)
+    elif types and due and service.graph is not None:
+        mix = estimate_kind_mix(mix, demand, policy.significance)
+    elif types and due:
+        mix = estimate_mix(mix, service.types, demand, policy.significance)
+    if mix == state.estimate.mix:
+        return state
+    return replace(state, estimate=replace(state.estimate, mix=mix))
+
+
 def _with_forecast(
-    state: ModelState, service: Service, inputs: TickInputs, starts: Mapping[str, float]
+    state: ModelState, service: Service, demand: ModelDemand, inputs: TickInputs, start_s: float
 ) -> ModelState:
     """`state` with the expected demand at the time when an instance started now would be ready."""
-    if not _is_due(service, inputs):
-        return state
     outlook = update_forecast(
         state.estimate.forecast,
-        inputs.observation.demand.get(service.model, UNKNOWN_DEMAND).blocks,
+        demand.blocks,
         inputs.cluster.policy,
-        starts.get(service.model, 0.0),
+        start_s,
         _stagger_slot(service),
         inputs.now_ms,
     )
@@ -171,31 +201,3 @@ def data_notices(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState]
             state = replace(state, estimate=known)
         models[model] = state
     return models, said
-
-
-def evaluated_combos(
-    state: ControllerState, observation: Observation, cluster: Cluster
-) -> tuple[dict[str, Combo], dict[str, Demand]]:
-    """(combos as the planner last evaluated them, demand of that evaluation by model).
-
-    Combos that are in no group, recommendation, proposal or answer are dropped.
-    """
-    declared = {service.model for service in cluster.services}
-    running = {group.combo_id for group in state.groups}
-    running |= {combo_id_of(group.switch.source) for group in state.groups if group.switch}
-    for advisory in (model.advisory for model in state.models.values()):
-        running |= {i for i, _ in advisory.recommended}
-        versions = advisory.proposal.versions if advisory.proposal else ()
-        running |= {i for version in versions for i, _ in version.change}
-    combos = {i: combo for i, combo in state.evaluated.combos.items() if i in running}
-    demands = {m: value for m, value in state.evaluated.demands.items() if m in declared}
-    for answer in observation.answers:
-        pending = state.pending.get(answer.urgency)
-        if pending is None or pending.request.number != answer.number:
-            continue
-        if answer.outcome is Outcome.NONE:
-            continue
-        combos.update({combo.id: combo for combo in answer.combos})
-        asked = (*pending.request.demands, *answer.demands)
-        demands.update({d.model: d for d in asked if d.model in answer.scope})
-    return combos, demands

@@ -12,6 +12,8 @@ from autoscaler.rollout.supply import obtainable
 def unusable_nodes(fleet: TickFleet) -> frozenset[str]:
     """Nodes on which nothing may be launched now. In a full pool these are all nodes without a
     group that counts as capacity."""
+    if not fleet.inputs.backoff:
+        return fleet.sight.unusable
     unusable = fleet.sight.unusable | resting_nodes(fleet.inputs.backoff, fleet.now_ms)
     full = full_pools(fleet.inputs.backoff, fleet.now_ms)
     if not full:

@@ -17,7 +17,7 @@ from autoscaler.model.tick_fleet import TickFleet
 from autoscaler.model.unmanaged_servers import is_uncounted, unmanaged_counts
 from autoscaler.planning.planner_messages import PlanRequest, RouteTraffic, RunningGroup, Urgency
 from autoscaler.replan.launch_limits import obtainable_nodes, unusable_nodes
-from autoscaler.rollout.capacity_and_cost import by_model, nodes_of
+from autoscaler.rollout.capacity_and_cost import nodes_of
 from autoscaler.rollout.node_limits import planned_nodes
 from autoscaler.rollout.role_switch import switchable
 from autoscaler.rollout.serving_group import ServingGroup
@@ -138,7 +138,7 @@ def _keeps(fleet: TickFleet, scope: tuple[str, ...]) -> tuple[str, ...]:
 def may_switch(fleet: TickFleet, scope: Collection[str]) -> tuple[tuple[str, int], ...]:
     """Combos of the models in `scope` that may take other roles now, and how many of each."""
     found: Counter[str] = Counter()
-    if fleet.cluster.policy.switches_roles:
+    if scope and fleet.cluster.policy.switches_roles:
         found.update(group.combo_id for group in _switchable_groups(fleet, scope))
         for model in scope:
             view = fleet.views[model]
@@ -149,10 +149,9 @@ def may_switch(fleet: TickFleet, scope: Collection[str]) -> tuple[tuple[str, int
 
 def _switchable_groups(fleet: TickFleet, scope: Collection[str]) -> Iterator[ServingGroup]:
     """The groups of the managed models in `scope` that may take other roles now."""
-    running = by_model(group for group in fleet.groups if fleet.sight.counts(group))
-    for model in scope:
-        view, own = fleet.views[model], running.get(model, [])
+    for view in (fleet.views[model] for model in scope):
         if view.service.managed and view.frozen is None:
+            own = view.serving.counting
             room = room_to_switch(view, view.service, own, fleet.combos, fleet.sight, True)
             yield from switchable(own, room)
 

@@ -222,7 +222,7 @@ def changed_routes(
     slo = service.slo
     # Round to two digits, because smaller changes of a prediction do not matter to gateways.
     starts = float(f"{start_s:.2g}") or (published.start_s if published else 0.0)
-    aliases = (service.hugging_face_name,) if service.hugging_face_name else ()
+    aliases = (name,) if (name := service.hugging_face_name) else ()
     adapters = tuple(sorted(adapter.name for adapter in service.adapters))
     asked = service.graph.types if service.graph is not None else ()
     kinds = tuple(RequestKind(kind.name, tuple(sorted(kind.media))) for kind in asked)

@@ -37,9 +37,9 @@ def update_derating(view: ModelView) -> ModelState:
     """The model's state with a lower or higher factor; unchanged without evidence."""
     before = view.state.capacity
     state, now_ms = update_slowdown(view), view.now_ms
-    view = _of_running(replace(view, state=state))
+    view = _of_running(view if state is view.state else replace(view, state=state))
     known = state.capacity
-    if gain_is_lost(view):
+    if known.derate > 1.0 and gain_is_lost(view):
         state = replace(state, capacity=replace(known, gain_lost_ms=now_ms))
         return _derated(state, 1.0, _overestimated(view), now_ms)
     # A gain by fast tokens ends with them. Other gains do not depend on the time per token.

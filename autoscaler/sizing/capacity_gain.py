@@ -69,10 +69,10 @@ def _served_factor(view: ModelView) -> float:
 
 
 def gain_is_lost(view: ModelView) -> bool:
-    """Whether requests miss their SLO beyond chance, in any of the last spans, at loads that the
-    ready instances should carry."""
+    """Whether a derating above 1 is too high: requests miss their SLO beyond chance, in any of the
+    last spans, at loads that the ready instances should carry."""
     ready, derate = view.serving.ready, view.state.capacity.derate
-    if derate <= 1.0 or not any(combo.meets_slo for combo in ready):
+    if not any(combo.meets_slo for combo in ready):
         return False
     holds = sum(combo.req_per_s for combo in ready) * view.service.utilization * derate
     spans = list(_spans(view))

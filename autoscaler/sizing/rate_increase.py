@@ -16,16 +16,17 @@ from autoscaler.domain.reason import Reason
 from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, Count
 from autoscaler.estimate.change_point import (
+    LASTS_S,
     RateSpan,
     current_rate,
     current_rate_spans,
     increase_evidence,
+    sizing_rate,
 )
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.overdispersion import dispersion
 from autoscaler.estimate.poisson_tests import is_significant
 from autoscaler.estimate.windows import Stats
-from autoscaler.sizing.sizing_rate import LASTS_S, sizing_rate
 from autoscaler.state.model_view import SLIVER, ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
 

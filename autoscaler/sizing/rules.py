@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S, since_first_arrival
-from autoscaler.estimate.engine_rate import remember
+from autoscaler.estimate.change_point import sizing_rate
+from autoscaler.estimate.engine_rate import Moment, is_recent, remember
 from autoscaler.estimate.windows import Stats
 from autoscaler.sizing.capacity_derating import update_derating
 from autoscaler.sizing.scale_in.conditions import LOWER_TARGET, failed_condition, is_unmeasured
@@ -19,10 +20,8 @@ from autoscaler.sizing.scale_in.lower_target import lower_target
 from autoscaler.sizing.scale_out_rules import (
     expected_req_per_s,
     mean_and_burst,
-    present_moment,
     proposals_of,
 )
-from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView, TargetProposal
 from topics.reason_codes import ReasonCode
@@ -33,8 +32,9 @@ _NO_TRAFFIC_S = 600.0  # minimum time without arrivals before the declared rate 
 def update_target(view: ModelView) -> ModelState:
     """The model's state with a new target, need and derating, computed from `view`."""
     state = _rate_observed(view, update_derating(view))
-    moments = remember(state.estimate.moments, present_moment(view))
-    if moments is not state.estimate.moments:
+    moments = state.estimate.moments
+    if not is_recent(moments, view.now_ms):
+        moments = remember(moments, _present_moment(view))
         state = replace(state, estimate=replace(state.estimate, moments=moments))
     if state is not view.state:
         view = replace(view, state=state)
@@ -42,7 +42,6 @@ def update_target(view: ModelView) -> ModelState:
     proposals = proposals_of(view)
     need = _need_req_per_s(view, proposals)
     state = replace(state, target=replace(state.target, need_req_per_s=need))
-    view = replace(view, state=state)
     raised = max(proposals, key=lambda p: _effective_req_per_s(p, planned), default=None)
     if is_unmeasured(view):
         # New lengths change the evaluation of held instances, so the target never exceeds it.
@@ -92,6 +91,14 @@ def _need_req_per_s(view: ModelView, proposals: list[TargetProposal]) -> float |
         expected_req_per_s(view),
         *(_effective_req_per_s(one, view.planned_req_per_s) for one in proposals),
     )
+
+
+def _present_moment(view: ModelView) -> Moment:
+    """The requests in flight now, according to gateways, or to executors while telemetry is
+    missing."""
+    seen, demand = view.serving, view.demand
+    in_flight = seen.requests_in_engines if demand.is_stale else demand.in_flight
+    return Moment(view.now_ms, in_flight, seen.group_counts if demand.counted_by_engines else {})
 
 
 def _raised(view: ModelView, proposal: TargetProposal) -> ModelState:

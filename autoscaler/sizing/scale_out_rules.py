@@ -12,14 +12,14 @@ from dataclasses import replace
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.result_caches import TICK_CACHES
 from autoscaler.estimate.arrival_counts import Blocks, since_first_arrival
-from autoscaler.estimate.engine_rate import MOST_LOAD, Moment
+from autoscaler.estimate.change_point import likely_engine_req_per_s, sizing_rate
+from autoscaler.estimate.engine_rate import MOST_LOAD
 from autoscaler.estimate.forecast.forecast_state import Forecast, TrendForecast
 from autoscaler.estimate.overdispersion import burst_req_per_s, dispersion
 from autoscaler.estimate.poisson_tests import is_significant, rate_lower_bound
 from autoscaler.estimate.queue_model import detect_overload
 from autoscaler.estimate.windows import Stats
 from autoscaler.sizing.rate_increase import increase_reason, least_order, rate_increase
-from autoscaler.sizing.sizing_rate import likely_engine_req_per_s, sizing_rate
 from autoscaler.state.model_view import IDLE_RATE, ModelView, TargetProposal
 from topics.checks import MOST_REQ_PER_S
 from topics.extensions import Group, call, extensions
@@ -141,10 +141,11 @@ def queue_growth(view: ModelView) -> TargetProposal | None:
     """
     if not view.serving.nothing_starting or not view.serving.ready:
         return None
-    moments, in_flight = view.state.estimate.moments, requests_in_flight(view)
+    moments, is_stale = view.state.estimate.moments, view.demand.is_stale
+    in_flight = view.serving.requests_in_engines if is_stale else view.demand.in_flight
     if len(moments) > 1 and in_flight < moments[-2].in_flight:
         return None
-    if view.demand.is_stale:
+    if is_stale:
         rates = view.serving.engine_rates
         recent = rates[-1].req_per_s if rates else view.planned_req_per_s
         highest = MOST_LOAD * sum(combo.req_per_s for combo in view.serving.ready)
@@ -159,19 +160,6 @@ def queue_growth(view: ModelView) -> TargetProposal | None:
     seen = found.in_flight, recent, found.expected, view.raw_req_per_s
     why = Reason(ReasonCode.BACKLOG, view.service.model, quantities=seen)
     return TargetProposal(found.req_per_s, why)
-
-
-def requests_in_flight(view: ModelView) -> int:
-    """Requests in flight according to gateways, or to executors while telemetry is missing."""
-    if view.demand.is_stale:
-        return view.serving.requests_in_engines
-    return view.demand.in_flight
-
-
-def present_moment(view: ModelView) -> Moment:
-    """The requests of the model now."""
-    groups = view.serving.group_counts if view.demand.counted_by_engines else {}
-    return Moment(view.now_ms, requests_in_flight(view), groups)
 
 
 def routed_traffic(view: ModelView) -> TargetProposal | None:

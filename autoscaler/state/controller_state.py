@@ -51,10 +51,6 @@ class Observation:
     unmanaged: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     lag_ms: Mapping[str, int] = field(default_factory=dict)
 
-    def read_until_ms(self, topic: str, now_ms: int) -> int:
-        """The time until which this observation includes every record written to `topic`."""
-        return now_ms - self.lag_ms.get(topic, 0)
-
 
 @dataclass(frozen=True, slots=True)
 class Pending:

@@ -10,6 +10,7 @@ from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.engine_rate import EngineRate, GroupCount
 from autoscaler.estimate.model_demand import ModelDemand
+from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.quality_state import RoutedTraffic
 
@@ -26,7 +27,8 @@ IDLE_RATE = 1e-3  # requests/s; the target of an almost idle model
 class ObservedServing:
     """The observed instances and routes of one model. ready: combos with all instances ready.
     nothing_starting: whether no instance is starting. requests_in_engines: as reported by engines.
-    route_generation: of the published routes, 0 without routes. group_counts, engine_rates: counts
+    route_generation: of the published routes, 0 without routes. counting: groups that count as
+    planned capacity. group_counts, engine_rates: counts
     of accepted requests by group, and rates by these counts (shortest span first), both empty if
     telemetry has shown arrivals for two minutes."""
 
@@ -34,6 +36,7 @@ class ObservedServing:
     nothing_starting: bool = False
     requests_in_engines: int = 0
     route_generation: int = 0
+    counting: tuple[ServingGroup, ...] = ()
     group_counts: Mapping[str, GroupCount] = field(default_factory=dict)
     engine_rates: tuple[EngineRate, ...] = ()
 
@@ -58,24 +61,27 @@ class ModelView:
     serving: ObservedServing = field(default_factory=ObservedServing)
     frozen: Reason | None = None
     routed: RoutedTraffic | None = None
+    planned_req_per_s: float = field(init=False)
+    """Demand in requests/s that the planned capacity can serve: raw capacity times utilization and
+    derating."""
+    required_req_per_s: float = field(init=False)
+    """The demand for which capacity is bought: the need, and what bridges a rollout."""
+    covers: bool = field(init=False)
+    """Whether the planned capacity covers the need, within a small tolerance. Without it, a fleet
+    that fits exactly would change with every change of the need."""
+    is_surging: bool = field(init=False)
+    """Whether an increase was confirmed recently, so that the target follows the rate without new
+    proof."""
 
-    @property
-    def is_surging(self) -> bool:
-        """Whether an increase was confirmed recently, so that the target follows the rate without
-        new proof."""
-        surge_ms = self.state.target.increase_confirmed_ms
-        return bool(surge_ms) and self.now_ms - surge_ms <= FOLLOW_MS
-
-    @property
-    def covers(self) -> bool:
-        """Whether the planned capacity covers the need, within a small tolerance. Without it, a
-        fleet that fits exactly would change with every change of the need."""
-        return self.planned_req_per_s >= self.required_req_per_s * (1.0 - SLIVER)
-
-    @property
-    def required_req_per_s(self) -> float:
-        """The demand for which capacity is bought: the need, and what bridges a rollout."""
-        return self.state.target.needed_req_per_s + self.state.rollout.bridge_req_per_s
+    def __post_init__(self) -> None:
+        state, fill = self.state, object.__setattr__
+        planned = self.raw_req_per_s * self.service.utilization * state.capacity.derate
+        required = state.target.needed_req_per_s + state.rollout.bridge_req_per_s
+        surge_ms = state.target.increase_confirmed_ms
+        fill(self, "planned_req_per_s", planned)
+        fill(self, "required_req_per_s", required)
+        fill(self, "covers", planned >= required * (1.0 - SLIVER))
+        fill(self, "is_surging", bool(surge_ms) and self.now_ms - surge_ms <= FOLLOW_MS)
 
     @property
     def kept_req_per_s(self) -> float:
@@ -83,12 +89,6 @@ class ModelView:
         least the required rate. A loss of capacity alone buys nothing."""
         target = self.state.target.req_per_s + self.state.rollout.bridge_req_per_s
         return max(self.required_req_per_s, min(target, self.planned_req_per_s))
-
-    @property
-    def planned_req_per_s(self) -> float:
-        """Demand in requests/s that the planned capacity can serve: raw capacity times utilization
-        and derating."""
-        return self.raw_req_per_s * self.service.utilization * self.state.capacity.derate
 
     def raw_for(self, req_per_s: float) -> float:
         """Raw capacity in requests/s that a demand of `req_per_s` needs: demand divided by

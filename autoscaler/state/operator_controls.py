@@ -1,7 +1,9 @@
-"""Restrictions in effect now: pauses, releases, scheduled floors and freezes.
+"""Restrictions in effect now: pauses, releases, scheduled floors and freezes, and the controller's
+own lag on topics.
 
 A paused or released model is treated as in mode recommend: everything is computed and explained,
-but nothing is changed. A frozen model keeps its instances, and may get more.
+but nothing is changed. A frozen model keeps its instances, and may get more. Unread records do not
+prove silence, so nothing is removed while the controller lags behind (`Observation.lag_ms`).
 """
 
 from __future__ import annotations
@@ -11,15 +13,20 @@ from dataclasses import dataclass, field, replace
 
 from autoscaler.domain.cluster import Cluster, Mode, Service
 from autoscaler.domain.reason import Reason
-from autoscaler.state import reader_lag
 from autoscaler.state.decision_record import notice
 from topics.controls import ALL_MODELS, ROLLOUT_KINDS, Control
 from topics.decisions import Decision
 from topics.reason_codes import ReasonCode
+from topics.topic_table import DEMAND, STATUS, TELEMETRY
 
 FROZEN_KIND = "frozen"
 """Kind of a freeze by an operator among `ActiveControls.reasons`; scheduled freeze windows have
 another kind."""
+
+LAG_KIND = "lag"
+"""Kind of the controller's lag among `ActiveControls.reasons`; its scope is the whole cluster."""
+_SILENT_TOPICS = (STATUS.name, TELEMETRY.name, DEMAND.name)
+"""Topics on which silence counts as evidence."""
 
 _LIFTED = {
     "pause": ReasonCode.RESUMED,
@@ -27,7 +34,7 @@ _LIFTED = {
     FROZEN_KIND: ReasonCode.UNFROZEN,
     "undeclared": ReasonCode.DECLARED_AGAIN,
     ReasonCode.DRAIN_TOO_SHORT: ReasonCode.DRAIN_LONG_ENOUGH,
-    reader_lag.KIND: ReasonCode.READER_CAUGHT_UP,
+    LAG_KIND: ReasonCode.READER_CAUGHT_UP,
 }
 
 _CODES = {
@@ -64,11 +71,12 @@ def active_controls(
 ) -> ActiveControls:
     """The restrictions at `now_ms`. lag_ms: as in `Observation`."""
     held: dict[str, Reason] = {}
-    behind = reader_lag.behind(lag_ms)
-    if behind is not None:
-        held[f"{ALL_MODELS}/{reader_lag.KIND}"] = behind
+    late = topics_behind(lag_ms)
+    if late:  # without figures, so that the reason changes only if the topics change
+        held[f"{ALL_MODELS}/{LAG_KIND}"] = Reason(ReasonCode.READER_BEHIND, "*", late)
     stopped: set[str] = set()
-    frozen = reader_lag.frozen(lag_ms, cluster.services)
+    unread = cluster.services if late else ()
+    frozen = {s.model: Reason(ReasonCode.UNREAD, s.model, late) for s in unread}
     for control in controls.values():
         if control.kind in ("verdict", *ROLLOUT_KINDS) or not control.active:
             continue
@@ -100,6 +108,11 @@ def active_controls(
         allowed = cluster
     advised = frozenset(service.model for service in cluster.services if not service.managed)
     return ActiveControls(allowed, frozen, held, frozenset(stopped), advised)
+
+
+def topics_behind(lag_ms: Mapping[str, int]) -> tuple[str, ...]:
+    """Topics with lag on which silence would count as evidence."""
+    return tuple(name for name in _SILENT_TOPICS if name in lag_ms)
 
 
 def retained_notices(models: Collection[str], guarded: ActiveControls) -> dict[str, Reason]:

@@ -15,7 +15,7 @@ from autoscaler.rollout.serving_group import Life, ServingGroup, ready_req_per_s
 from autoscaler.rollout.waves import RemovalLimits, WaveInputs, retire, step
 from autoscaler.sizing.scale_in.conditions import EXCHANGE, failed_condition
 from autoscaler.state.model_view import RATE_EPSILON, ModelView
-from autoscaler.state.reader_lag import topics_behind
+from autoscaler.state.operator_controls import topics_behind
 
 
 def retire_undeclared(

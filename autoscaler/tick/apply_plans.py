@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from autoscaler.apply.approvals import resolve_approvals, with_proposals
+from autoscaler.apply.approvals import resolve_approvals
 from autoscaler.apply.fleet_changes import AppliedPlan
 from autoscaler.apply.plan_answer import apply_answer
 from autoscaler.apply.roll_versions import roll_versions, with_rollouts
@@ -16,7 +16,6 @@ from autoscaler.replan.plan_request import within_deadline
 from autoscaler.rollout.bin_packing import used_gpus
 from autoscaler.rollout.diff import FreeCapacity, spare_usd_per_h
 from autoscaler.state.controller_state import FullPlans, Pending
-from autoscaler.state.model_view import ModelView
 from autoscaler.state.quality_state import SplitState
 from autoscaler.state.replan_trigger import Trigger
 from autoscaler.tick.route_hooks import ADOPT_ANSWER, ADVANCE_SPLITS
@@ -48,13 +47,16 @@ def apply_plans(fleet: TickFleet) -> AppliedPlans:
     if declared.routes:
         splits, decisions = ADVANCE_SPLITS(splits, fleet.views, declared, now_ms)
     pending = within_deadline(state.pending, now_ms)
-    if not (observation.answers or with_proposals(fleet) or with_rollouts(fleet)):
+    proposed = any(known.advisory.proposal is not None for known in fleet.models.values())
+    if not (observation.answers or proposed or with_rollouts(fleet)):
         serial = state.numbers.group
         return AppliedPlans(fleet, serial, pending, splits, state.full, (), (), tuple(decisions))
-    applied = resolve_approvals(fleet, _free_capacity(fleet))
-    decisions += applied.decisions
-    replan = [*applied.replan]
-    if applied.models is not fleet.models:
+    applied = AppliedPlan(fleet.groups, _free_capacity(fleet), fleet.models)
+    replan = list[Trigger]()
+    if proposed:
+        applied = resolve_approvals(fleet, applied.site)
+        decisions += applied.decisions
+        replan += applied.replan
         fleet = _after(fleet, applied)
 
     again, full = list[Trigger](), state.full
@@ -74,7 +76,7 @@ def apply_plans(fleet: TickFleet) -> AppliedPlans:
             failed = dict.fromkeys(asked.request.scope, now_ms)
             full = replace(full, failed_ms={**full.failed_ms, **failed})
         elif answer.urgency is Urgency.FULL:
-            full = _with_plan(full, answer, fleet.views, now_ms)
+            full = _with_plan(full, answer, fleet.managed, now_ms)
         fleet = _after(fleet, applied)
 
     applied = roll_versions(fleet, applied.site)
@@ -92,12 +94,14 @@ def _free_capacity(fleet: TickFleet) -> FreeCapacity:
     """Capacity for new groups. The budget does not count lost nodes, so that they can be
     replaced."""
     sight, cluster = fleet.sight, fleet.cluster
-    heard = (status for status in sight.fleet.running if status.node not in sight.gone)
+    heard = [status for status in sight.fleet.running if status.node not in sight.gone]
     used = used_gpus(fleet.groups, heard)
-    spare = spare_usd_per_h(cluster, used.keys() - sight.unpaid(fleet.groups))
     serial = fleet.inputs.state.numbers.group
-    offers, shut = obtainable_nodes(fleet), unusable_nodes(fleet)
-    return FreeCapacity(cluster, used, offers, shut, serial, spare)
+    site = FreeCapacity(cluster, used, obtainable_nodes(fleet), unusable_nodes(fleet), serial)
+    if cluster.policy.budget_usd_per_h <= 0.0:
+        return site
+    spare = spare_usd_per_h(cluster, used.keys() - sight.unpaid(fleet.groups))
+    return replace(site, spare_usd_per_h=spare)
 
 
 def _after(fleet: TickFleet, applied: AppliedPlan) -> TickFleet:
@@ -107,12 +111,12 @@ def _after(fleet: TickFleet, applied: AppliedPlan) -> TickFleet:
 
 
 def _with_plan(
-    full: FullPlans, answer: PlanAnswer, views: Mapping[str, ModelView], now_ms: int
+    full: FullPlans, answer: PlanAnswer, managed: Collection[str], now_ms: int
 ) -> FullPlans:
     """`full` updated with `answer`. An answer for recommended models alone does not change
     `made_ms` and `gap`."""
     left = {model: at_ms for model, at_ms in full.failed_ms.items() if model not in answer.scope}
     full = replace(full, failed_ms=left, failure_noticed_ms=full.failure_noticed_ms if left else 0)
-    if not any(model in views and views[model].service.managed for model in answer.scope):
+    if not any(model in managed for model in answer.scope):
         return full
     return replace(full, made_ms=now_ms, gap=answer.gap)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from autoscaler.domain.cluster import Cluster
+from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
+from autoscaler.domain.workload import Demand
 from autoscaler.model.tick_fleet import TickInputs
-from autoscaler.model.update import evaluated_combos
+from autoscaler.planning.planner_messages import Outcome
 from autoscaler.planning.planning_problem import with_prices
 from autoscaler.rollout.backoff import swept
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot, snapshot
 from autoscaler.rollout.launch_failures import Failure, Faults, detect_faults
-from autoscaler.rollout.serving_group import ServingGroup
+from autoscaler.rollout.serving_group import ServingGroup, combo_id_of
 from autoscaler.rollout.supply import fold as fold_supply
 from autoscaler.rollout.supply import supply_notices as supply_said
 from autoscaler.rollout.unassigned_instances import unassigned_instances
@@ -58,8 +61,8 @@ def observe(
         state.supply, cluster, observation.prices, observation.availability, now_ms
     )
     decisions = [notice("*", why, now_ms) for why in supply_said(state.supply, supply)]
-    priced = with_prices(cluster, supply.prices_usd_per_h())
-    combos, worth = evaluated_combos(state, observation, cluster)
+    priced = with_prices(cluster, supply.prices_usd_per_h()) if supply.prices else cluster
+    combos, worth = _evaluated_combos(state, observation, cluster)
     sent = {}
     if cluster.routes:
         sent = ROUTED_TRAFFIC(cluster, state.splits, observation.demand)
@@ -67,7 +70,7 @@ def observe(
     gap_ms = now_ms - (state.term.ticked_ms or state.term.started_ms)
     deaf = gap_ms > 500.0 * cluster.policy.node_silent_s
     listens_ms = now_ms if deaf else state.term.listens_since_ms or state.term.started_ms
-    read_ms = observation.read_until_ms(STATUS.name, now_ms)
+    read_ms = now_ms - observation.lag_ms.get(STATUS.name, 0)
     sight = snapshot(state.groups, observation.statuses, combos, priced, read_ms, listens_ms)
     others = {service.model for service in cluster.services if not service.managed} | alone
     faults = detect_faults(
@@ -88,7 +91,7 @@ def observe(
         combos,
         worth,
         supply,
-        swept(faults.backoff, observation.statuses, now_ms),
+        swept(faults.backoff, observation.statuses, now_ms) if faults.backoff else {},
         guarded.frozen,
         sent,
         alone,
@@ -106,6 +109,34 @@ def observe(
         ]
         stray = frozenset(by_hand)
     return ObservedTick(inputs, sight, faults, stray, listens_ms, tuple(decisions))
+
+
+def _evaluated_combos(
+    state: ControllerState, observation: Observation, cluster: Cluster
+) -> tuple[dict[str, Combo], dict[str, Demand]]:
+    """(combos as the planner last evaluated them, demand of that evaluation by model).
+
+    Combos that are in no group, recommendation, proposal or answer are dropped.
+    """
+    declared = {service.model for service in cluster.services}
+    running = {group.combo_id for group in state.groups}
+    running |= {combo_id_of(group.switch.source) for group in state.groups if group.switch}
+    for advisory in (model.advisory for model in state.models.values()):
+        running |= {i for i, _ in advisory.recommended}
+        versions = advisory.proposal.versions if advisory.proposal else ()
+        running |= {i for version in versions for i, _ in version.change}
+    combos = {i: combo for i, combo in state.evaluated.combos.items() if i in running}
+    demands = {m: value for m, value in state.evaluated.demands.items() if m in declared}
+    for answer in observation.answers:
+        pending = state.pending.get(answer.urgency)
+        if pending is None or pending.request.number != answer.number:
+            continue
+        if answer.outcome is Outcome.NONE:
+            continue
+        combos.update({combo.id: combo for combo in answer.combos})
+        asked = (*pending.request.demands, *answer.demands)
+        demands.update({d.model: d for d in asked if d.model in answer.scope})
+    return combos, demands
 
 
 def _is_suspect(group: ServingGroup, state: ControllerState) -> bool:

@@ -113,7 +113,8 @@ def publish(
         feeds = sight.load_feeds(own)
         ways = after.models[service.model].target.traffic_split
         types = type_routes(service, ways, weights, last) if cluster.policy.spends_budget else ()
-        types = canary_types(types, weights, found)
+        if found is not weights:
+            types = canary_types(types, weights, found)
         record = changed_routes(service, found, last, token, now_ms, start_s, feeds, types)
         if record is not None:
             routes[service.model] = _continued(record, last, deleted_generation)
@@ -121,8 +122,7 @@ def publish(
         published[service.model] = routes[service.model].generation
     known = {*published, *frozen.retained_models, *(s.model for s in cluster.services)}
     undeclared = sorted(routes.keys() - known - {route.name for route in cluster.routes})
-    finalized = finalized_models(undeclared, of, cluster.withdrawn_in_file)
-    for model in finalized:
+    for model in finalized_models(undeclared, of, cluster.withdrawn_in_file) if undeclared else ():
         deleted_generation = max(deleted_generation, routes.pop(model).generation)
         effects.append(DeleteKey((ROUTES.name, model)))
     for model in undeclared:
@@ -187,8 +187,10 @@ def _compared(
 ) -> tuple[RouteGroup, ...]:
     """`routes` with the share of a canary, while it is compared."""
     policy, rollout = service.rollout.canary, state.rollout
+    if policy is None or rollout.base is None:
+        return routes
     goal = rollout.goal(declared_version(service))
-    if policy is None or rollout.base is None or not rollout.compares(goal):
+    if not rollout.compares(goal):
         return routes
     needed = state.target.req_per_s / (service.utilization * state.capacity.derate)
     return canary_routes(routes, groups, goal, rollout.base, policy.share, needed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.model.learnt_rooms import room_notices
 from autoscaler.model.tick_fleet import TickFleet, tick_fleet
 from autoscaler.model.unmanaged_servers import unmanaged_notices as unmanaged_said
 from autoscaler.model.update import data_notices, update_models
@@ -27,11 +26,11 @@ def size(observed: ObservedTick) -> SizedTick:
     """Update all models, set their targets, and advance their rollouts by one step."""
     inputs, sight = observed.inputs, observed.sight
     now_ms, before = inputs.now_ms, inputs.state.models
-    models = update_models(inputs, observed.faults, sight)
+    models, rooms_said = update_models(inputs, observed.faults, sight)
     decisions = [
         *unmanaged_said(before, models, inputs.declared, now_ms),
         *uncertain_said(before, models, now_ms),
-        *room_notices(before, models, inputs.declared, now_ms),
+        *rooms_said,
     ]
     fleet = tick_fleet(inputs, retire_undeclared(observed.faults.groups, inputs), models, sight)
     fleet = fleet.with_states({model: update_target(view) for model, view in fleet.views.items()})

@@ -139,7 +139,7 @@ def fleet_status(
 ) -> FleetStatus:
     """The status at `now_ms` after a tick whose result is `state`."""
     priced = with_prices(cluster, state.supply.prices_usd_per_h())
-    read_ms = observation.read_until_ms(STATUS.name, now_ms)
+    read_ms = now_ms - observation.lag_ms.get(STATUS.name, 0)
     sight = snapshot(
         state.groups,
         observation.statuses,

@@ -22,14 +22,13 @@ from autoscaler.sizing.prediction_drift import drift_veto
 from autoscaler.sizing.scale_in.conditions import excess_duration_s
 from autoscaler.sizing.scale_in.reversals import scale_in_within_limit
 from autoscaler.sizing.sizing_sum import sizing_sum
-from autoscaler.state import reader_lag
 from autoscaler.state.effects import (
     PublishAssignment,
     PublishDecision,
     PublishRoutes,
     SolveRequested,
 )
-from autoscaler.state.operator_controls import FROZEN_KIND
+from autoscaler.state.operator_controls import FROZEN_KIND, LAG_KIND
 from autoscaler.tick.account import Account
 from autoscaler.tick.status import FleetStatus, ModelStatus, fleet_status
 from streams.health.exposure import OpenPoint
@@ -272,7 +271,7 @@ def guards_of(done: TickResult, found: ModelStatus) -> list[str]:
     model = state.models[found.model]
     policy, service = done.cluster.policy, done.cluster.service(found.model)
     said = [found.held] if found.is_held else []
-    behind = state.declared.controls.get(f"*/{reader_lag.KIND}")
+    behind = state.declared.controls.get(f"*/{LAG_KIND}")
     if behind is not None:
         said.append(text(behind))
     for key in (f"{found.model}/{FROZEN_KIND}", f"*/{FROZEN_KIND}", f"{found.model}/freeze"):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
+from autoscaler.estimate.change_point import sizing_rate
 from autoscaler.sizing.scale_in.conditions import (
     EXCHANGE,
     NO_LOSS,
@@ -16,7 +17,6 @@ from autoscaler.sizing.scale_in.conditions import (
     REMOVAL,
     failed_condition,
 )
-from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_view import RATE_EPSILON, ModelView
 from topics.reason_codes import ReasonCode
 

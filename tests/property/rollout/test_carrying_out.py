@@ -100,7 +100,9 @@ class Case:
             seen = Stats(120, 0, 600, 600, 0, 0, 600, 5.0, None, None, None, None)
             views[one.model] = ModelView(
                 serving=ObservedServing(
-                    ready=tuple(COMBOS[g.combo_id] for g in own), nothing_starting=True
+                    ready=tuple(COMBOS[g.combo_id] for g in own),
+                    nothing_starting=True,
+                    counting=tuple(own),
                 ),
                 service=one,
                 policy=self.cluster.policy,

@@ -10,6 +10,7 @@ import pytest
 from autoscaler.domain.cluster import Mode
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.rollout_policy import CanaryPolicy, RolloutPolicy
+from autoscaler.estimate.change_point import sizing_rate
 from autoscaler.estimate.engine_rate import Moment
 from autoscaler.estimate.forecast.forecast_state import Forecast, ForecastState
 from autoscaler.estimate.model_demand import ModelDemand
@@ -39,7 +40,6 @@ from autoscaler.sizing.scale_out_rules import (
     mean_and_burst,
     scale_from_zero,
 )
-from autoscaler.sizing.sizing_rate import sizing_rate
 from autoscaler.state.model_state import Capacity, Hysteresis, PredictionDrift, Reversals
 from autoscaler.state.model_view import IDLE_RATE, ModelView
 from tests.unit.decide.decide_catalogue import pool, service, simple

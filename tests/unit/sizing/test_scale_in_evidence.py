@@ -12,7 +12,7 @@ from autoscaler.domain.reason import Reason
 from autoscaler.domain.workload import Slo
 from autoscaler.estimate.model_demand import ModelDemand, observe_demand
 from autoscaler.estimate.windows import NoData, Stats, TelemetryWindows
-from autoscaler.sizing.scale_in.evidence import missing_evidence, slo_pressure
+from autoscaler.sizing.scale_in.conditions import missing_evidence, slo_pressure
 from topics.reason_codes import ReasonCode
 from topics.telemetry import Telemetry
 
