@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from topics.printable import printable
@@ -22,6 +23,10 @@ MOST_REQ_PER_S = 1e9
 """Upper bound of any rate of one model in requests/s, in records and in calculations."""
 MOST_USD_PER_H = 1e9
 """Upper bound of the cost of a fleet, in USD per hour."""
+
+
+FieldChecks = Mapping[str, Callable[[str, Any], None]]
+"""The check of each field of a record."""
 
 
 class InvalidValue(ValueError):
@@ -43,11 +48,29 @@ class InvalidValue(ValueError):
         return type(self), (self.field, self.value, self.allowed)
 
 
+def fields(record: object, checked: FieldChecks) -> None:
+    """Check fields of a record, in the order of `checked`."""
+    for field, check in checked.items():
+        check(field, getattr(record, field))
+
+
 def name(field: str, value: object) -> None:
     """Check an id: letters, digits and . _ : / @ + -, at most 200 characters, no trailing
     newline."""
     if not isinstance(value, str) or not _NAME.match(value):
         raise InvalidValue(field, value, "1 to 200 letters, digits or ._:/@+-")
+
+
+def name_or_all(field: str, value: object) -> None:
+    """Check an id, or "*" for all."""
+    if value != "*":
+        name(field, value)
+
+
+def names(field: str, values: Iterable[object]) -> None:
+    """Check ids."""
+    for value in values:
+        name(field, value)
 
 
 def is_name(value: str) -> bool:
@@ -91,10 +114,10 @@ def free_text(record: object, field: str, limit: int = 2000) -> None:
     if isinstance(value, tuple):
         for one in value:
             text(field, one, limit)
-        clean: object = tuple(map(printable, value))
+        clean: object = tuple(one if one.isprintable() else printable(one) for one in value)
     else:
         text(field, value, limit)
-        clean = printable(value)
+        clean = value if value.isprintable() else printable(value)
     if clean != value:
         object.__setattr__(record, field, clean)
 
@@ -120,6 +143,19 @@ def count(field: str, value: object, high: int = MAX_COUNT) -> None:
     """Check a whole number in [0, high]."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
         raise InvalidValue(field, value, f"a whole number from 0 to {high}")
+
+
+def counts(field: str, values: Iterable[object], high: int = MAX_COUNT) -> None:
+    """Check whole numbers in [0, high]."""
+    for value in values:
+        count(field, value, high)
+
+
+def combo_changes(field: str, values: Iterable[tuple[object, object]]) -> None:
+    """Check pairs of a combo and the number by which its count changes."""
+    for one, change in values:
+        combo(field, one)
+        number(field, change, -1_000_000, 1_000_000)
 
 
 def flag(field: str, value: object) -> None:

@@ -6,6 +6,7 @@ Points in time (fields `..._ms`) are ms of domain time since the epoch (`topics.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from topics import checks
 
@@ -18,6 +19,45 @@ DECISION_KINDS = (
     "infeasible",
     "rebuilt",
 )
+_CODE = partial(checks.machine_text, limit=64)
+_RATE = partial(checks.number, low=0.0, high=checks.MOST_REQ_PER_S)
+_COST = partial(checks.number, low=0.0, high=checks.MOST_USD_PER_H)
+_DECISION: checks.FieldChecks = {
+    "number": checks.count,
+    "leader_token": checks.count,
+    "model": checks.name_or_all,
+    "kind": partial(checks.one_of, allowed=DECISION_KINDS),
+    "at_ms": checks.time_ms,
+    "demand_req_per_s": _RATE,
+    "capacity_req_per_s": _RATE,
+    "cost_delta_usd_per_h": partial(
+        checks.number, low=-checks.MOST_USD_PER_H, high=checks.MOST_USD_PER_H
+    ),
+    "over_since_ms": checks.time_ms,
+    "expires_ms": checks.time_ms,
+    "proposal": checks.count,
+    "codes": checks.names,
+    "triggers": checks.names,
+    "cause": _CODE,
+    "trace": _CODE,
+    "change": checks.combo_changes,
+}
+_PLANNED_COMBO: checks.FieldChecks = {
+    "model": checks.name,
+    "combo": checks.combo,
+    "count": partial(checks.count, high=1_000_000),
+    "req_per_s": _RATE,
+    "usd_per_h": _COST,
+}
+_PLAN: checks.FieldChecks = {
+    "number": checks.count,
+    "next_serial": checks.count,
+    "leader_token": checks.count,
+    "at_ms": checks.time_ms,
+    "strategy": checks.name,
+    "cost_usd_per_h": _COST,
+    "gap": partial(checks.number, low=-1.0, high=1e9),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +96,8 @@ class Decision:
     triggers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        checks.count("number", self.number)
-        checks.count("leader_token", self.leader_token)
-        if self.model != "*":
-            checks.name("model", self.model)
-        checks.one_of("kind", self.kind, DECISION_KINDS)
-        checks.time_ms("at_ms", self.at_ms)
+        checks.fields(self, _DECISION)
         checks.free_text(self, "reason")
-        for key in ("demand_req_per_s", "capacity_req_per_s"):
-            checks.number(key, getattr(self, key), 0.0, checks.MOST_REQ_PER_S)
-        most_usd = checks.MOST_USD_PER_H
-        checks.number("cost_delta_usd_per_h", self.cost_delta_usd_per_h, -most_usd, most_usd)
-        checks.time_ms("over_since_ms", self.over_since_ms)
-        checks.time_ms("expires_ms", self.expires_ms)
-        checks.count("proposal", self.proposal)
-        for key, codes in (("codes", self.codes), ("triggers", self.triggers)):
-            for code in codes:
-                checks.name(key, code)
-        checks.machine_text("cause", self.cause, 64)
-        checks.machine_text("trace", self.trace, 64)
-        for combo, change in self.change:
-            checks.combo("change", combo)
-            checks.number("change", change, -1_000_000, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +111,7 @@ class PlannedCombo:
     usd_per_h: float
 
     def __post_init__(self) -> None:
-        checks.name("model", self.model)
-        checks.combo("combo", self.combo)
-        checks.count("count", self.count, 1_000_000)
-        checks.number("req_per_s", self.req_per_s, 0.0, checks.MOST_REQ_PER_S)
-        checks.number("usd_per_h", self.usd_per_h, 0.0, checks.MOST_USD_PER_H)
+        checks.fields(self, _PLANNED_COMBO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +133,7 @@ class PlanRecord:
     next_serial: int = 1
 
     def __post_init__(self) -> None:
-        checks.count("number", self.number)
-        checks.count("next_serial", self.next_serial)
-        checks.count("leader_token", self.leader_token)
-        checks.time_ms("at_ms", self.at_ms)
-        checks.name("strategy", self.strategy)
-        checks.number("cost_usd_per_h", self.cost_usd_per_h, 0.0, checks.MOST_USD_PER_H)
-        checks.number("gap", self.gap, -1.0, 1e9)
+        checks.fields(self, _PLAN)
         for model, missing in self.shortfall_req_per_s.items():
             checks.name("shortfall_req_per_s", model)
             field = f"shortfall_req_per_s[{model}]"

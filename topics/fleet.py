@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from topics import checks
 from topics.engine_start import EngineStart
@@ -54,6 +55,30 @@ NO_DEADLINE_MS = checks.MAX_MS
 """Reclaim time of a node that stays until it is empty, such as a cordoned one."""
 
 
+_TEXT = partial(checks.machine_text, limit=64)
+_DESIRED: checks.FieldChecks = {
+    "instance": checks.name,
+    "model": checks.name,
+    "engine": checks.name,
+    "group": checks.combo,
+    "version": _TEXT,
+    "phase": partial(checks.one_of, allowed=PHASES),
+    "gpus": partial(checks.counts, high=63),
+}
+_ASSIGNMENT: checks.FieldChecks = {
+    "node": checks.name,
+    "pool": checks.name,
+    "trace": _TEXT,
+    "drain_timeout_ms": partial(checks.count, high=86_400_000),
+    "generation": checks.count,
+    "leader_token": checks.count,
+    "issued_ms": checks.time_ms,
+    "said_ms": checks.time_ms,
+    "valid_ms": checks.count,
+    "signature": _TEXT,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class DesiredInstance:
     """One instance that a node should run.
@@ -77,15 +102,9 @@ class DesiredInstance:
     version: str = ""
 
     def __post_init__(self) -> None:
-        for key in ("instance", "model", "engine"):
-            checks.name(key, getattr(self, key))
-        checks.combo("group", self.group)
-        checks.machine_text("version", self.version, 64)
-        checks.one_of("phase", self.phase, PHASES)
+        checks.fields(self, _DESIRED)
         if not self.gpus or len(set(self.gpus)) != len(self.gpus):
             raise checks.InvalidValue("gpus", self.gpus, "at least one GPU index, each once")
-        for index in self.gpus:
-            checks.count("gpus", index, 63)
         if self.gang is not None and self.gang.stages[self.gang.rank].gpus != len(self.gpus):
             raise checks.InvalidValue("gpus", self.gpus, f"as many as {self.gang.place} holds")
 
@@ -116,16 +135,7 @@ class Assignment:
     trace: str = ""
 
     def __post_init__(self) -> None:
-        checks.name("node", self.node)
-        checks.name("pool", self.pool)
-        checks.machine_text("trace", self.trace, 64)
-        checks.count("drain_timeout_ms", self.drain_timeout_ms, 86_400_000)
-        checks.count("generation", self.generation)
-        checks.count("leader_token", self.leader_token)
-        checks.time_ms("issued_ms", self.issued_ms)
-        checks.time_ms("said_ms", self.said_ms)
-        checks.count("valid_ms", self.valid_ms)
-        checks.machine_text("signature", self.signature, 64)
+        checks.fields(self, _ASSIGNMENT)
         used = [gpu for instance in self.instances for gpu in instance.gpus]
         if len(used) != len(set(used)):
             raise checks.InvalidValue("instances.gpus", used, "each GPU of the node once")

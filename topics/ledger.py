@@ -8,6 +8,7 @@ latest entry of each part.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from topics import checks
 from topics.printable import printable, printable_json
@@ -17,6 +18,12 @@ KINDS = ("fleet", "model", "groups", "combos", "arrivals")
 combos, one hour of its arrivals)."""
 MOST_CHARACTERS = 3_000_000
 MOST_SLOTS = 72
+_ENTRY: checks.FieldChecks = {
+    "kind": partial(checks.one_of, allowed=KINDS),
+    "leader_token": checks.count,
+    "at_ms": checks.time_ms,
+    "value": partial(checks.text, limit=MOST_CHARACTERS),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +42,13 @@ class LedgerEntry:
     slot: int = 0
 
     def __post_init__(self) -> None:
-        checks.one_of("kind", self.kind, KINDS)
+        checks.fields(self, _ENTRY)
         if self.kind == "fleet":
             checks.one_of("model", self.model, ("",))
         else:
             checks.name("model", self.model)
-        checks.count("leader_token", self.leader_token)
-        checks.time_ms("at_ms", self.at_ms)
-        checks.text("value", self.value, MOST_CHARACTERS)
-        object.__setattr__(self, "value", printable(printable_json(self.value)))
+        if not self.value.isprintable():
+            object.__setattr__(self, "value", printable(printable_json(self.value)))
         checks.count("slot", self.slot, MOST_SLOTS - 1 if self.kind == "arrivals" else 0)
 
     @property

@@ -6,9 +6,38 @@ Points in time (fields `..._ms`) are ms of domain time since the epoch (`topics.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from topics import checks
 from topics.scoring import ScoreSplit
+
+_ENDPOINT: checks.FieldChecks = {
+    "instance": checks.name,
+    "address": checks.name,
+    "slots": partial(checks.count, high=1_000_000),
+}
+_TEXT = partial(checks.machine_text, limit=64)
+_GROUP: checks.FieldChecks = {
+    "group": checks.combo,
+    "version": _TEXT,
+    "weight": partial(checks.number, low=0.0, high=checks.MOST_REQ_PER_S),
+}
+_LIMIT_MS = partial(checks.number, low=0.0, high=1e9)
+_ROUTES: checks.FieldChecks = {
+    "model": checks.name,
+    "withdrawn": checks.flag,
+    "aliases": checks.names,
+    "adapters": checks.names,
+    "start_s": partial(checks.number, low=0.0, high=86_400.0),
+    "generation": checks.count,
+    "leader_token": checks.count,
+    "issued_ms": checks.time_ms,
+    "said_ms": checks.time_ms,
+    "valid_ms": checks.count,
+    "signature": _TEXT,
+    "ttft_limit_ms": _LIMIT_MS,
+    "tpot_limit_ms": _LIMIT_MS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +56,7 @@ class Endpoint:
     slots: int = 0
 
     def __post_init__(self) -> None:
-        checks.name("instance", self.instance)
-        checks.name("address", self.address)
-        checks.count("slots", self.slots, 1_000_000)
+        checks.fields(self, _ENDPOINT)
 
     def __hash__(self) -> int:
         # Gateways hash endpoints about ten times per request, so the hash must be fast.
@@ -117,9 +144,7 @@ class RouteGroup:
     version: str = ""
 
     def __post_init__(self) -> None:
-        checks.combo("group", self.group)
-        checks.machine_text("version", self.version, 64)
-        checks.number("weight", self.weight, 0.0, checks.MOST_REQ_PER_S)
+        checks.fields(self, _GROUP)
         if bool(self.prefill) != bool(self.decode):
             raise checks.InvalidValue("prefill", self.prefill, "prefill and decode together")
         known = {stage.name for stage in self.stages}
@@ -194,24 +219,10 @@ class Routes:
     withdrawn: bool = False
 
     def __post_init__(self) -> None:
-        checks.name("model", self.model)
-        checks.flag("withdrawn", self.withdrawn)
-        for alias in self.aliases:
-            checks.name("aliases", alias)
-        for adapter in self.adapters:
-            checks.name("adapters", adapter)
+        checks.fields(self, _ROUTES)
         for feed in self.feeds:
             checks.machine_text("feeds", feed, 300)
         for kind in self.types:
             if len(kind.shares) != len(self.groups):
                 allowed = f"one per group, {len(self.groups)}"
                 raise checks.InvalidValue("types.shares", len(kind.shares), allowed)
-        checks.number("start_s", self.start_s, 0.0, 86_400.0)
-        checks.count("generation", self.generation)
-        checks.count("leader_token", self.leader_token)
-        checks.time_ms("issued_ms", self.issued_ms)
-        checks.time_ms("said_ms", self.said_ms)
-        checks.count("valid_ms", self.valid_ms)
-        checks.machine_text("signature", self.signature, 64)
-        checks.number("ttft_limit_ms", self.ttft_limit_ms, 0.0, 1e9)
-        checks.number("tpot_limit_ms", self.tpot_limit_ms, 0.0, 1e9)

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from autoscaler.apply.answer_decision import change_reasons, decision_kind
 from autoscaler.apply.approvals import permission, propose, unasked
+from autoscaler.apply.change_cause import change_reasons, decision_kind
 from autoscaler.apply.decision import decision_about, with_reasons
 from autoscaler.apply.defragment import defragment
 from autoscaler.apply.fleet_changes import AppliedPlan, FleetChanges
@@ -143,7 +143,7 @@ def _applied(
 ) -> AppliedChange:
     """`change` applied to the fleet so far, within the plan's nodes if the model is served."""
     fleet, site, state = changes.fleet, changes.site, changes.models[service.model]
-    short = asked.short_req_per_s(service.model)
+    short = asked.short_req_per_s[service.model]
     inside = site
     is_served = fleet.views[service.model].covers and short <= RATE_EPSILON
     limits = asked.node_limits if change.starts else None
@@ -216,7 +216,7 @@ def _report_unmet(
 ) -> None:
     """Remember and report demand or a floor that the answer does not serve."""
     model, fleet = service.model, changes.fleet
-    short = asked.short_req_per_s(model)
+    short = asked.short_req_per_s[model]
     gains = bool(done.started or done.switched)
     below_floor = not gains and len(counting) < service.min_instances
     if short <= RATE_EPSILON and not done.unplaced and not below_floor:
@@ -240,7 +240,7 @@ def _wait_for_room(asked: RequestedAnswer, order: Iterable[Service], changes: Fl
         return
     for model in models:
         is_changed = asked.counts.get(model) != asked.asked.get(model)
-        if asked.short_req_per_s(model) or is_changed:
+        if asked.short_req_per_s[model] or is_changed:
             state = changes.models[model]
             unmet = replace(state.infeasibility, preemption_until_ms=until_ms)
             changes.models[model] = replace(state, infeasibility=unmet)
@@ -273,7 +273,7 @@ def _urgent_change(
     moved_on = have != base or view.frozen is not None or not change.names_only(counting)
     if change.leaves and moved_on and has_floor:
         return _NO_CHANGE  # the fleet has changed, so the model is planned again
-    short = asked.short_req_per_s(model)
+    short = asked.short_req_per_s[model]
     if (
         moved_on
         or not change.starts
@@ -294,7 +294,7 @@ def _full_change(
         return replace(_NO_CHANGE, left_out=Reason(ReasonCode.FLEET_CHANGED))
     if not (change.leaves or change.switches):
         return change
-    short = asked.short_req_per_s(model)
+    short = asked.short_req_per_s[model]
     why = scale_in_veto(view, change.adds, change.removes, short, fleet.combos)
     if why is None:
         return change

@@ -51,7 +51,7 @@ def recommend(
         state = after_change(state, net, outward and bool(removes), view)
         state = replace(state, advisory=advisory)
     runs = sum(count for _, count in state.advisory.recommended)
-    short = asked.short_req_per_s(model)
+    short = asked.short_req_per_s[model]
     if short > RATE_EPSILON or (not +change and runs < service.min_instances):
         sought = asked.demand_req_per_s[model]
         more, state = unmet_demand(asked.answer, short, sought, runs, state, service, fleet)

@@ -24,7 +24,7 @@ _NO_CHANGE, _NO_SPLIT = FleetChange(), TrafficSplit()
 class RequestedAnswer:
     """A planner answer with the request that it answers. counts: planned combos; asked: combos at
     the time of the request; changes: named groups and combos to start; all by model. shares:
-    traffic of each model as (kind, combo, part). shortfall_req_per_s, demand_req_per_s: unserved
+    traffic of each model as (kind, combo, part). short_req_per_s, demand_req_per_s: unserved
     and requested demand. makes_room: whether serving groups may leave before additions start.
     node_limits: nodes per pool after an answer that starts combos; None for no limit."""
 
@@ -34,7 +34,7 @@ class RequestedAnswer:
     asked: Mapping[str, Counter[str]]
     changes: Mapping[str, FleetChange]
     shares: Mapping[str, list[tuple[str, str, float]]]
-    shortfall_req_per_s: Mapping[str, float]
+    short_req_per_s: Mapping[str, float]
     demand_req_per_s: Mapping[str, float]
     leaving: bool
     makes_room: bool
@@ -52,10 +52,6 @@ class RequestedAnswer:
     def change(self, model: str) -> FleetChange:
         """The planned change of the groups of `model`."""
         return self.changes.get(model, _NO_CHANGE)
-
-    def short_req_per_s(self, model: str) -> float:
-        """Demand of `model` that the plan leaves unserved."""
-        return self.shortfall_req_per_s.get(model, 0.0)
 
     def cause(self, model: str) -> Reason | None:
         """The cause of the planned change of `model`; None if the plan names none."""
@@ -88,7 +84,7 @@ def requested_answer(answer: PlanAnswer, pending: Pending, fleet: TickFleet) -> 
         asked=_by_model(pending.request.fleet, fleet.combos),
         changes=_changes(answer.change),
         shares=shares,
-        shortfall_req_per_s=dict(answer.shortfall_req_per_s),
+        short_req_per_s=dict.fromkeys(answer.scope, 0.0) | dict(answer.shortfall_req_per_s),
         demand_req_per_s={demand.model: demand.req_per_s for demand in demands},
         leaving=leaving,
         # Groups that make room must have left before others may.

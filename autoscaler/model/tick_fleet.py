@@ -148,7 +148,7 @@ def _view(
     sight: FleetSnapshot,
 ) -> ModelView:
     combos = inputs.combos
-    counting = tuple([group for group in groups if sight.counts(group)])
+    counting = sight.counting(groups)
     managed = service.model in inputs.managed
     if managed:
         count, raw = len(counting), raw_req_per_s(counting, combos)

@@ -179,12 +179,15 @@ def _is_due(service: Service, inputs: TickInputs) -> bool:
     ) // _LENGTHS_EVERY_MS
 
 
-def data_notices(views_: Mapping[str, ModelView]) -> tuple[dict[str, ModelState], list[Decision]]:
-    """Mark models whose telemetry stopped, and report a lasting stop once."""
+def data_notices(
+    views: Mapping[str, ModelView], states: Mapping[str, ModelState]
+) -> tuple[dict[str, ModelState], list[Decision]]:
+    """`states` with marks of the models whose telemetry stopped, and one report of each lasting
+    stop."""
     models: dict[str, ModelState] = {}
     said = []
-    for model, view in views_.items():
-        state, local = view.state, view.demand.local
+    for model, view in views.items():
+        state, local = states[model], view.demand.local
         silent = view.demand.is_stale
         if isinstance(local, NoData):
             age_ms = view.now_ms - local.last_ms if local.last_ms is not None else 0

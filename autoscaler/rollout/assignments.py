@@ -4,6 +4,7 @@ records. A record is published only if it differs from the last published one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from sys import intern
@@ -21,13 +22,18 @@ from autoscaler.rollout.serving_group import (
     Placed,
     ServingGroup,
     ready_req_per_s,
-    slots,
 )
 from topics.fleet import Assignment, DesiredInstance
 from topics.routing import Endpoint, RequestKind, RouteGroup, Routes, TypeRoute
 
 _LEAST_WEIGHT = 1e-6
 """Lowest weight of a route, in requests/s: gateways need a weight above 0."""
+_BATCHES = 2.0
+"""Slots of an instance as a multiple of the requests that it holds at capacity, so that one batch
+can wait while another one is computed."""
+_SPARE_SLOTS = 4
+"""Additional slots, for instances that hold less than one request at capacity."""
+_MOST_SLOTS = 1_000_000  # limit of the route record
 _NO_TIMEOUTS: Mapping[str, int] = {}
 
 
@@ -57,6 +63,7 @@ def changed_assignments(
         # The role switch is not in any assignment yet, so executors still have the group's former
         # instances.
         held = group.switch if group.switch is not None and not group.switch.asked else None
+        is_cell = group.is_cell
         for placed in held.placed if held else group.placed:
             if nodes is not None and placed.node not in nodes:
                 continue
@@ -68,8 +75,8 @@ def changed_assignments(
                     str(placed.phase),
                     held.source if held else group.name,
                     placed.gpus,
-                    component_engine(group.model, placed.deployment) or group.engine,
-                    drain=drains(group, placed),
+                    (is_cell and component_engine(group.model, placed.deployment)) or group.engine,
+                    drain=group.life is Life.DRAINING and drains(group, placed),
                     gang=placed.gang,
                     version=group.version,
                 )
@@ -141,7 +148,7 @@ def route_groups(
         if group.life not in (Life.ACTIVE, Life.RETIRING) or not view.ready:
             continue
         combo = combos.get(group.combo_id)
-        if any(placed.deployment for placed in group.placed):
+        if group.is_cell:
             cell = cell_route(group, view, combo, before.get(group.name))
             found += [cell] if cell is not None else []
             continue
@@ -190,6 +197,32 @@ def _route(
         tuple(ends[Phase.PREFILL]) if both else (),
         tuple(ends[Phase.DECODE]) if both else (),
     )
+
+
+def slots(combo: Combo, placed: Placed, lengths: Lengths) -> int:
+    """Maximal number of requests in flight on one instance of `combo` for a gateway; 0 = no limit.
+
+    By Little's law an instance at capacity holds L = req_per_s x (TTFT + TPOT x R_out) requests. A
+    prefill instance holds requests for the TTFT only. The number of slots is 2 L plus a few for
+    instances that hold less than one request, so that one batch can wait while another one is
+    computed. E.g. 1.1 req/s x (1 s + 211 x 50 ms) = 12.7 gives 30 slots. Further requests would
+    only wait in the engine's queue, where instances that start later cannot serve them.
+
+    A decode instance must take every prefilled request. Its slots are the requests that it decodes
+    at capacity; with more requests it counts as busy.
+    """
+    if combo.paths:
+        return 0  # path routing does not use slots
+    key = (placed.phase, placed.pool, len(placed.gpus))
+    rates = [m.req_per_s for m in combo.members if (m.phase, m.pool, m.gpus) == key]
+    if not rates:
+        return 0
+    output_tokens = combo.output_tokens or lengths.output_tokens
+    if placed.phase is Phase.DECODE:
+        return min(_MOST_SLOTS, math.ceil(max(rates) * combo.tpot_ms * output_tokens / 1000.0))
+    tokens = output_tokens if placed.phase is Phase.AGGREGATED else 0.0
+    in_flight = max(rates) * (combo.ttft_ms + combo.tpot_ms * tokens) / 1000.0
+    return min(_MOST_SLOTS, math.ceil(_BATCHES * in_flight) + _SPARE_SLOTS)
 
 
 def _published(route: RouteGroup | None) -> Callable[[Placed], int]:

@@ -71,10 +71,18 @@ class FleetSnapshot:
         report."""
         return group.counts and not self.views[group.name].lost
 
-    def unreachable(self, group: ServingGroup) -> bool:
-        """Whether a node of `group` is lost and its region is not cut off."""
-        cut = any(p.pool in self.cut_pools and p.node not in self.gone for p in group.placed)
-        return self.views[group.name].lost and not cut
+    def reachable(self, groups: Iterable[ServingGroup]) -> list[ServingGroup]:
+        """`groups` without those with a lost node, unless its region is cut off."""
+        return [
+            group
+            for group in groups
+            if not self.views[group.name].lost
+            or any(p.pool in self.cut_pools and p.node not in self.gone for p in group.placed)
+        ]
+
+    def counting(self, groups: Iterable[ServingGroup]) -> tuple[ServingGroup, ...]:
+        """The groups that count as planned capacity, in their order."""
+        return tuple([group for group in groups if self.counts(group)])
 
     def unpaid(self, groups: Iterable[ServingGroup]) -> frozenset[str]:
         """Silent nodes that are not on the bill: all except the nodes of `groups` that are not

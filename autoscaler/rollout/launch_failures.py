@@ -8,7 +8,7 @@ withdrawn. The planner replaces all these groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from autoscaler.domain.reason import Reason
@@ -48,32 +48,32 @@ def detect_faults(
     groups: Iterable[ServingGroup],
     sight: FleetSnapshot,
     backoff: Mapping[str, Backoff],
-    acts: Callable[[str], bool],
+    theirs: Collection[str],
     now_ms: int,
     is_suspect: Callable[[ServingGroup], bool] = lambda _: False,
 ) -> Faults:
-    """Check every group once. acts: returns whether Shoal may change the groups of a model.
-    is_suspect: whether the version of a group never served, so that its failure says nothing about
-    its node."""
+    """Check every group once. theirs: models whose groups Shoal may not change. is_suspect: whether
+    the version of a group never served, so that its failure says nothing about its node."""
     kept: list[ServingGroup] = []
     failures: list[Failure] = []
     lost: list[ServingGroup] = []
     marks = dict(backoff)
     for group in groups:
         view = sight.views[group.name]
-        ours = acts(group.model)
+        ours = group.model not in theirs
+        reclaimed = bool(sight.reclaimed) and sight.reclaim_ms(group) > 0
         if ours and view.lost and any(placed.node in sight.gone for placed in group.placed):
             continue
         if view.lost and not (
             view.broken is not None and any(placed.gang for placed in group.placed)
         ):
             lost.append(group)
-        elif sight.reclaim_ms(group) and group.life is Life.ACTIVE and ours:
+        elif reclaimed and group.life is Life.ACTIVE and ours:
             lost.append(group)
             # The group must leave because its node will be reclaimed, although its model needs it.
             left = retire(group, now_ms, yields=True)
             group = replace(left, exit=replace(left.exit, noticed=True))
-        elif group.exit.noticed and group.life is Life.RETIRING and not sight.reclaim_ms(group):
+        elif group.exit.noticed and group.life is Life.RETIRING and not reclaimed:
             group = reactivate(group, now_ms)
         elif view.broken is not None and group.counts and ours and is_suspect(group):
             group = retire(replace(broken(group, sight.fleet), failed_ms=now_ms), now_ms)

@@ -53,7 +53,7 @@ def switched_to(group: ServingGroup, combo: Combo, name: str, now_ms: int) -> Se
 
 
 def _may(group: ServingGroup) -> bool:
-    roles_only = not any(placed.gang or placed.deployment for placed in group.placed)
+    roles_only = not group.is_cell and not any(placed.gang for placed in group.placed)
     return roles_only and group.switch is None and not group.stays
 
 

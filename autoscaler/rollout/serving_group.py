@@ -8,7 +8,6 @@ DRAINING  has the order to finish its requests and stop; dropped when it is gone
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from enum import StrEnum
 
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
-from autoscaler.domain.workload import Lengths, Phase
+from autoscaler.domain.workload import Phase
 from topics.checks import MAX_RESTORED_COUNT
 from topics.fleet import InstanceState, ObservedInstance, Status
 from topics.instance_ranks import GangRank
@@ -24,13 +23,6 @@ from topics.reason_codes import ReasonCode
 
 FORGOTTEN_MS = 600_000
 """A node without any report for this time, in ms, is given up."""
-
-_BATCHES = 2.0
-"""Slots of an instance as a multiple of the requests that it holds at capacity, so that one batch
-can wait while another one is computed."""
-_SPARE_SLOTS = 4
-"""Additional slots, for instances that hold less than one request at capacity."""
-_MOST_SLOTS = 1_000_000  # limit of the route record
 
 
 class Life(StrEnum):
@@ -120,6 +112,11 @@ class ServingGroup:
     version: str = ""
     launched: str = ""
     replaces: str = ""
+
+    @property
+    def is_cell(self) -> bool:
+        """Whether the group is a cell of a model of components."""
+        return any(placed.deployment for placed in self.placed)
 
     @property
     def counts(self) -> bool:
@@ -254,29 +251,3 @@ def ready_req_per_s(combo: Combo, view: GroupView) -> float:
             (placed.phase, placed.pool, len(placed.gpus)), 0.0
         )
     return min([combo.req_per_s, *by_phase.values()])
-
-
-def slots(combo: Combo, placed: Placed, lengths: Lengths) -> int:
-    """Maximal number of requests in flight on one instance of `combo` for a gateway; 0 = no limit.
-
-    By Little's law an instance at capacity holds L = req_per_s x (TTFT + TPOT x R_out) requests. A
-    prefill instance holds requests for the TTFT only. The number of slots is 2 L plus a few for
-    instances that hold less than one request, so that one batch can wait while another one is
-    computed. E.g. 1.1 req/s x (1 s + 211 x 50 ms) = 12.7 gives 30 slots. Further requests would
-    only wait in the engine's queue, where instances that start later cannot serve them.
-
-    A decode instance must take every prefilled request. Its slots are the requests that it decodes
-    at capacity; with more requests it counts as busy.
-    """
-    if combo.paths:
-        return 0  # path routing does not use slots
-    key = (placed.phase, placed.pool, len(placed.gpus))
-    rates = [m.req_per_s for m in combo.members if (m.phase, m.pool, m.gpus) == key]
-    if not rates:
-        return 0
-    output_tokens = combo.output_tokens or lengths.output_tokens
-    if placed.phase is Phase.DECODE:
-        return min(_MOST_SLOTS, math.ceil(max(rates) * combo.tpot_ms * output_tokens / 1000.0))
-    tokens = output_tokens if placed.phase is Phase.AGGREGATED else 0.0
-    in_flight = max(rates) * (combo.ttft_ms + combo.tpot_ms * tokens) / 1000.0
-    return min(_MOST_SLOTS, math.ceil(_BATCHES * in_flight) + _SPARE_SLOTS)

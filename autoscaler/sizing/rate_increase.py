@@ -79,13 +79,14 @@ def _spans_over_plan(view: ModelView, seen: Stats) -> list[Count]:
     of one second as of ten seconds, so the test of a shorter span must err less often in
     proportion."""
     demand, policy, planned = view.demand, view.policy, view.planned_req_per_s
+    spread = dispersion(demand.blocks).confirmed
     proving = [
         span
         for span in spans(demand)
         if span[1] > planned * span[0]
         and span[1] >= policy.min_samples
         and _is_beyond_chance(
-            view, span, policy.significance * min(1.0, span[0] / policy.surge_window_s)
+            view, spread, span, policy.significance * min(1.0, span[0] / policy.surge_window_s)
         )
     ]
     if not proving:
@@ -104,12 +105,13 @@ def _spans_of_increase(view: ModelView) -> list[Count]:
     if demand.reported_ms is None:
         return []
     enough = math.log(_EVIDENT / policy.significance)
+    spread = dispersion(demand.blocks).confirmed
     return [
         span[:2]
         for span in current_rate_spans(demand, policy)
         if span[1] > planned * span[0]
         and _may_begin(view, span, demand.reported_ms)
-        and _is_beyond_chance(view, span[:2], math.sqrt(policy.significance))
+        and _is_beyond_chance(view, spread, span[:2], math.sqrt(policy.significance))
         and increase_evidence(demand, policy, span) >= enough
     ]
 
@@ -136,13 +138,12 @@ def _increase_continues(view: ModelView) -> bool:
     return rate.window_s < LASTS_S or rate.req_per_s > view.planned_req_per_s
 
 
-def _is_beyond_chance(view: ModelView, span: Count, significance: float) -> bool:
+def _is_beyond_chance(view: ModelView, spread: float, span: Count, significance: float) -> bool:
     """Whether so many arrivals as in `span` have at most probability `significance` at the planned
-    rate."""
+    rate. spread: confirmed dispersion D of arrivals."""
     covered_s, arrivals = span
     expected = view.planned_req_per_s * covered_s
     # Divide by D: in bursts of D arrivals, only one is independent evidence.
-    spread = dispersion(view.demand.blocks).confirmed
     if covered_s < BLOCK_S:
         spread = max(spread, view.state.estimate.arrival_cv**2)  # D of single seconds
     return is_significant(round(arrivals / spread), expected / spread, significance)

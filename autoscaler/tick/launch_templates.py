@@ -45,10 +45,12 @@ def with_launched(
     another template. A group of an earlier template runs the former version.
     """
     services = {one.model: one for one in cluster.services if one.graph is None}
+    templated = {m for m, one in services.items() if _has_template(one, rollouts.get(m))}
     found = []
     for group in groups:
         service, rollout = services.get(group.model), rollouts.get(group.model)
-        if service is not None and group.version and _concerns(service, rollout, group):
+        concerned = group.model in templated or group.launched
+        if service is not None and group.version and concerned:
             launched = _launched(group, service, rollout, _former_template(group, statuses))
             launched = "" if launched == group.version else launched
             if launched != group.launched:
@@ -57,9 +59,10 @@ def with_launched(
     return tuple(found)
 
 
-def _concerns(service: Service, rollout: RolloutState | None, group: ServingGroup) -> bool:
+def _has_template(service: Service, rollout: RolloutState | None) -> bool:
+    """Whether the declared version or the former one contains a template."""
     base = rollout.base if rollout is not None else None
-    return bool(service.template or group.launched) or (
+    return bool(service.template) or (
         base is not None and base.digest != without_template(base.digest)
     )
 

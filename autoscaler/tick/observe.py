@@ -77,7 +77,7 @@ def observe(
         state.groups,
         sight,
         state.observed.backoff,
-        lambda model: model not in others,
+        others,
         now_ms,
         lambda group: _is_suspect(group, state),
     )

@@ -104,7 +104,7 @@ def publish(
         if service.mode is Mode.APPROVE and not own and last is None:
             continue  # in mode approve, publish no routes before the first approved change
         lengths = after.models[service.model].estimate.lengths
-        heard = [group for group in own if not sight.unreachable(group)]
+        heard = sight.reachable(own)
         found = route_groups(heard, sight.views, after.evaluated.combos, lengths, last)
         if not found:  # keep the routes: all nodes are unreachable, but may still serve
             found = route_groups(own, sight.views, after.evaluated.combos, lengths, last)

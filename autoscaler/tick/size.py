@@ -33,8 +33,8 @@ def size(observed: ObservedTick) -> SizedTick:
         *rooms_said,
     ]
     fleet = tick_fleet(inputs, retire_undeclared(observed.faults.groups, inputs), models, sight)
-    fleet = fleet.with_states({model: update_target(view) for model, view in fleet.views.items()})
-    models, said = data_notices(fleet.views)
+    sized = {model: update_target(view) for model, view in fleet.views.items()}
+    models, said = data_notices(fleet.views, sized)
     decisions += said
     fleet = fleet.with_states(models)
 

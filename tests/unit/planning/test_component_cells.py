@@ -22,9 +22,10 @@ from autoscaler.modes.components.component_cells import (
 from autoscaler.performance.packaged_profile import default_profile
 from autoscaler.planning.planner import answer_request, explained_plan
 from autoscaler.planning.planner_messages import Outcome, PlanRequest, Urgency
+from autoscaler.rollout.assignments import slots
 from autoscaler.rollout.bin_packing import place
 from autoscaler.rollout.component_routes import cell_route
-from autoscaler.rollout.serving_group import GroupView, Placed, ServingGroup, slots
+from autoscaler.rollout.serving_group import GroupView, Placed, ServingGroup
 from autoscaler.simulation.strategies.registry import strategy
 from streams.files.shoal_yaml import load_config
 from streams.solver import solver_wire

@@ -13,8 +13,9 @@ from autoscaler.rollout.assignments import (
     changed_nodes,
     changed_routes,
     route_groups,
+    slots,
 )
-from autoscaler.rollout.serving_group import GroupView, Life, Placed, ServingGroup, slots
+from autoscaler.rollout.serving_group import GroupView, Life, Placed, ServingGroup
 from tests.unit.decide.decide_catalogue import DECODE, PREFILL, combo, pool, service
 
 WHERE = pool(market=Market.OWNED, per_node=8, nodes=1)

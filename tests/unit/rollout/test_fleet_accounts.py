@@ -90,14 +90,14 @@ def test_lost_nodes_are_not_on_the_bill_unless_a_new_group_uses_their_name() -> 
 def test_a_lost_group_is_unreachable_unless_its_region_is_cut_off() -> None:
     kept, lost = group(1, "n"), group(2, "m")
     alone = sight((kept, lost), status_of(kept), status_of(lost, age_s=60.0))
-    assert alone.unreachable(lost) and not alone.unreachable(kept)
+    assert not alone.reachable([lost]) and alone.reachable([kept])
     assert not alone.counts(lost) and alone.counts(kept)
     assert not alone.counts(replace(kept, life=Life.RETIRING))
     both = sight((kept, lost), status_of(kept, age_s=60.0), status_of(lost, age_s=60.0))
-    assert both.cut_pools == {RENTED.id, OWNED.id} and not both.unreachable(lost)
+    assert both.cut_pools == {RENTED.id, OWNED.id} and both.reachable([lost])
     long_ago = sight((kept, lost), status_of(kept, age_s=3700.0), status_of(lost, age_s=3700.0))
     late = replace(lost, created_ms=NOW - 3_700_000)
-    assert long_ago.gone == {"n", "m"} and long_ago.unreachable(late)
+    assert long_ago.gone == {"n", "m"} and not long_ago.reachable([late])
 
 
 def test_feeds_and_serving_pools_come_from_the_statuses() -> None:
@@ -186,7 +186,7 @@ def test_a_version_that_never_served_fails_without_a_mark_for_its_node() -> None
     status = status_of(one)
     broken = replace(status.instances[0], state=InstanceState.FAILED)
     here = sight((one,), replace(status, instances=(broken,)))
-    found = detect_faults((one,), here, {}, lambda _: True, NOW, lambda _: True)
+    found = detect_faults((one,), here, {}, (), NOW, lambda _: True)
     assert found.failures == () and found.backoff == {}
     assert [(g.life, g.failed_ms) for g in found.groups] == [(Life.RETIRING, NOW)]
 
@@ -194,7 +194,7 @@ def test_a_version_that_never_served_fails_without_a_mark_for_its_node() -> None
 def test_groups_on_one_reclaimed_node_retire_unless_they_leave_already() -> None:
     one, leaving = group(1), group(2, life=Life.DRAINING)
     here = sight((one, leaving), status_of(one, leaving, reclaim_ms=NOW + 60_000))
-    found = detect_faults((one, leaving), here, {}, lambda _: True, NOW)
+    found = detect_faults((one, leaving), here, {}, (), NOW)
     assert [g.life for g in found.groups] == [Life.RETIRING, Life.DRAINING]
     assert found.lost == (one,)
 

@@ -152,7 +152,7 @@ def test_a_lost_rank_ends_the_gang_and_its_node_backs_off() -> None:
     one = group(created_ms=NOW - 60_000)
     view = fleet(one, READY, InstanceState.FAILED)
     sight = FleetSnapshot(view, {one.name: group_view(one, view)}, *(frozenset(),) * 4)
-    faults = detect_faults([one], sight, {}, lambda _: True, NOW)
+    faults = detect_faults([one], sight, {}, (), NOW)
     assert [f.node for f in faults.failures] == [one.placed[1].node]
     (after,) = wave(faults.groups[0], view, assignments_of(one))
     assert after.life is Life.DRAINING
@@ -168,7 +168,7 @@ def test_a_gang_with_a_silent_node_ends_once_rank_0_fails() -> None:
         node = one.placed[1].node
         view.statuses[node] = replace(view.statuses[node], at_ms=NOW - 60_000)  # type: ignore[index]
         sight = FleetSnapshot(view, {one.name: group_view(one, view)}, *(frozenset(),) * 4)
-        faults = detect_faults([one], sight, {}, lambda _: True, NOW)
+        faults = detect_faults([one], sight, {}, (), NOW)
         assert (len(faults.lost), len(faults.failures)) == (lost, failed)
 
 

@@ -293,7 +293,7 @@ def test_reversals_are_counted_for_two_hours() -> None:
 def faults(one: ServingGroup, *statuses: Status, acts: bool = True, now_ms: int = NOW) -> Any:
     cluster = Cluster((RENTED,), ())
     sight = snapshot((one,), {s.node: s for s in statuses}, {ONE.id: ONE}, cluster, now_ms, 0)
-    return detect_faults((one,), sight, {}, lambda _model: acts, now_ms)
+    return detect_faults((one,), sight, {}, () if acts else (one.model,), now_ms)
 
 
 def test_a_broken_group_retires_and_its_node_rests() -> None:
