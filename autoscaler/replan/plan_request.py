@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from autoscaler.apply.model_change import room_to_switch
-from autoscaler.domain.cluster import Market, Mode
+from autoscaler.domain.cluster import Market
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Demand
 from autoscaler.model.tick_fleet import TickFleet
@@ -22,7 +22,7 @@ from autoscaler.rollout.node_limits import planned_nodes
 from autoscaler.rollout.role_switch import switchable
 from autoscaler.rollout.serving_group import ServingGroup
 from autoscaler.rollout.versions import declared_version, runs
-from autoscaler.sizing.scale_in.conditions import REMOVAL, failed_condition
+from autoscaler.sizing.scale_in.removal import fixed_models, models_that_may_not_shrink
 from autoscaler.state.controller_state import Pending
 from autoscaler.state.model_view import SLIVER, ModelView
 from autoscaler.state.replan_trigger import Trigger
@@ -89,7 +89,7 @@ def urgent_request(number: int, fleet: TickFleet, scope: tuple[str, ...]) -> Pen
     reasons = tuple(why for why in known if why is not None)
     request = replace(
         _request(number, Urgency.URGENT, fleet, scope),
-        scale_in_locked=_fixed(fleet, scope),
+        scale_in_locked=fixed_models(fleet.views[model] for model in scope),
         groups=_running_groups(fleet, scope),
         settling=_settling(fleet, scope),
     )
@@ -112,7 +112,7 @@ def full_request(
         request,
         surge_only=_needs_surge_room(fleet, triggers),
         removals_only=_removals_only(triggers),
-        scale_in_locked=_keeps(fleet, scope),
+        scale_in_locked=models_that_may_not_shrink([fleet.views[model] for model in scope]),
         switchable=may_switch(fleet, scope),
         groups=_running_groups(fleet, scope),
         settling=_settling(fleet, scope),
@@ -125,14 +125,6 @@ def _removals_only(triggers: Iterable[Trigger]) -> bool:
     """Whether capacity became superfluous and nothing else changed. Then an exchange would save
     little, and would often replace instances that have just started."""
     return all(trigger.frees_capacity for trigger in triggers)
-
-
-def _keeps(fleet: TickFleet, scope: tuple[str, ...]) -> tuple[str, ...]:
-    """Models of `scope` whose capacity may not shrink now."""
-    views = [fleet.views[model] for model in scope]
-    if fleet.cluster.policy.spends_budget or not all(view.covers for view in views):
-        return ()
-    return tuple(view.service.model for view in views if failed_condition(view, REMOVAL))
 
 
 def may_switch(fleet: TickFleet, scope: Collection[str]) -> tuple[tuple[str, int], ...]:
@@ -194,14 +186,6 @@ def _settling(fleet: TickFleet, scope: Collection[str]) -> tuple[tuple[str, int]
         < 1000 * fleet.views[group.model].service.scale_in_after_s
     )
     return tuple(sorted(found.items()))
-
-
-def _fixed(fleet: TickFleet, scope: tuple[str, ...]) -> tuple[str, ...]:
-    """Models of `scope` from which nothing may be removed, so that an urgent answer only adds to
-    them."""
-    views = [fleet.views[model] for model in scope]
-    fixed = (v for v in views if v.frozen is not None or v.service.mode is not Mode.ACT)
-    return tuple(view.service.model for view in fixed)
 
 
 def _needs_surge_room(fleet: TickFleet, triggers: tuple[Trigger, ...]) -> bool:

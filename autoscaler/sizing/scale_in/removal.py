@@ -1,12 +1,14 @@
-"""Guard of scale-in: the reason why a change may remove nothing of a model at this moment. It is
-checked when a removal begins, for planner answers and approved proposals alike.
+"""Guard of scale-in: models of which a plan may remove nothing, and the reason why a change may
+remove nothing of a model at this moment. The reason is checked when a removal begins, for planner
+answers and approved proposals alike.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from autoscaler.domain.cluster import Mode
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.change_point import sizing_rate
@@ -51,6 +53,20 @@ def scale_in_veto(
     if view.policy.spends_budget:
         return failed_condition(view, REALLOCATION)
     return failed_condition(view, EXCHANGE if adds and is_exchange(change, view) else REMOVAL)
+
+
+def fixed_models(views: Iterable[ModelView]) -> tuple[str, ...]:
+    """Models from which nothing may be removed, so that an urgent answer only adds to them."""
+    fixed = (v for v in views if v.frozen is not None or v.service.mode is not Mode.ACT)
+    return tuple(view.service.model for view in fixed)
+
+
+def models_that_may_not_shrink(views: Sequence[ModelView]) -> tuple[str, ...]:
+    """Models whose capacity may not shrink now by a full plan for the models of `views`. While the
+    models share a budget, or one of them is short, capacity may move from one to another."""
+    if any(view.policy.spends_budget or not view.covers for view in views):
+        return ()
+    return tuple(view.service.model for view in views if failed_condition(view, REMOVAL))
 
 
 def raw_req_per_s_of(counts: Mapping[str, int], combos: Mapping[str, Combo]) -> float:

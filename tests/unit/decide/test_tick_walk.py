@@ -1,4 +1,4 @@
-"""The structure that deploy/structure.py measures: no cycles of folders, no guests in a tick."""
+"""The structure that deploy/structure.py measures: no cycles of folders, a short walk of a tick."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ def test_cycles_are_found() -> None:
     assert structure.cycles(graph) == [["b", "c"]]
 
 
-def test_a_quiet_tick_runs_no_mode() -> None:
+def test_a_quiet_tick_is_short_and_runs_no_mode() -> None:
     made = structure.quiet_tick()
     assert "autoscaler/tick/observe.py" in made.files
     assert [file for file in made.files if "/modes/" in file] == []
+    assert len(made.files) <= 60
+    assert made.hops <= 180
 
 
 def test_the_core_imports_no_mode() -> None:

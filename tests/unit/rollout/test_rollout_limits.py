@@ -12,6 +12,7 @@ from autoscaler.domain.cluster import Cluster, Market, Objective, Policy
 from autoscaler.domain.node_names import node_ids
 from autoscaler.domain.workload import Phase
 from autoscaler.estimate.windows import GatewayReport
+from autoscaler.rollout.assignments import slots
 from autoscaler.rollout.diff import FreeCapacity, revived, spare_usd_per_h, start
 from autoscaler.rollout.drain_confirmation import CONFIRM_TIMEOUT_MS, confirmed
 from autoscaler.rollout.fleet_snapshot import snapshot
@@ -28,7 +29,6 @@ from autoscaler.rollout.serving_group import (
     observe_group,
     ready_req_per_s,
     serial_of,
-    slots,
 )
 from autoscaler.rollout.unassigned_instances import unassigned_instances
 from autoscaler.sizing.scale_in.reversals import after_move, scale_in_within_limit
