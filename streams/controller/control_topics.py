@@ -21,6 +21,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from streams.broker.consumer_lag import ConsumerLag
+from streams.controller.topic_span import Group, Span
 from streams.invalid_records import Forgeries, Poison
 from streams.loop.control_state import RecordRefused
 from topics.checks import InvalidValue
@@ -64,7 +65,6 @@ _FIRST_CHUNK = 2000
 _HEARTBEATS_MS = 60_000
 _HEARTBEATS = 30
 _FURTHER = 10
-_KEPT_PER_KEY = 3
 _PAUSE_S = 0.5
 _SOON_S = 0.02
 _AT_ONCE = 5000
@@ -329,7 +329,7 @@ class ControlTopics:
     async def _read_back(
         self,
         consumer: AIOKafkaConsumer,
-        statuses: dict[TopicPartition, _Span],
+        statuses: dict[TopicPartition, Span],
         spans: Mapping[TopicPartition, tuple[int, int]],
         starts: Mapping[TopicPartition, int],
     ) -> None:
@@ -355,14 +355,14 @@ class ControlTopics:
 
     async def _read_spans(
         self, consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, tuple[int, int]]
-    ) -> dict[TopicPartition, _Span]:
+    ) -> dict[TopicPartition, Span]:
         """Read the offsets [begin, end) of each partition without decoding the records."""
-        found: dict[TopicPartition, _Span] = {}
+        found: dict[TopicPartition, Span] = {}
         waiting = set()
         consumer.pause(*self._partitions)
         for part, (begin, end) in spans.items():
             topic = self._topics[short_name(part.topic, self._prefix)]
-            found[part] = _Span(partial(self._kept_as, topic))
+            found[part] = Span(partial(self._kept_as, topic))
             consumer.seek(part, begin)
             if begin < end:
                 waiting.add(part)
@@ -379,8 +379,8 @@ class ControlTopics:
         consumer.resume(*self._partitions)
         return found
 
-    def _kept_as(self, topic: Topic, message: Any) -> _Group:
-        """The group of `message`, of which a `_Span` keeps the last records: on compacted topics
+    def _kept_as(self, topic: Topic, message: Any) -> Group:
+        """The group of `message`, of which a `Span` keeps the last records: on compacted topics
         its key and whether its signature is valid, because forged records may follow a valid one.
         """
         if topic.cleanup is not Cleanup.COMPACT or message.key is None:
@@ -388,60 +388,3 @@ class ControlTopics:
         return message.key, self._verifier.is_signed(
             topic.name, message.key, message.value, message.headers
         )
-
-
-_Group = tuple[object, bool]
-"""(key, or offset of a record of its own; whether the signature is valid)"""
-
-
-class _Span:
-    """Raw records of a section of a partition: the last three of each `kept_as(record)`.
-
-    The last record of a key may be invalid or come from a former leader. oldest_ms, newest_ms:
-    append times. count: number of records read.
-    """
-
-    def __init__(self, kept_as: Callable[[Any], _Group]) -> None:
-        self._kept_as = kept_as
-        self._last: dict[_Group, list[Any]] = {}
-        self.oldest_ms = 0
-        self.newest_ms = 0
-        self.count = 0
-
-    @property
-    def kept(self) -> list[Any]:
-        """The stored records, in the order of the partition. Those without a valid signature that
-        a later valid record of their key replaces are left out."""
-        valid = {key: last[-1].offset for (key, signed), last in self._last.items() if signed}
-        kept = (
-            message
-            for (key, signed), last in self._last.items()
-            for message in last
-            if signed or message.offset > valid.get(key, -1)
-        )
-        return sorted(kept, key=lambda message: message.offset)
-
-    def add(self, messages: list[Any]) -> None:
-        """Append later records of the partition to this section."""
-        self.count += len(messages)
-        if messages:
-            self.oldest_ms = self.oldest_ms or messages[0].timestamp
-            self.newest_ms = max(self.newest_ms, messages[-1].timestamp)
-        for message in messages:
-            last = self._last.setdefault(self._kept_as(message), [])
-            last.append(message)
-            del last[:-_KEPT_PER_KEY]
-
-    def then(self, later: _Span) -> _Span:
-        """Append the records of the following section `later` to this section, and return it."""
-        count, oldest_ms = self.count + later.count, self.oldest_ms or later.oldest_ms
-        self.add(later.kept)
-        self.count, self.oldest_ms = count, oldest_ms
-        self.newest_ms = max(self.newest_ms, later.newest_ms)
-        return self
-
-    def reaches(self, since_ms: int, rounds: int) -> bool:
-        """Whether the section begins before `since_ms`, or has at least `rounds` records of each
-        key on average.
-        """
-        return 0 < self.oldest_ms <= since_ms or self.count >= rounds * max(1, len(self._last))
