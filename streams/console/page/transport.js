@@ -6,20 +6,26 @@ const SILENT_MS = 15000;
 const IDLE_MS = 500;
 const READ = "shoal-read-token";
 
-export class Locked extends Error {}
+const readToken = () => sessionStorage.getItem(READ);
 
-function headers(extra) {
-  const token = sessionStorage.getItem(READ);
-  return token ? { ...extra, Authorization: `Bearer ${token}` } : { ...extra };
+/** The controller refused the token of a request. */
+export class Locked extends Error {
+  constructor(token) {
+    super("a token is needed");
+    this.token = token;
+  }
 }
+
+const headers = (token) => (token ? { Authorization: `Bearer ${token}` } : {});
 
 export function keepReadToken(token) {
   sessionStorage.setItem(READ, token);
 }
 
 async function read(path) {
-  const answer = await fetch(path, { headers: headers(), cache: "no-store" });
-  if (answer.status === 401) throw new Locked("a token is needed");
+  const token = readToken();
+  const answer = await fetch(path, { headers: headers(token), cache: "no-store" });
+  if (answer.status === 401) throw new Locked(token);
   if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
   return answer.json();
 }
@@ -59,7 +65,8 @@ export async function follow() {
     } catch (error) {
       if (error instanceof Locked) {
         update({ link: "locked" });
-        await unlocked();
+        // The person may have given another token while this request was under way.
+        if (error.token === readToken()) await unlocked();
         continue;
       }
       lostLink();
@@ -103,12 +110,13 @@ async function stream(onLine) {
     if (performance.now() - heard > SILENT_MS) stop.abort();
   }, 1000);
   try {
+    const token = readToken();
     const answer = await fetch("/v1/events", {
-      headers: headers({ "Last-Event-ID": state.event }),
+      headers: { ...headers(token), "Last-Event-ID": state.event },
       signal: stop.signal,
       cache: "no-store",
     });
-    if (answer.status === 401) throw new Locked("a token is needed");
+    if (answer.status === 401) throw new Locked(token);
     if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, CDPSession, Page, expect
+from playwright.sync_api import Browser, CDPSession, Page, Route, expect
 
 from autoscaler.tick.rollout_status import CanaryStatus, PropertyStatus, RolloutStatus
 from streams.console.model_rows import rollout_row
@@ -411,11 +411,23 @@ def test_the_read_token_is_asked_for_and_kept_for_the_window(browser: Browser) -
         # The answer may arrive before the page listens to its own state.
         page.add_init_script("globalThis.requestAnimationFrame = () => 0")
         page.goto(at.url)
+        refused: list[Route] = []
+
+        def keep_refusal(route: Route) -> None:
+            if "wrong" in route.request.headers["authorization"]:
+                refused.append(route)
+            else:
+                route.continue_()
+
+        page.get_by_label("Token").wait_for()
+        page.route("**/v1/console", keep_refusal)
         page.get_by_label("Token").fill("wrong")
-        page.get_by_role("button", name="Open").click()
-        expect(page.get_by_label("Token")).to_be_visible()
+        with page.expect_request("**/v1/console"):
+            page.get_by_role("button", name="Open").click()
         page.get_by_label("Token").fill("a-token-for-reads")
         page.get_by_role("button", name="Open").click()
+        # The answer to the wrong token arrives after the right one was given.
+        refused[0].fulfill(status=401)
         expect(page.locator(".figures")).to_be_visible()
         page.reload()
         expect(page.locator(".figures")).to_be_visible()
