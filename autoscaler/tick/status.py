@@ -30,6 +30,7 @@ from autoscaler.sizing.prediction_drift import uncertainty
 from autoscaler.state.controller_state import ControllerState, Observation
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import RATE_EPSILON
+from autoscaler.tick.launch_templates import with_templates
 from autoscaler.tick.rollout_status import RolloutStatus, rollout_status
 from autoscaler.tick.verdict import Standing, conditions
 from topics.lora_adapters import requests_by_adapter
@@ -138,6 +139,7 @@ def fleet_status(
     state: ControllerState, observation: Observation, cluster: Cluster, now_ms: int
 ) -> FleetStatus:
     """The status at `now_ms` after a tick whose result is `state`."""
+    cluster = with_templates(cluster, observation.statuses)
     priced = with_prices(cluster, state.supply.prices_usd_per_h())
     read_ms = now_ms - observation.lag_ms.get(STATUS.name, 0)
     sight = snapshot(

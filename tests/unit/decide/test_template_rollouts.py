@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from autoscaler.state.controller_state import Observation
+from autoscaler.tick.status import fleet_status
 from tests.unit.decide.decide_catalogue import combos, pool, service, simple
 from tests.unit.decide.decide_world import World, world
 from tests.unit.decide.test_rollouts import (
@@ -32,9 +34,17 @@ def templates(w: World) -> Counter[str]:
     return Counter(w.launched_from[one.instance] for one in instances(w))
 
 
+def shown(w: World) -> tuple[str, int]:
+    """The state of the rollout in the status, and its instances of the new version."""
+    seen = Observation(statuses=dict(w.statuses))
+    (model,) = fleet_status(w.state, seen, w.cluster, w.now_ms).models
+    return (model.rollout.state, model.rollout.done) if model.rollout is not None else ("", 0)
+
+
 def test_a_changed_template_is_rolled_out_in_waves() -> None:
     w, seen = fleet(), Watch()
     assert templates(w) == {"one": 3}
+    assert shown(w) == ("", 0)
     w.templates[RENTED.id] = "two"
     w.run(600, seen)
     assert templates(w) == {"two": 3}
@@ -54,6 +64,7 @@ def test_a_bad_template_stops_at_one_instance_and_is_taken_back_until_it_changes
     assert instances(w) == before and seen.least_req_per_s >= 30.0
     assert len(seen.names["default"]) == 4
     assert Code.ROLLOUT_TAKEN_BACK in codes(w)
+    assert shown(w)[0] == "taken back"
     w.rate = lambda _model, _t: 40.0  # demand gets the former template
     w.run(300)
     assert len(instances(w)) > 3 and set(templates(w)) == {"one"}
@@ -67,6 +78,7 @@ def test_a_template_that_returns_replaces_nothing_more() -> None:
     w.templates[RENTED.id] = "two"
     w.run(100)
     assert 0 < templates(w)["two"] < 3
+    assert shown(w) == ("rolling", templates(w)["two"])
     kept = {one.instance for one in instances(w) if w.launched_from[one.instance] == "one"}
     w.templates[RENTED.id] = "one"
     w.run(900)
