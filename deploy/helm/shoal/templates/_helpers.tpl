@@ -328,6 +328,9 @@ the component of its pod. */ -}}
 - --state-dir=/tmp/executor
 - --metrics-host=0.0.0.0
 - --metrics-port=8703
+{{- if eq .Values.executor.mode "pods" }}
+- --pod-templates=/etc/shoal/templates
+{{- end }}
 {{- with .Values.executor.pools }}
 - --pools={{ join "," . }}
 {{- end }}
