@@ -24,12 +24,19 @@ class TcpService:
         server.close()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            if self.endpoints:
-                port = random.choice(self.endpoints)
-                there, back = await asyncio.open_connection("127.0.0.1", port)
-                await asyncio.gather(_copy(reader, back), _copy(there, writer))
+        if self.endpoints:
+            await forward(reader, writer, "127.0.0.1", random.choice(self.endpoints))
         writer.close()
+
+
+async def forward(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int
+) -> None:
+    """Copy in both directions until both sides have ended."""
+    with contextlib.suppress(OSError):
+        there, back = await asyncio.open_connection(host, port)
+        await asyncio.gather(_copy(reader, back), _copy(there, writer))
+    writer.close()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

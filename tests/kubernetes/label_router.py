@@ -7,11 +7,10 @@ import contextlib
 import random
 import time
 from collections import Counter
-from typing import Any
 
 import aiohttp
 
-from tests.kubernetes.plane.raw_api import RawApi
+from tests.kubernetes.plane.raw_api import RawApi, serves
 
 PODS = "/api/v1/namespaces/serving/pods"
 LAG_S = 1.0
@@ -88,15 +87,9 @@ class LabelRouter:
         while True:
             with contextlib.suppress(aiohttp.ClientError, TimeoutError, AssertionError):
                 pods = (await self._admin.get(self._query))["items"]
-                ready = [pod["status"]["podIP"] for pod in pods if _serves(pod)]
+                ready = [pod["status"]["podIP"] for pod in pods if serves(pod)]
                 loop.call_later(LAG_S, self._take, ready)
             await asyncio.sleep(0.1)
 
     def _take(self, ready: list[str]) -> None:
         self.table = ready
-
-
-def _serves(pod: Any) -> bool:
-    conditions = pod["status"].get("conditions") or ()
-    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-    return ready and not pod["metadata"].get("deletionTimestamp")

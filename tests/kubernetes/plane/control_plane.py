@@ -119,14 +119,15 @@ class ControlPlane:
 
     def start_kubelet(
         self, nodes: list[str], gpus: int = 4, labels: tuple[str, ...] = ("pool=l4",),
-        third: int = 10,
+        third: int = 10, more: tuple[str, ...] = (),
     ) -> str:  # fmt: skip
-        """Start a kubelet for `nodes`. Returns the name of its process."""
+        """Start a kubelet for `nodes`. more: further options. Returns the name of its process."""
         name = f"kubelet-{third}"
         argv = [sys.executable, "-m", "tests.kubernetes.plane.loop_kubelet", str(self.kubeconfig())]
         argv += [word for node in nodes for word in ("--node", node)]
         argv += [word for label in labels for word in ("--label", label)]
-        argv += ["--gpus", str(gpus), "--third", str(third), "--logs", str(self.folder / "pods")]
+        argv += ["--gpus", str(gpus), "--third", str(third), *more]
+        argv += ["--logs", str(self.folder / "pods")]
         log = self.folder / f"{name}.log"
         with log.open("ab") as out:
             self._processes[name] = subprocess.Popen(argv, stdout=out, stderr=out)

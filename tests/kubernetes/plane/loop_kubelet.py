@@ -6,7 +6,8 @@
 API server, scheduler and controllers are real. The kubelet registers its nodes, and for each pod
 that is bound to one it starts the first container's command (a pod without a command is only
 reported as ready), probes its readiness, publishes address and conditions, sends SIGTERM, waits for
-the grace period, sends SIGKILL and confirms the deletion. Without isolation, images and volumes.
+the grace period, sends SIGKILL and confirms the deletion. Without isolation; images and volumes only
+for those of `--image`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 import aiohttp
 
+from tests.kubernetes.plane.pod_container import Images
 from tests.kubernetes.plane.raw_api import STRATEGIC, RawApi
 
 _PODS = "/api/v1/pods"
@@ -55,8 +57,10 @@ class NoProcess:
 class Kubelet:
     """The pods of some nodes."""
 
-    def __init__(self, api: RawApi, nodes: list[str], logs: Path, third: int) -> None:
-        self.api, self.nodes, self.logs = api, nodes, logs
+    def __init__(
+        self, api: RawApi, nodes: list[str], logs: Path, third: int, images: Images
+    ) -> None:
+        self.api, self.nodes, self.logs, self.images = api, nodes, logs, images
         self._addresses = (f"127.{third}.{n // 250}.{n % 250 + 1}" for n in itertools.count(1))
         self._latest: dict[str, Any] = {}
         self._changed: dict[str, asyncio.Event] = {}
@@ -188,6 +192,7 @@ class Kubelet:
                 wait_s = 5.0 if probe is None or ready else 0.1
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed[uid].wait(), wait_s)
+        await self._publish()  # Services leave the pod before its process gets SIGTERM.
         await self._stop(process, self._latest.get(uid))
         self._processes.discard(process)
         current = self._latest.get(uid)
@@ -204,6 +209,9 @@ class Kubelet:
     async def _start(self, pod: Any, container: Any, address: str) -> Any:
         argv = [*(container.get("command") or []), *(container.get("args") or [])]
         notes = pod["metadata"].get("annotations") or {}
+        if self.images.have(container):
+            words, env = await self.images.process(self.api, pod, container, address)
+            return await self._spawn(pod, words, env)
         if not argv or notes.get("test/process") == "none":
             await asyncio.sleep(float(notes.get("test/ready-after", 0)))
             return NoProcess()
@@ -211,7 +219,9 @@ class Kubelet:
         for item in container.get("env") or ():
             if "value" in item:
                 env[item["name"]] = item["value"].replace("$(POD_IP)", address)
-        words = [word.replace("$(POD_IP)", address) for word in argv]
+        return await self._spawn(pod, [word.replace("$(POD_IP)", address) for word in argv], env)
+
+    async def _spawn(self, pod: Any, words: list[str], env: dict[str, str]) -> Any:
         with (self.logs / f"{pod['metadata']['name']}.log").open("ab") as log:
             return await asyncio.create_subprocess_exec(
                 *words, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
@@ -226,6 +236,7 @@ class Kubelet:
         )
         end_s = time.monotonic() + grace_s
         if grace_s:
+            await asyncio.sleep(_pre_stop_s(pod))
             _signal(process, signal.SIGTERM)
         try:
             await asyncio.wait_for(process.wait(), max(0.01, end_s - time.monotonic()))
@@ -251,9 +262,16 @@ class Kubelet:
                   "hostIP": "127.0.0.1", "startTime": started, "conditions": conditions,
                   "containerStatuses": [found]}  # fmt: skip
         await self._until_taken("PATCH", f"{_path(pod)}/status", {"status": status})
+        await self._publish()
+
+    async def _publish(self) -> None:
+        if self.images.entrypoints:
+            with contextlib.suppress(*_LOST, AssertionError):
+                await self.images.publish(self.api)
 
     async def _confirm(self, pod: Any) -> None:
         await self._until_taken("DELETE", f"{_path(pod)}?gracePeriodSeconds=0", None)
+        await self._publish()
 
     async def _until_taken(self, method: str, path: str, body: Any) -> None:
         """Repeat a write while the API server is away."""
@@ -270,6 +288,12 @@ class Kubelet:
 def _path(pod: Any) -> str:
     meta = pod["metadata"]
     return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+
+
+def _pre_stop_s(pod: Any) -> float:
+    """Seconds of the first container's `preStop` sleep."""
+    hook = (pod["spec"]["containers"][0].get("lifecycle") or {}).get("preStop") or {}
+    return float((hook.get("sleep") or {}).get("seconds", 0))
 
 
 def _terminating(pod: Any) -> bool:
@@ -295,7 +319,12 @@ async def _answers(http: aiohttp.ClientSession, address: str, probe: Any) -> boo
 async def _main(arguments: argparse.Namespace) -> None:
     arguments.logs.mkdir(parents=True, exist_ok=True)
     async with RawApi(arguments.kubeconfig) as api:
-        kubelet = Kubelet(api, arguments.node, arguments.logs, arguments.third)
+        images = Images(
+            {name: words.split() for name, words in (i.split("=", 1) for i in arguments.image)},
+            arguments.programs, arguments.logs / "images", arguments.kubeconfig,
+        )  # fmt: skip
+        images.prepare()
+        kubelet = Kubelet(api, arguments.node, arguments.logs, arguments.third, images)
         loop = asyncio.get_running_loop()
         ending: list[asyncio.Task[None]] = []
         loop.add_signal_handler(
@@ -314,4 +343,9 @@ if __name__ == "__main__":
     parser.add_argument("--label", action="append", default=[])
     parser.add_argument("--third", type=int, default=10, help="second byte of pod addresses")
     parser.add_argument("--logs", type=Path, required=True)
+    parser.add_argument(
+        "--image", action="append", default=[], metavar="REPOSITORY=WORDS",
+        help="run pods of this image as a program of this machine",
+    )  # fmt: skip
+    parser.add_argument("--programs", type=Path, help="a folder with the programs of the images")
     sys.exit(asyncio.run(_main(parser.parse_args())))

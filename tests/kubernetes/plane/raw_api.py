@@ -100,3 +100,10 @@ class RawApi:
                 for line in lines:
                     event = json.loads(line)
                     yield event["type"], event["object"]
+
+
+def serves(pod: Any) -> bool:
+    """Whether a Service sends connections to the pod: it is Ready, and not on its way out."""
+    conditions = pod["status"].get("conditions") or ()
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return ready and not pod["metadata"].get("deletionTimestamp")
