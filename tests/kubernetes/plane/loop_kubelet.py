@@ -6,8 +6,8 @@
 API server, scheduler and controllers are real. The kubelet registers its nodes, and for each pod
 that is bound to one it starts the first container's command (a pod without a command is only
 reported as ready), probes its readiness, publishes address and conditions, sends SIGTERM, waits for
-the grace period, sends SIGKILL and confirms the deletion. Without isolation; images and volumes only
-for those of `--image`.
+the grace period, sends SIGKILL and confirms the deletion. Without isolation; images and volumes
+only for those of `--image`.
 """
 
 from __future__ import annotations
