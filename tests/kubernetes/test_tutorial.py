@@ -153,7 +153,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(IN_A_POD, reason="the executor would use the cluster of this machine's pod")
 def test_the_tutorial_runs_to_its_end(reader: Reader) -> None:
-    look(reader)
+    inspect_cluster(reader)
     recommend(reader)
     scale(reader)
     pods(reader)
@@ -161,7 +161,7 @@ def test_the_tutorial_runs_to_its_end(reader: Reader) -> None:
     assert not reader.blocks
 
 
-def look(reader: Reader) -> None:
+def inspect_cluster(reader: Reader) -> None:
     """Steps 1 and 2."""
     reader.save()
     reader.follow()
