@@ -24,6 +24,7 @@ from typing import Any
 
 from tests.hang_limit import HANG_S
 
+CONTROLLER = "streams.controller"
 ENGINE = "executors.engines.simulated"
 MARK = "SHOAL_ACCEPTANCE_MARK"
 ONE_MODEL = """mode: act
@@ -146,6 +147,24 @@ class Run:
             raise AssertionError(f"still there after {HANG_S} s:\n{said}\n{self.errors}") from None
         self._reader.join(5.0)
         return code
+
+    def stop(self, number: signal.Signals) -> dict[str, Any]:
+        """End the run under load with signal `number`. Asserts that nothing of the run remains and
+        that no request failed; returns the summary, which must account for all sent requests.
+
+        A request that the end cuts off is dropped, not failed.
+        """
+        os.kill(self.process.pid, number)
+        assert self.end() == 128 + number
+        assert self.processes() == []
+        assert list(self.temporary.iterdir()) == []
+        assert self.errors == ""
+        requests = self.summary["requests"]
+        assert requests["served"] + requests["dropped"] == requests["sent"]
+        assert requests["served"] > 0
+        assert requests["failed"] == 0
+        assert f"{requests['sent']} sent, " in "\n".join(self.lines)
+        return self.summary
 
     def discard(self) -> None:
         """Remove all processes and files of the run, whatever the result of the test is."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.integration.fetched_folder import fetched
 
 DEPLOY = Path("deploy/prometheus")
 
@@ -17,9 +17,9 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     SHOAL_TEST_PROMETHEUS: folder for them.
     """
-    kept = os.environ.get("SHOAL_TEST_PROMETHEUS")
-    folder = Path(kept) if kept else tmp_path_factory.mktemp("prometheus")
-    done = subprocess.run([DEPLOY / "fetch.sh", folder], capture_output=True, timeout=60)
+    folder, done = fetched(
+        DEPLOY / "fetch.sh", "SHOAL_TEST_PROMETHEUS", "prometheus", tmp_path_factory
+    )
     if done.returncode:
         pytest.skip(f"Prometheus cannot be fetched: {done.stderr.decode()[-200:].strip()}")
     return folder / "usr" / "bin"

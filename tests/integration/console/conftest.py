@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
+
+from tests.integration.fetched_folder import fetched
 
 FETCH = Path("deploy/console/fetch.sh")
 _NO_NPM = 3
@@ -21,15 +21,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     SHOAL_TEST_CHROMIUM: folder for them.
     """
-    kept = os.environ.get("SHOAL_TEST_CHROMIUM")
-    # The processes of one test run share the folder.
-    root = tmp_path_factory.getbasetemp()
-    folder = Path(kept) if kept else (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root)
-    folder = folder if kept else folder / "chromium"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = subprocess.run([FETCH, folder], capture_output=True, timeout=110)
+    folder, done = fetched(FETCH, "SHOAL_TEST_CHROMIUM", "chromium", tmp_path_factory)
     if done.returncode not in (0, _NO_NPM):
         pytest.skip(f"Chromium cannot be fetched: {done.stderr.decode()[-200:].strip()}")
     return folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,7 @@ HOSTILE = (
     "x" * 300,
 )
 PAINTED = "new Promise((done) => requestAnimationFrame(() => done(performance.now())))"
+MOST_WORK_S = 1.0
 SIZES = {"phone": (360, 780), "desk": (1440, 1000), "wall": (3840, 2160)}
 
 
@@ -56,10 +57,17 @@ def opened(browser: Browser, at: Console, **options: Any) -> Iterator[Page]:
 
 def until(page: Page, condition: str, limit_s: float = HANG_S) -> None:
     """Wait for a condition on the page. Its policy refuses Playwright's own way to wait."""
-    end_s = time.monotonic() + limit_s
-    while not page.evaluate(f"Boolean({condition})"):
-        assert time.monotonic() < end_s, condition
-        page.wait_for_timeout(20)
+    assert page.evaluate(
+        f"""async (limit) => {{
+            const end = performance.now() + limit;
+            while (!({condition})) {{
+                if (performance.now() > end) return false;
+                await new Promise((done) => setTimeout(done, 20));
+            }}
+            return true;
+        }}""",
+        1000.0 * limit_s,
+    ), condition
 
 
 def test_names_from_outside_stay_text(browser: Browser) -> None:
@@ -303,7 +311,8 @@ def test_the_costs_of_other_fleets_stand_beside_the_bill(browser: Browser) -> No
 def test_a_large_fleet_is_shown_within_a_second_of_work(browser: Browser) -> None:
     """CPU time until a page with 100 models, 1,000 nodes and 10,000 decisions shows its figures,
     curves and first decisions. It is the time of the page's main thread and of the server, which
-    work one after the other, so a quiet machine shows the page about as fast.
+    work one after the other, so a quiet machine shows the page about as fast. The best of at most
+    five attempts counts.
     """
     with served(LARGE) as at:
         works, walls = [], []
@@ -324,9 +333,11 @@ def test_a_large_fleet_is_shown_within_a_second_of_work(browser: Browser) -> Non
             )
             assert state == [100, 1000, 10_000]
             context.close()
+            if works[-1] < MOST_WORK_S:
+                break
         print("CPU s until the page is shown:", [round(work, 2) for work in works])
         print("s on the clock:", [round(wall, 2) for wall in walls], "load", os.getloadavg()[0])
-        assert min(works) < 1.0, works
+        assert min(works) < MOST_WORK_S, works
 
 
 def task_s(client: CDPSession) -> float:
@@ -336,7 +347,8 @@ def task_s(client: CDPSession) -> float:
 
 
 def test_memory_stays_flat_over_hours_of_events(browser: Browser) -> None:
-    with served(Size(samples=720)) as at, opened(browser, at) as page:
+    small = {"viewport": {"width": 360, "height": 240}}  # painting is not measured
+    with served(Size(samples=720)) as at, opened(browser, at, **small) as page:
         client = page.context.new_cdp_session(page)
         number = 0
 
@@ -352,7 +364,7 @@ def test_memory_stays_flat_over_hours_of_events(browser: Browser) -> None:
             client.send("HeapProfiler.collectGarbage")
             return float(client.send("Runtime.getHeapUsage")["usedSize"])
 
-        events(800)
+        events(200)
         before = events(200)
         after = events(800)
         # A note of each event is kept, up to 10,000 of them: about 600 bytes each.
@@ -364,6 +376,7 @@ def test_axe_finds_nothing_to_mend(browser: Browser, tools: Path, scheme: Any) -
     axe = tools / "axe.js"
     if not axe.exists():
         pytest.skip("axe-core cannot be fetched: needs npm")
+    rules = [] if scheme == "light" else ["color-contrast"]  # a scheme changes only colours
     for width, height in SIZES.values():
         size = {"width": width, "height": height}
         with (
@@ -372,16 +385,21 @@ def test_axe_finds_nothing_to_mend(browser: Browser, tools: Path, scheme: Any) -
         ):
             page.locator(".item-head").nth(2).click()
             page.locator(".pool button").first.click()
-            found = violations(page, axe)
+            found = violations(page, axe, rules)
             page.get_by_role("button", name="Reject #60").click()
             expect(page.locator("dialog")).to_be_visible()
-            found += violations(page, axe)
+            found += violations(page, axe, rules, "dialog")  # the rest of the page is inert
         assert not found
 
 
-def violations(page: Page, axe: Path) -> list[str]:
-    page.evaluate(axe.read_text())
-    results = page.evaluate("axe.run(document)")
+def violations(page: Page, axe: Path, rules: Sequence[str] = (), part: str = "html") -> list[str]:
+    """Findings by `rules`, or by all rules if it is empty, in the first element of the page that
+    the selector `part` matches."""
+    if not page.evaluate("'axe' in globalThis"):
+        page.evaluate(axe.read_text())
+    options = {"runOnly": {"type": "rule", "values": [*rules]}} if rules else {}
+    ask = "([part, options]) => axe.run(document.querySelector(part), options)"
+    results = page.evaluate(ask, [part, options])
     return [
         f"{one['id']}: {node['html'][:200]} {node['failureSummary'][:200]}"
         for one in results["violations"]

@@ -98,10 +98,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _arguments(command: Command) -> list[str]:
-    """The arguments, with two policies in a backtest that would run or tune all."""
+    """The arguments, with two policies in a backtest that would run or tune all, and with the
+    begin of a trace of the package."""
     arguments = list(command.words[1:])
     if arguments[0] == "backtest" and "--policies" not in arguments:
         arguments += ["--policies", "shoal,fixed-peak"]
+    if any(word.startswith("streams/data/") for word in arguments) and "--to" not in arguments:
+        arguments += ["--to", "5m"]
     return arguments
 
 

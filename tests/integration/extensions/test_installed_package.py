@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,11 +50,10 @@ def blocks() -> tuple[str, str]:
     return found["pyproject.toml"], found["acme_shoal.py"]
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which the package is installed."""
-    source, target = tmp_path / "acme", tmp_path / "site"
-    source.mkdir()
+    source, target = tmp_path_factory.mktemp("acme"), tmp_path_factory.mktemp("site")
     project, module = blocks()
     (source / "pyproject.toml").write_text(project)
     (source / "acme_shoal.py").write_text(module)
@@ -61,6 +61,12 @@ def installed(tmp_path: Path) -> Path:
     command = [sys.executable, "-m", "pip", "install", *options, source]
     subprocess.run(command, check=True, timeout=120)
     return target
+
+
+@pytest.fixture
+def installed(package: Path, tmp_path: Path) -> Path:
+    """A copy of the folder of the package."""
+    return shutil.copytree(package, tmp_path / "site")
 
 
 def run(script: str, site: Path) -> str:
