@@ -13,9 +13,9 @@ from pathlib import Path
 
 from executors.engines.engine_protocol import LaunchLine, LaunchSpec, RoleSwitch
 from executors.engines.http_api import HttpApi
-from executors.node.__main__ import run
 from executors.node.engine_probes import ProbeTimeouts
 from executors.node.executor_config import load_config
+from executors.node.executor_process import run
 from executors.node.state_store import StateFolderUnusable, StateStore
 from topics.edge.key_files import read_keys
 

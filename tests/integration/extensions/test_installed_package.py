@@ -101,5 +101,7 @@ def test_a_package_that_cannot_be_loaded_is_an_error_with_its_name(installed: Pa
     why = "of acme-shoal 1.0: \"No module named 'nothing_of_the_kind'\" is not allowed"
     backtest = "from streams.cli.main import main; main(['backtest', '--help'])"
     assert run(backtest, installed).startswith(f"shoal: shoal.policies: our-hpa {why}")
-    controller = "from streams.controller.__main__ import main; main(['--config', 'x.yaml'])"
+    controller = (
+        "from streams.controller.controller_process import main; main(['--config', 'x.yaml'])"
+    )
     assert f"controller: shoal.triggers: tariff {why}" in run(controller, installed)

@@ -11,7 +11,7 @@ from autoscaler.performance.profile import architecture_key
 from autoscaler.serving.engine_setup import Measurement, engine_setup
 from executors.engines.engine_protocol import LaunchSpec
 from executors.engines.engine_registry import parse_engine
-from executors.engines.simulated.__main__ import parse_measurements
+from executors.engines.simulated.engine_process import parse_measurements
 from executors.engines.simulated.simulated_kind import SimulatedKind
 from topics.checks import InvalidValue
 from topics.codec import read_value

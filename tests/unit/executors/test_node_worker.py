@@ -13,7 +13,6 @@ import aiohttp
 import pytest
 
 from executors.engines.engine_protocol import LaunchLine
-from executors.node.__main__ import run
 from executors.node.engine_environment import LaunchTag
 from executors.node.engine_ports import EnginePorts
 from executors.node.engine_probes import ProbeTimeouts
@@ -21,6 +20,7 @@ from executors.node.engine_processes import EngineProcesses, reach_process
 from executors.node.executor import Executor
 from executors.node.executor_config import ExecutorConfig, parse_config
 from executors.node.executor_metrics import Metrics
+from executors.node.executor_process import run
 from executors.node.node_lock import NodeLock
 from executors.node.node_worker import NodeWorker, heartbeat_s, rules_for
 from executors.node.os_processes import start_engine

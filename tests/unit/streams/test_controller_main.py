@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import streams.controller.__main__ as controller_main
+import streams.controller.controller_process as controller_main
 from autoscaler.domain.validation import InvalidValue
 from streams.files.user_errors import UserError
 

@@ -26,8 +26,8 @@ from autoscaler.planning.planner_messages import (
 )
 from autoscaler.planning.planning_problem import PlanOptions
 from streams.solver import solver_client
-from streams.solver.__main__ import ANSWER_S, Stopwatch
 from streams.solver.solver_client import Solver, plan_here, solver_argv
+from streams.solver.solver_process import ANSWER_S, Stopwatch
 from streams.solver.solver_wire import decode_answer, decode_request, encode_answer, encode_request
 from tests.hang_limit import HANG_S
 from tests.unit.streams.test_tick_loop import CLUSTER
