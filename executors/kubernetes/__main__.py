@@ -90,6 +90,7 @@ async def run(
                     return
                 if acts:
                     await slots.align()
+                    slots.show_models()
                 executor.restore()
                 if acts:
                     topics = (ASSIGNMENTS.name, STATUS.name)

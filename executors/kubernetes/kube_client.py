@@ -82,6 +82,11 @@ class KubeApi(Protocol):
         """Apply a JSON merge patch; returns the object as stored."""
         ...
 
+    async def patch_status(self, kind: Kind, name: str, change: Mapping[str, Any]) -> Manifest:
+        """Apply a JSON merge patch to the status subresource of a custom resource; returns the
+        object as stored."""
+        ...
+
     async def delete(self, kind: Kind, name: str, grace_s: int) -> None:
         """Delete an object. A pod gets SIGTERM, and SIGKILL after `grace_s`."""
         ...
@@ -184,6 +189,10 @@ class KubeClient:
     async def patch(self, kind: Kind, name: str, change: Mapping[str, Any]) -> Manifest:
         """See `KubeApi`."""
         return dict(await self._request(lambda: self._merge(_class(kind), name, change)))
+
+    async def patch_status(self, kind: Kind, name: str, change: Mapping[str, Any]) -> Manifest:
+        """See `KubeApi`."""
+        return dict(await self._request(lambda: self._merge(_class(kind).Status, name, change)))
 
     async def delete(self, kind: Kind, name: str, grace_s: int) -> None:
         """See `KubeApi`."""

@@ -36,6 +36,7 @@ LEADER_WORKER_SET = Kind("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "l
 AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 RESOURCE_CLAIM = Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
+SHOAL_MODEL = Kind("shoal.dev", "v1alpha1", "ShoalModel", "shoalmodels")
 NODE_CLAIM = Kind("karpenter.sh", "v1", "NodeClaim", "nodeclaims", namespaced=False)
 NODE_POOL = Kind("karpenter.sh", "v1", "NodePool", "nodepools", namespaced=False)
 NODE_OVERLAY = Kind("karpenter.sh", "v1alpha1", "NodeOverlay", "nodeoverlays", namespaced=False)

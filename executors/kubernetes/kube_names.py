@@ -28,12 +28,16 @@ the operator changed the template."""
 PRICE = "shoal.dev/price"
 """Annotation or label of a node: USD per hour."""
 
+EXECUTOR = "shoal.dev/executor"
+"""Label of a ShoalModel that an executor made: the id of this executor."""
+
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """Annotation of a pod that the cluster autoscaler may evict although no ReplicaSet made it."""
 
 _LONGEST = 63
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]")
+_OBJECT = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
@@ -49,6 +53,16 @@ def label_value(text: str) -> str:
 def pool_label(pool: str) -> str:
     """The label value of a pool id: "us/l4/spot" gives "us.l4.spot"."""
     return label_value(pool.replace("/", "."))
+
+
+def object_name(text: str) -> str:
+    """`text` if it is a valid object name, else `text` in lower case, shortened and with a hash:
+    "Qwen/Qwen3-8B" gives "qwen-qwen3-8b-3a1f09c2"."""
+    if _OBJECT.fullmatch(text) and len(text) <= _LONGEST:
+        return text
+    mark = hashlib.sha256(text.encode()).hexdigest()[:8]
+    slug = _NOT_IN_NAMES.sub("-", text.lower())[: _LONGEST - 9].strip("-")
+    return f"{slug}-{mark}".lstrip("-")
 
 
 def pod_name(instance: str, attempt: int) -> str:

@@ -51,7 +51,8 @@ class KubernetesConfig:
     this process may read nodes. scale_kinds: further kinds with `/scale`. metrics_host: address of
     /metrics. lease: name of a Lease and of this holder; ("", "") = this executor is the only one.
     standby_reports: whether the executor reports pods before it holds the Lease. Its controller
-    must be its own: statuses of another executor would contradict.
+    must be its own: statuses of another executor would contradict. models_from: URL of the
+    controller whose models get a ShoalModel object, "" = none.
     """
 
     executor: ExecutorConfig
@@ -67,6 +68,7 @@ class KubernetesConfig:
     metrics_host: str = "127.0.0.1"
     lease: tuple[str, str] = ("", "")
     standby_reports: bool = False
+    models_from: str = ""
 
 
 def load_kubernetes_config(path: Path) -> KubernetesConfig:
@@ -87,10 +89,15 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
         "kubeconfig": "", "context": "", "namespace": "", "templates": "/etc/shoal/templates",
         "key_secret": "", "route_lag_s": 0.0, "read_nodes": True, "scale_kinds": [],
         "metrics_host": "127.0.0.1", "lease": "", "standby_reports": False,
+        "models_from": "",
     }  # fmt: skip
     own = object_fields("kubernetes", top["kubernetes"], ("pools",), optional)
-    for key in ("kubeconfig", "context", "namespace", "templates", "key_secret", "lease"):
+    texts = ("kubeconfig", "context", "namespace", "templates", "key_secret", "lease",
+             "models_from")  # fmt: skip
+    for key in texts:
         text(f"kubernetes.{key}", own[key], 4000)
+    if own["models_from"] and not own["models_from"].startswith(("http://", "https://")):
+        raise InvalidValue("kubernetes.models_from", own["models_from"], "http://HOST:PORT")
     name("kubernetes.metrics_host", own["metrics_host"])
     number("kubernetes.route_lag_s", own["route_lag_s"], 0.0, 600.0)
     for key in ("read_nodes", "standby_reports"):
@@ -123,6 +130,7 @@ def parse_kubernetes_config(raw: Any) -> KubernetesConfig:
         metrics_host=own["metrics_host"],
         lease=(lease, holder),
         standby_reports=own["standby_reports"],
+        models_from=own["models_from"],
     )
     for node in config.executor.nodes:
         if node.pool not in pools:

@@ -98,7 +98,7 @@ class ObjectCache(Generic[T]):
             except Expired:
                 version = ""
             except NotFound as error:  # the server has no such kind
-                self.absent = True
+                self.absent, version = True, ""
                 self._failed(error)
                 await asyncio.sleep(_NO_KIND_PAUSE_S)
             except Forbidden as error:

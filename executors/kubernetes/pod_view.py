@@ -28,7 +28,8 @@ class PodView:
     else "". started: whether a container runs or ran. ended: description of how the engine's
     container ended, else "". disruption: the reason of a planned eviction, else "". devices:
     extended resources that the pod holds. controller: the object that made the pod, None = no
-    object. claims: names of the ResourceClaims that hold its devices.
+    object. owners: its owner references, as JSON. claims: names of the ResourceClaims that hold its
+    devices.
     """
 
     name: str
@@ -53,6 +54,7 @@ class PodView:
     disruption: str = ""
     devices: Mapping[str, int] = field(default_factory=dict)
     controller: Ref | None = None
+    owners: tuple[Manifest, ...] = ()
     claims: tuple[str, ...] = ()
 
     @property
@@ -118,6 +120,7 @@ def parse_pod(raw: Manifest) -> PodView:
         ),
         devices=_devices(spec),
         controller=controller_of(meta),
+        owners=tuple(meta.get("ownerReferences") or ()),
         claims=_claims(spec, status),
     )
 

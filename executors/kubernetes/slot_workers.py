@@ -11,10 +11,12 @@ import aiohttp
 from executors.engines.engine_protocol import Contact
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.claim_places import align_claims
+from executors.kubernetes.controller_status import ControllerStatus
 from executors.kubernetes.kube_client import KubeApi
 from executors.kubernetes.kube_kinds import NODE_CLAIM
 from executors.kubernetes.kubernetes_config import KubePool, KubernetesConfig, PoolMode
 from executors.kubernetes.mode_change import EitherMode
+from executors.kubernetes.model_objects import ModelObjects
 from executors.kubernetes.node_claims import NodeClaimView, parse_claim, supply_fault
 from executors.kubernetes.object_cache import ObjectCache
 from executors.kubernetes.own_pods import OwnPods, Placer
@@ -103,6 +105,19 @@ class SlotWorkers:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(end.wait(), _SYNC_EVERY_S)
         return True
+
+    def show_models(self) -> None:
+        """Keep a ShoalModel for each model, if the configuration says so."""
+        pools, executor = self._config.pools, self._config.executor
+        if self._config.models_from:
+            reports = ControllerStatus(self._config.models_from, self._client)
+            made = {
+                names.label_value(node.node)
+                for node in executor.nodes
+                if pools[node.pool].mode is PoolMode.PODS
+            }
+            objects = ModelObjects(self.fleet, reports, executor.executor, made)
+            self.fleet.spawn(objects.run())
 
     async def align(self) -> None:
         """Prepare pods that mode `scale` claimed for mode `pods`. Call before they are adopted."""

@@ -47,6 +47,10 @@ class StandbyApi:
         """Wait until cancelled."""
         await _never()
 
+    async def patch_status(self, kind: Kind, name: str, change: Mapping[str, object]) -> Manifest:
+        """Wait until cancelled."""
+        await _never()
+
     async def delete(self, kind: Kind, name: str, grace_s: int) -> None:
         """Wait until cancelled."""
         await _never()

@@ -38,6 +38,7 @@ def add_options(executor: Any) -> None:
         ("--pod-templates", "DIR", TEMPLATES, f"pod templates (default {TEMPLATES})"),
         ("--engine-key-secret", "SECRET/KEY", "", "Secret with the engines' API key"),
         ("--lease", "NAME/HOLDER", "", "of several executors of one --id, only the holder acts"),
+        ("--models-from", "URL", "", "of the controller: keep a ShoalModel object for each model"),
         ("--metrics-host", "HOST", "127.0.0.1", "address of its /metrics (default 127.0.0.1)"),
     ):
         group.add_argument(option, metavar=kind, default=default, help=what)
@@ -92,6 +93,7 @@ def run_on_kubernetes(
         "metrics_host": args.metrics_host,
         "lease": args.lease,
         "standby_reports": args.standby_reports,
+        "models_from": args.models_from,
     }
     path = folder / "executor.json"
     try:

@@ -202,6 +202,7 @@ class Facts:
             ],
             "models": [dataclasses.asdict(model) for model in now.models] if now else [],
             "failed_starts": self.failed_starts(now) if now else [],
+            "last_decisions": self.last_decisions(now) if now else [],
             "waits": waiting_launches(done.observation.statuses) if done else [],
             "node_faults": node_faults(done.observation.statuses) if done else [],
             "gangs": gang_facts(done.after.groups, done.observation.statuses) if done else [],
@@ -218,6 +219,23 @@ class Facts:
             {"model": one.model, "at_ms": last[one.model].at_ms, "reason": last[one.model].reason}
             for one in now.models
             if one.model in last and (one.ready < one.wanted or _SHORT & set(one.conditions))
+        ]
+
+    def last_decisions(self, now: FleetStatus) -> list[dict[str, Any]]:
+        """The last decision of this controller on each model, except those to change nothing."""
+        last = {one.model: one for one in self.decisions if one.kind not in ("hold", "rebuilt")}
+        return [
+            {
+                "model": one.model,
+                "number": one.number,
+                "leader_token": one.leader_token,
+                "at_ms": one.at_ms,
+                "kind": one.kind,
+                "cause": one.cause or next(iter(one.codes), ""),
+                "reason": one.reason,
+                "applied": one.applied,
+            }
+            for one in (last[model.model] for model in now.models if model.model in last)
         ]
 
     def explain(self, model: str) -> dict[str, Any] | None:

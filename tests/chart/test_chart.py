@@ -44,7 +44,7 @@ FULL: Manifest = {
 EVERY_MODE = [
     {}, {"executor": {"mode": "scale"}}, {"executor": PODS}, {"executor": {"enabled": False}},
     KAFKA, {**KAFKA, "executor": {"mode": "scale"}}, {**KAFKA, "gateway": {"enabled": False}},
-    {"supply": {"enabled": True}}, FULL,
+    {"supply": {"enabled": True}}, {"executor": PODS, "models": {"enabled": True}}, FULL,
 ]  # fmt: skip
 
 
@@ -277,6 +277,35 @@ def test_a_mode_has_the_rights_of_rbac_yaml(mode: str, render: Render) -> None:
     assert not [kind for kind, _ in without if kind.startswith("Cluster")]
 
 
+@pytest.mark.parametrize("kafka", [{}, KAFKA])
+@pytest.mark.parametrize("mode", MODES[1:])
+def test_models_have_a_definition_rights_and_a_source_only_if_enabled(
+    kafka: Manifest, mode: str, render: Render
+) -> None:
+    documents = yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "rbac.yaml").read_text())
+    known = {(one["kind"], one["metadata"]["name"]): one for one in documents}
+    values = {**kafka, "executor": {**PODS, "mode": mode}, "tokens": {"read": "r" * 16}}
+    host = "shoal-controller" if kafka else "127.0.0.1"
+    option, token = f"--models-from=http://{host}:8702", "SHOAL_READ_TOKEN_FILE"
+    for models in ({}, {"enabled": True}, {"enabled": True, "crd": False}):
+        made = render({**values, "models": models})
+        (role,) = [one for (kind, _), one in made.items() if kind == "Role"]
+        rights = [rule for rule in role["rules"] if rule["apiGroups"] == ["shoal.dev"]]
+        own = known["Role", "shoal-models"]["rules"] if models else []
+        assert rights == own
+        crd = bool(models) and "crd" not in models
+        assert (("CustomResourceDefinition", "shoalmodels.shoal.dev") in made) is crd
+        assert (("ClusterRole", "shoalmodels-view") in made) is crd
+        given = [
+            container
+            for pod in pods(made)
+            for container in pod["containers"]
+            if option in " ".join(container["args"])
+        ]
+        assert len(given) == bool(models)
+        assert all(token in {one["name"] for one in container["env"]} for container in given)
+
+
 def test_engines_of_mode_pods_have_the_disruption_budget_of_deploy(render: Render) -> None:
     file = ROOT / "deploy" / "kubernetes" / "disruption-budget.yaml"
     engines = {"engines": {"namespace": "serving"}}
@@ -381,6 +410,7 @@ def test_a_gateway_has_time_for_its_drain(render: Render) -> None:
         ({"kafka": {"bootstrap": "k:1", "password": "p"}}, "allowed with SASL_SSL"),
         ({"kafka": {"bootstrap": "k:1", "ca": True}}, "come from kafka.existingSecret"),
         ({"supply": {"enabled": True}, "executor": {"readNodes": False}}, "readNodes is false"),
+        ({"models": {"enabled": True}}, "models.enabled is true, but no executor acts"),
         ({"serviceAccount": {"create": False}}, "serviceAccount.name is needed"),
         ({"executor": {"mde": "pods"}}, "additional properties 'mde' not allowed"),
         ({"executor": {"mode": "all"}}, "'observe', 'scale', 'pods'"),

@@ -30,10 +30,11 @@ class RealControl:
         bootstrap = json.loads(broker.stdout.readline())["bootstrap"]
         return cls(start, folder, bootstrap, *write_engine(folder))
 
-    def run(self, plane: ControlPlane, *options: str) -> None:
-        """Start controller and executor, the executor with `options`."""
+    def run(self, plane: ControlPlane, *options: str, http: str = "") -> None:
+        """Start controller and executor, the executor with `options`. http: HOST:PORT of the
+        controller."""
         common = ("--config", str(self.folder / "shoal.yaml"), "--broker", self.bootstrap)
-        self.start("streams.cli.entry", "controller", *common, "--http", "", "--record", "")
+        self.start("streams.cli.entry", "controller", *common, "--http", http, "--record", "")
         self.start(
             "streams.cli.entry", "executor", *common, "--kubernetes", "--namespace", "serving",
             "--kubeconfig", str(plane.kubeconfig("shoal-pods")), "--vllm", str(self.vllm),

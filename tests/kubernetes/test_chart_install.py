@@ -25,7 +25,15 @@ MAY = {
               ("patch", "deployments.apps/scale"), ("create", "events")},
 }  # fmt: skip
 MAY["pods"] = MAY["scale"] | {("create", "pods"), ("delete", "pods")}
-ASKED = set().union(*MAY.values()) | {("get", "secrets"), ("update", "pods"), ("create", "roles")}
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/shoalmodels.shoal.dev"
+MODELS = {(verb, "shoalmodels.shoal.dev") for verb in ("list", "watch", "create", "delete")} | {
+    ("patch", "shoalmodels.shoal.dev/status")
+}
+ASKED = (
+    set().union(*MAY.values())
+    | MODELS
+    | {("get", "secrets"), ("update", "pods"), ("create", "roles")}
+)
 
 
 @pytest.fixture
@@ -117,12 +125,18 @@ async def test_a_release_changes_its_mode_and_leaves_while_an_engine_serves(
     await made("shoal-executor", 1)
     assert await admin.get(f"{apps}/deployments/shoal") is None  # The single pod's place is taken.
 
+    assert await admin.get(CRD) is None
     pods = {**there, "executor": {"mode": "pods", "podTemplates": {"pod.yaml": TEMPLATE}}}
-    await asyncio.to_thread(run, "upgrade", "shoal", str(CHART), values={**KAFKA, **pods})
-    await until_rights(admin, MAY["pods"])
+    values = {**KAFKA, **pods, "models": {"enabled": True}}
+    await asyncio.to_thread(run, "upgrade", "shoal", str(CHART), values=values)
+    await until_rights(admin, MAY["pods"] | MODELS)
+    assert await admin.get(CRD)
 
     await asyncio.to_thread(run, "rollback", "shoal", "3")
     await until_rights(admin, MAY["scale"])
+    async with asyncio.timeout(60):
+        while await admin.get(CRD):
+            await asyncio.sleep(0.3)
     history = json.loads(await asyncio.to_thread(run, "history", "shoal", "-o", "json"))
     assert [entry["status"] for entry in history][-1] == "deployed"
     assert len(history) == 5

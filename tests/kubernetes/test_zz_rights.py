@@ -47,6 +47,7 @@ RESOURCES = {
     ("autoscaling", "horizontalpodautoscalers"), ("policy", "poddisruptionbudgets"),
     ("rbac.authorization.k8s.io", "roles"), ("rbac.authorization.k8s.io", "rolebindings"),
     ("coordination.k8s.io", "leases"), ("batch", "jobs"), ("resource.k8s.io", "resourceclaims"),
+    ("shoal.dev", "shoalmodels"), ("shoal.dev", "shoalmodels/status"),
 }  # fmt: skip
 CLUSTER = {
     ("", "nodes"), ("", "persistentvolumes"), ("karpenter.sh", "nodeclaims"),

@@ -79,6 +79,26 @@ async def test_status_names_the_last_failed_start_while_a_model_lacks_capacity(m
     assert not facts.failed_starts(replace(standing, models=(served,)))
 
 
+async def test_status_has_the_last_decision_that_changes_a_model(made: Made) -> None:
+    made.run(1, 1)
+    first = Decision(1, 3, "tiny", "scale_out", NOW_MS, True, "more", codes=("a", "b"))
+    for change in (
+        {},
+        {"number": 2, "cause": "c"},
+        {"number": 3, "kind": "hold"},
+        {"number": 4, "model": "other"},
+        {"number": 5, "model": "*", "kind": "replan"},
+    ):
+        made.facts.decisions.append(replace(first, **change))
+    standing = made.facts.standing()
+    assert standing is not None
+    (found,) = made.facts.last_decisions(standing)
+    assert (found["model"], found["number"], found["cause"]) == ("tiny", 2, "c")
+    made.facts.decisions.clear()
+    made.facts.decisions.append(first)
+    assert made.facts.last_decisions(standing)[0]["cause"] == "a"
+
+
 @pytest.mark.parametrize("address", ["", "8702", "host:", ":80", "host:99999", "host:x", "[]:80"])
 def test_a_malformed_address_is_refused(address: str) -> None:
     with pytest.raises(UserError, match="not HOST:PORT"):

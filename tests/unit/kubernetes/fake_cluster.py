@@ -58,7 +58,7 @@ class FakeCluster:
         self.lost_answers = 0  # The next writes succeed, but their answers are lost.
         self.no_right: set[str] = set()
         self.writes: list[tuple[str, str, str]] = []
-        self._versions = itertools.count(10)
+        self._versions = itertools.count(11)
         self._version = 10
         self._history: list[tuple[int, str, Change]] = []
         self._oldest = 0
@@ -165,6 +165,9 @@ class FakeCluster:
         if change.get("metadata", {}).get("resourceVersion", stored) != stored:
             raise Conflict(409, "Conflict", f"{name} has been modified")
         return self._answer(self.change(kind, name, change))
+
+    async def patch_status(self, kind: Kind, name: str, change: Mapping[str, Any]) -> Manifest:
+        return await self.patch(kind, name, change)
 
     async def delete(self, kind: Kind, name: str, grace_s: int) -> None:
         self._check()

@@ -346,6 +346,9 @@ the component of its pod. */ -}}
 {{- range .Values.executor.scaleKinds }}
 - --scale-kind={{ . }}
 {{- end }}
+{{- if .Values.models.enabled }}
+- --models-from=http://{{ ternary "127.0.0.1" (printf "%s-controller" (include "shoal.fullname" .)) (not (empty (include "shoal.single" .))) }}:8702
+{{- end }}
 {{- range .Values.executor.extraArgs }}
 - {{ . | quote }}
 {{- end }}

@@ -61,6 +61,9 @@
 {{- if and $v.executor.podTemplates $v.executor.existingPodTemplates }}
 {{- fail "executor.podTemplates and executor.existingPodTemplates are both set: allowed is one of them" }}
 {{- end }}
+{{- if and $v.models.enabled (not (include "shoal.acts" .)) }}
+{{- fail "models.enabled is true, but no executor acts, and only an executor writes these objects; allowed with executor.mode scale and pods" }}
+{{- end }}
 {{- if and $v.supply.enabled $v.executor.enabled (not $v.executor.readNodes) }}
 {{- fail "supply.enabled is true, but executor.readNodes is false: free GPUs and prices are read from nodes; set supply.enabled=false" }}
 {{- end }}
