@@ -24,6 +24,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
+from streams.garbage_collection import freeze_objects
+
 
 def pytest_configure(config: pytest.Config) -> None:
     same = config.getoption("--hypothesis-seed") is None
@@ -37,12 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Collect tests without collecting garbage, now and later: tests and modules stay until the
-    end."""
+    end. Afterwards garbage is collected as rarely as in the product's processes."""
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.freeze()
+        freeze_objects()
         gc.enable()
 
 

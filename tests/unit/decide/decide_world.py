@@ -48,7 +48,7 @@ QUIET_S = 10
 """Seconds without an effect after which a world ticks less often."""
 STRIDE_S = 10
 """Seconds between the ticks of a quiet world."""
-NOISE_STRIDE_S = 3
+NOISE_STRIDE_S = 5
 """Seconds between the ticks of a quiet world with a rate that changes all the time."""
 JUMP = 0.1
 """Relative change of a rate within a second near which a world ticks every second."""

@@ -187,10 +187,10 @@ def test_a_solve_compiles_nothing_that_was_not_compiled_ahead() -> None:
 @pytest.mark.parametrize(
     ("case", "limit_s"),
     [
-        ("scarce", 5.0),
-        ("best effort", 5.0),
-        ("running fleet", 5.0),
-        ("rented nodes, best effort", 5.0),
+        ("scarce", 3.0),
+        ("best effort", 3.0),
+        ("running fleet", 3.0),
+        ("rented nodes, best effort", 3.0),
     ],
 )
 def test_longer_limits_are_kept_too(case: str, limit_s: float) -> None:
