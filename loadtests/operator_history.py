@@ -79,7 +79,7 @@ def violations(calls: Iterable[Call], unanswered: Sequence[Call]) -> list[str]:
 
 class Race:
     """Operators of one run. tokens: by name. results: numbers of (operator, HTTP status, error of a
-    refusal without a name)."""
+    call without an answer)."""
 
     def __init__(self, stack: Stack, tokens: dict[str, str], seed: int) -> None:
         self.calls: list[Call] = []
@@ -139,7 +139,7 @@ class Race:
             await asyncio.sleep(_RETRY_S)
             status, found = await self._post(session, asked, who)
         named = str(found["id"] if status == 200 else found.get("first", {}).get("id", ""))
-        self.results[who, status, "" if named else str(found.get("error", ""))] += 1
+        self.results[who, status, "" if status in (200, 409) else str(found.get("error", ""))] += 1
         call = Call(subject, who, began, time.monotonic(), 0, str(asked["id"]), named)
         if status in (200, 409):
             self.calls.append(call)
@@ -155,8 +155,8 @@ class Race:
         try:
             async with session.post(url, json=asked, headers=headers) as response:
                 return response.status, await response.json()
-        except (ClientError, OSError, TimeoutError, ValueError):
-            return 0, {}
+        except (ClientError, OSError, TimeoutError, ValueError) as error:
+            return 0, {"error": type(error).__name__}
 
 
 async def _run(options: argparse.Namespace, folder: Path) -> int:
