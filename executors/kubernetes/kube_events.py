@@ -13,7 +13,7 @@ from executors.kubernetes import kube_names as names
 from executors.kubernetes.kube_client import KubeApi, Manifest
 from executors.kubernetes.kube_errors import KubeError
 from executors.kubernetes.kube_kinds import EVENT, POD, Kind
-from executors.kubernetes.pod_template import read_launch
+from executors.kubernetes.pod_template import PodLaunch, read_launch
 from executors.kubernetes.pod_view import PodView
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,16 @@ async def write_event(
         await api.create(EVENT, event)
     except KubeError as error:
         log.warning("%s %s: no event: %s", what.kind, name, error)
+
+
+async def write_start_event(api: KubeApi, pod: PodView, launch: PodLaunch, slot: str) -> None:
+    """Write the Event for a pod that begins a launch on `slot`."""
+    desired = launch.desired
+    gpus = "1 GPU" if len(desired.gpus) == 1 else f"{len(desired.gpus)} GPUs"
+    attempt = f", attempt {launch.attempt + 1}" if launch.attempt else ""
+    text = (f"starts {desired.model} on {slot} with {gpus}; engine "
+            f"{desired.engine}, version {desired.version or 'unknown'}{attempt}")  # fmt: skip
+    await write_event(api, (POD, pod.name, pod.uid), "Starting", text, "Normal")
 
 
 async def write_serving_event(

@@ -19,6 +19,7 @@ from executors.kubernetes.engine_pod import EnginePod, Wait
 from executors.kubernetes.group_ranks import is_worker
 from executors.kubernetes.kube_client import Manifest
 from executors.kubernetes.kube_errors import Conflict, Forbidden, KubeError, NotFound, Temporary
+from executors.kubernetes.kube_events import write_start_event
 from executors.kubernetes.kube_kinds import NAMESPACE, POD
 from executors.kubernetes.pod_fleet import PodFleet, persist
 from executors.kubernetes.pod_template import (
@@ -255,6 +256,8 @@ class OwnPods:
             self._creating.pop(engine, None)
         self._fleet.store(stored)
         engine.created = True
+        pod = parse_pod(stored)
+        self._fleet.spawn(write_start_event(self._fleet.api, pod, engine.launch, self._slot))
 
     async def _create_owned(self, manifest: Manifest) -> Manifest:
         """Create a pod that the namespace owns. The uid is read each time, because a namespace that

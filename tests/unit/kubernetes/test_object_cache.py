@@ -9,6 +9,7 @@ import pytest
 
 from executors.kubernetes import object_cache
 from executors.kubernetes.kube_client import Manifest
+from executors.kubernetes.kube_errors import NotFound
 from executors.kubernetes.kube_kinds import POD
 from executors.kubernetes.object_cache import ObjectCache
 from tests.unit.kubernetes.fake_cluster import FakeCluster
@@ -113,5 +114,36 @@ async def test_an_object_that_cannot_be_read_is_named_and_all_others_stay_curren
     await settle()
     assert cache.objects == {"old": "3", "new": "2"}
     assert cache.fault == ""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_kind_that_comes_back_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects leave with their definition, and a watch does not always tell."""
+    monkeypatch.setattr(object_cache, "_NO_KIND_PAUSE_S", 0.0)
+    monkeypatch.setattr(object_cache, "_LEAST_PAUSE_S", 0.0)
+
+    class Server(FakeCluster):
+        gone = False
+
+        def _check(self) -> None:
+            super()._check()
+            if self.gone:
+                raise NotFound(404, "NotFound", "no such kind")
+
+    cluster = Server()
+    cluster.put(POD, pod("old"))
+    cache = ObjectCache(cluster, POD, lambda raw: str(raw["metadata"]["name"]))
+    task = asyncio.create_task(cache.run())
+    await settle()
+    assert set(cache.objects) == {"old"}
+    cluster.gone = True
+    cluster.put(POD, pod("other"))  # This wakes the watch, which then fails.
+    await settle()
+    assert cache.absent
+    del cluster.objects["pods", "old"]
+    cluster.gone = False
+    await settle()
+    assert not cache.absent and set(cache.objects) == {"other"}
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

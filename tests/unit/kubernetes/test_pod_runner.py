@@ -396,6 +396,12 @@ async def test_events_count_the_serving_pods_of_each_version(bench: SlotBench) -
         for (kind, _), event in bench.cluster.objects.items()
         if kind == "events"
     ]
+    assert texts[0] == (
+        "Starting",
+        names.pod_name("a", 0),
+        f"starts m on {SLOT} with 1 GPU; engine default, version e-1",
+        "Normal",
+    )
     serves, drains = texts[-2:]
     assert serves == (
         "Serving",
