@@ -11,7 +11,7 @@ from executors.kubernetes.scale_target import ScaleTarget, above_maximum
 from executors.kubernetes.workload_view import WorkloadView
 from topics.fleet import LaunchCode
 
-_BLOCKED_S = 3.0  # a controller may fail to make a pod once, such as while a webhook restarts
+_BLOCKED_S = 3.0  # a controller repeats what failed, such as while a webhook restarts
 
 Tell = Callable[[WorkloadView, str, str], None]
 """Function that writes an Event on a workload: its reason, and its text."""
@@ -22,26 +22,33 @@ class ClaimWaits:
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self._blocked_s: dict[str, float] = {}
+        self._blocked: dict[str, tuple[int, float]] = {}
+        """Number of pods, and the time since which there is none more, by workload."""
 
     def step(self, workload: WorkloadView, target: ScaleTarget, pods: int, now_s: float) -> None:
         """Give up the claims that cannot get a pod, and note why the others wait. pods: number of
         pods of the workload. now_s: monotonic."""
         why = f"{names.MAX} of {workload.title} is {workload.most}"
         self._fail(workload, above_maximum(target, workload), LaunchCode.AT_MAXIMUM, why)
-        if self._is_blocked(workload, target, now_s):
+        if self._is_blocked(workload, target, pods, now_s):
             why = f"{workload.title} gets no pods: {workload.blocked}"
             self._fail(workload, target.waiting, LaunchCode.NO_PODS, why, pool_fails=True)
         text = f"{workload.title} has {pods} of {workload.replicas} pods, and none is free"
         for engine in target.waiting:
             engine.held_up = Wait(LaunchCode.NO_PODS, f"{text} {workload.blocked}".strip())
 
-    def _is_blocked(self, workload: WorkloadView, target: ScaleTarget, now_s: float) -> bool:
-        """Whether the controller of `workload` has failed to make pods for a while."""
+    def _is_blocked(
+        self, workload: WorkloadView, target: ScaleTarget, pods: int, now_s: float
+    ) -> bool:
+        """Whether the controller of `workload` has failed to make pods, and made none, for a
+        while."""
         if not (target.waiting and workload.blocked):
-            self._blocked_s.pop(workload.title, None)
+            self._blocked.pop(workload.title, None)
             return False
-        return now_s - self._blocked_s.setdefault(workload.title, now_s) >= _BLOCKED_S
+        former, since_s = self._blocked.get(workload.title, (pods, now_s))
+        since_s = now_s if pods > former else since_s
+        self._blocked[workload.title] = pods, since_s
+        return now_s - since_s >= _BLOCKED_S
 
     def _fail(
         self, workload: WorkloadView, engines: Iterable[EnginePod], code: LaunchCode, why: str,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import aiohttp
 import pytest
 
 from executors.kubernetes import claim_waits, engine_pod, kube_names, own_pods, pod_fleet
+from executors.kubernetes.claim_waits import ClaimWaits
 from executors.kubernetes.kube_errors import KubeError, kube_error
 from executors.kubernetes.kube_kinds import DEPLOYMENT, EVENT, POD
+from executors.kubernetes.scale_target import ScaleTarget
 from tests.unit.kubernetes.fake_cluster import FakeCluster
 from tests.unit.kubernetes.slot_bench import OTHER, SLOT, SlotBench, settle, wish
+from tests.unit.kubernetes.test_scale_target import WORKLOAD, engine
 from tests.unit.kubernetes.test_workload_scaler import Workload, fast, rounds, writes
 from topics.fleet import InstanceState, LaunchCode
 
@@ -238,6 +242,17 @@ async def test_a_container_that_does_not_start_says_why(
     seen = bench.instance(SLOT, "a")
     assert (seen.state, seen.code) == (state, code)
     assert waiting["reason"] in seen.reason
+
+
+def test_a_controller_that_makes_some_pods_is_not_blocked() -> None:
+    workload = replace(WORKLOAD, replicas=3, blocked="FailedCreate: the webhook failed")
+    waits = ClaimWaits(lambda *_: None)
+    target = ScaleTarget([engine("a", "p1"), engine("b"), engine("c")])
+    for pods, now_s in ((1, 0.0), (1, 2.9), (2, 4.0), (2, 6.9)):
+        waits.step(workload, target, pods, now_s)
+        assert target.claims[2].failure is None
+    waits.step(workload, target, 2, 7.0)
+    assert target.claims[2].failure is not None
 
 
 async def scaled(tmp_path: Path, client: aiohttp.ClientSession, replicas: int) -> SlotBench:
