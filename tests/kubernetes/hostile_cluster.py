@@ -21,12 +21,15 @@ PODS = "/api/v1/namespaces/serving/pods"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/serving/deployments"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 GATE = {"name": "example.com/queue"}
-_OF_SHOAL = {"matchLabels": {"shoal.dev/managed": "true"}}
+OF_SHOAL = {"shoal.dev/managed": "true"}
 
 
 @contextlib.asynccontextmanager
-async def failing_webhook(plane: ControlPlane, admin: RawApi) -> AsyncIterator[Counter[str]]:
-    """A webhook for every write of a pod of Shoal. Yields its answers: "failed" and "allowed"."""
+async def failing_webhook(
+    plane: ControlPlane, admin: RawApi, labels: dict[str, str] = OF_SHOAL
+) -> AsyncIterator[Counter[str]]:
+    """A webhook for every write of a pod with `labels`. Yields its answers: "failed" and
+    "allowed"."""
     answers: Counter[str] = Counter()
     dice = random.Random(11)
 
@@ -54,7 +57,7 @@ async def failing_webhook(plane: ControlPlane, admin: RawApi) -> AsyncIterator[C
             "operations": ["CREATE", "UPDATE", "DELETE"], "scope": "*"}  # fmt: skip
     hook = {"name": "half.example.com", "failurePolicy": "Fail", "sideEffects": "None",
             "admissionReviewVersions": ["v1"], "rules": [rule], "timeoutSeconds": 5,
-            "objectSelector": _OF_SHOAL,
+            "objectSelector": {"matchLabels": labels},
             "clientConfig": {"url": f"https://127.0.0.1:{port}/", "caBundle": bundle}}  # fmt: skip
     await admin.post(HOOKS, {"metadata": {"name": "half"}, "webhooks": [hook]})
     try:
@@ -65,9 +68,10 @@ async def failing_webhook(plane: ControlPlane, admin: RawApi) -> AsyncIterator[C
 
 
 @contextlib.asynccontextmanager
-async def open_gates(admin: RawApi) -> AsyncIterator[None]:
-    """Remove the scheduling gates of Shoal's pods, as a queue that admits them."""
-    query = f"{PODS}?labelSelector=shoal.dev/managed%3Dtrue"
+async def open_gates(admin: RawApi, labels: dict[str, str] = OF_SHOAL) -> AsyncIterator[None]:
+    """Remove the scheduling gates of pods with `labels`, as a queue that admits them."""
+    chosen = "%2C".join(f"{key}%3D{value}" for key, value in labels.items())
+    query = f"{PODS}?labelSelector={chosen}"
 
     async def admit() -> None:
         while True:

@@ -11,9 +11,12 @@ from topics.fleet import DesiredInstance, InstanceState
 _GPUS, _LANES, _EXCHANGES, _STREAMS = 4, 5, 10, 1000
 
 
-async def replace_all_under_load(bench: Bench, router: LabelRouter, slots: tuple[str, str]) -> int:
+async def replace_all_under_load(
+    bench: Bench, router: LabelRouter, slots: tuple[str, str], may_fail: bool = False
+) -> int:
     """Fill both slots with instances of one GPU, then drain and replace 50 of them in five parallel
-    lanes, and end after 1,000 streams. Returns the number of drained instances."""
+    lanes, and end after 1,000 streams. may_fail: whether instances may fail to start; others take
+    their places, as from a controller. Returns the number of drained instances."""
     current = {n: (slots[n // _GPUS], n % _GPUS, f"i{n}") for n in range(len(slots) * _GPUS)}
     retired: dict[str, list[DesiredInstance]] = {slot: [] for slot in slots}
 
@@ -21,6 +24,22 @@ async def replace_all_under_load(bench: Bench, router: LabelRouter, slots: tuple
         for slot in slots:
             own = [wish(name, gpu) for at, gpu, name in current.values() if at == slot]
             bench.assign(slot, *own, *retired[slot])
+
+    async def serving(lane: int) -> None:
+        """Wait until the instance of the lane is ready."""
+        ends = (InstanceState.READY, *((InstanceState.FAILED,) if may_fail else ()))
+
+        def is_in(*states: InstanceState) -> bool:
+            slot, _, name = current[lane]
+            return any(bench.is_in(slot, name, state) for state in states)
+
+        while True:
+            await bench.until(lambda: is_in(*ends), 90)
+            if is_in(InstanceState.READY):
+                return
+            slot, gpu, name = current[lane]
+            current[lane] = (slot, gpu, f"{name}x")
+            publish()
 
     async def exchange(lane: int, number: int) -> None:
         """Drain one instance, then start another one in its place."""
@@ -31,7 +50,7 @@ async def replace_all_under_load(bench: Bench, router: LabelRouter, slots: tuple
         retired[slot] = [item for item in retired[slot] if item.instance != name]
         current[lane] = (slot, gpu, f"i{lane}-{number}")
         publish()
-        await bench.until(lambda: bench.ready(slot, [f"i{lane}-{number}"]), 90)
+        await serving(lane)
 
     async def churn(lane: int) -> int:
         for number in range(_EXCHANGES):
@@ -39,9 +58,8 @@ async def replace_all_under_load(bench: Bench, router: LabelRouter, slots: tuple
         return _EXCHANGES
 
     publish()
-    for slot in slots:
-        names = [name for at, _, name in current.values() if at == slot]
-        await bench.until(lambda slot=slot, names=names: bench.ready(slot, names))
+    for lane in current:
+        await serving(lane)
     await bench.until(lambda: len(router.table) == len(current))
     router.load(streams_per_s=20, stream_s=2.0)
     downs = sum(await asyncio.gather(*(churn(lane) for lane in range(_LANES))))
