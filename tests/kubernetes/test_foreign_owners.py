@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from executors.kubernetes.kube_client import KubeClient
 from tests.kubernetes.executor_bench import Bench, config_file, wish
 from tests.kubernetes.label_router import LAG_S, LabelRouter
 from tests.kubernetes.plane.control_plane import ControlPlane
-from tests.kubernetes.plane.raw_api import RawApi
+from tests.kubernetes.plane.raw_api import RawApi, serves
 from tests.kubernetes.test_scale_mode import APPS, PODS, POOL, A, replicas, workload
 from topics.fleet import InstanceState
 
@@ -22,6 +23,7 @@ GROUP = "example.com"
 SETS = f"/apis/{GROUP}/v1/namespaces/serving/enginesets"
 RIGHTS = "/apis/rbac.authorization.k8s.io/v1/namespaces/serving"
 SELECTOR = "app%3Dengine,shoal.dev/serving%3Dtrue,team%20notin%20(bench)"
+DRAINING = "shoal.dev/serving%3Ddraining"
 KIND = f"{GROUP}/v1/EngineSet/enginesets"
 
 
@@ -209,3 +211,30 @@ async def test_a_workload_with_a_thousand_devices_stops_nothing(
         await bench.until(lambda: bench.ready(A, "ab"))
         assert await replicas(admin) == 2
         assert bench.statuses[A].faults == ()
+
+
+async def test_leaving_mode_scale_frees_every_pod_and_all_serve(
+    plane: ControlPlane, client: KubeClient, admin: RawApi, tmp_path: Path
+) -> None:
+    """The executor ends in the middle of a drain."""
+    await admin.post(f"{APPS}/deployments", workload(2))
+    async with Bench(config_file(tmp_path, POOL, route_lag_s=60.0), client) as bench:
+        bench.assign(A, wish("a", 0), wish("b", 1))
+        await bench.until(lambda: bench.ready(A, "ab"))
+        bench.drain(A, "a")
+        async with asyncio.timeout(30):
+            while not (await admin.get(f"{PODS}?labelSelector={DRAINING}"))["items"]:
+                await asyncio.sleep(0.1)
+    release = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "streams.cli.entry", "kubernetes", "release",
+        "--namespace", "serving", "--kubeconfig", str(plane.kubeconfig()),
+    )  # fmt: skip
+    assert await release.wait() == 0
+    pods = (await admin.get(PODS))["items"]
+    assert len(pods) == 2 and all(map(serves, pods))
+    for pod in pods:
+        meta = pod["metadata"]
+        notes = {*meta["labels"], *meta.get("annotations", {})}
+        # A router may select by these, as the pod's owner labelled it.
+        assert {k for k in notes if "shoal" in k} <= {"shoal.dev/serving", "shoal.dev/role"}
+        assert meta["labels"]["shoal.dev/serving"] == "true"

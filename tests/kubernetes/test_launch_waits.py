@@ -109,6 +109,31 @@ async def test_an_admission_that_refuses_fails_the_pool_at_the_first_answer(
             await admin.delete(remove)
 
 
+async def test_the_security_level_of_the_namespace_fails_the_pool_at_the_first_answer(
+    plane: ControlPlane, client: KubeClient, admin: RawApi, tmp_path: Path
+) -> None:
+    level = "pod-security.kubernetes.io/enforce"
+    path = "/api/v1/namespaces/serving"
+    await admin.patch(path, {"metadata": {"labels": {level: "restricted"}}})
+    try:
+        async with asyncio.timeout(20):  # the server reads the label
+            probe = {"metadata": {"name": "probe"},
+                     "spec": {"containers": [{"name": "e", "image": "e"}]}}  # fmt: skip
+            while (await admin.call("POST", f"{PODS}?dryRun=All", probe))[0] != 403:
+                await asyncio.sleep(0.1)
+        async with Bench(config_file(tmp_path, OWN), client) as bench:
+            before = plane.count_requests("shoal-pods")["create pods"]
+            bench.assign(SLOT, wish("a"))
+            took_s = await until_code(bench, SLOT, "a", LaunchCode.REFUSED)
+            seen = bench.instance(SLOT, "a")
+            assert seen is not None and seen.state is InstanceState.FAILED
+            assert "PodSecurity" in seen.reason and seen.pool_full
+            assert plane.count_requests("shoal-pods")["create pods"] - before == 1
+            print("refused PodSecurity", f"{took_s:.2f} s")
+    finally:
+        await admin.patch(path, {"metadata": {"labels": {level: None}}})
+
+
 async def test_a_webhook_that_is_down_is_the_reason_until_it_is_gone(
     client: KubeClient, admin: RawApi, tmp_path: Path
 ) -> None:
