@@ -8,22 +8,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import shutil
 import signal
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import aiohttp
 
+from tests.kubernetes.stream_load import StreamLoad
 from tests.kubernetes.test_single_restart import free_port
 from topics.codec import decode
 from topics.records import Routes
 from topics.storage.checked_lines import read_lines
 
-TOKENS, PRE_STOP_S = 40, 5.0
+PRE_STOP_S = 5.0
 
 
 class Gateways:
@@ -37,9 +37,8 @@ class Gateways:
         self._ports = [free_port(), free_port()]
         self._endpoints = list(self._ports)
         self._processes: dict[int, asyncio.subprocess.Process] = {}
-        self.counts: Counter[str] = Counter()
-        self._dice = random.Random(5)
-        self._streams: set[asyncio.Task[None]] = set()
+        self._load = StreamLoad(lambda: [f"127.0.0.1:{port}" for port in self._endpoints], "m")
+        self.counts = self._load.counts
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -110,33 +109,6 @@ class Gateways:
                 found += [decode("routes", line) for line in read_lines(file) if line is not None]
         return found
 
-    @contextlib.asynccontextmanager
-    async def load(self, per_s: float) -> AsyncIterator[None]:
+    def load(self, per_s: float) -> AbstractAsyncContextManager[None]:
         """Begin `per_s` streams a second."""
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        async with aiohttp.ClientSession(connector=connector) as http:
-            sending = asyncio.create_task(self._send(http, per_s))
-            try:
-                yield
-            finally:
-                sending.cancel()
-                await asyncio.gather(*self._streams)
-
-    async def _send(self, http: aiohttp.ClientSession, per_s: float) -> None:
-        while True:
-            task = asyncio.create_task(self._stream(http))
-            self._streams.add(task)
-            task.add_done_callback(self._streams.discard)
-            await asyncio.sleep(1 / per_s)
-
-    async def _stream(self, http: aiohttp.ClientSession) -> None:
-        url = f"http://127.0.0.1:{self._dice.choice(self._endpoints)}/v1/completions"
-        body = {"model": "m", "prompt": "x", "max_tokens": TOKENS, "stream": True}
-        try:
-            async with http.post(url, json=body) as answer:
-                data = await answer.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            self.counts[type(error).__name__] += 1
-            return
-        whole = answer.status == 200 and data.endswith(b"[DONE]\n\n")
-        self.counts["ok" if whole else f"{answer.status} {data[-100:]!r}"] += 1
+        return self._load.sending(per_s)

@@ -1,4 +1,4 @@
-"""Mode `scale` beside pods, queues and webhooks of other owners, on a real control plane."""
+"""Mode `scale` among pods, queues and webhooks of other owners, on a real control plane."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kubelet(plane: ControlPlane) -> Any:
 
 
 async def theirs(admin: RawApi) -> dict[str, Any]:
-    """What their owners wrote of the foreign pods, by uid."""
+    """Fields of the foreign pods that their owners wrote, by uid."""
     pods = (await admin.get(f"{PODS}?labelSelector=team%3Dbench"))["items"]
     kept = ("name", "labels", "annotations", "ownerReferences", "deletionTimestamp")
     return {

@@ -67,6 +67,7 @@ class Kubelet:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._processes: set[Any] = set()
         self._devices: dict[str, str] = {}
+        self._publishing = asyncio.Lock()
 
     async def register(self, gpus: int, labels: dict[str, str]) -> None:
         devices = {"cpu": "64", "memory": "512Gi", "pods": "250", "nvidia.com/gpu": str(gpus)}
@@ -267,7 +268,8 @@ class Kubelet:
     async def _publish(self) -> None:
         if self.images.entrypoints:
             with contextlib.suppress(*_LOST, AssertionError):
-                await self.images.publish(self.api)
+                async with self._publishing:  # The latest state is written last.
+                    await self.images.publish(self.api)
 
     async def _confirm(self, pod: Any) -> None:
         await self._until_taken("DELETE", f"{_path(pod)}?gracePeriodSeconds=0", None)

@@ -117,7 +117,10 @@ class Images:
                     and selector.items() <= (pod["metadata"].get("labels") or {}).items()
                     and serves(pod)
                 ]
-                (self.folder / "names" / service["metadata"]["name"]).write_text("\n".join(found))
+                file = self.folder / "names" / service["metadata"]["name"]
+                new = self.folder / f"{file.name}.new"
+                new.write_text("\n".join(found))
+                new.replace(file)  # A reader never sees a part.
 
 
 def _repository(container: Any) -> str:
