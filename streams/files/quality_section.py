@@ -27,8 +27,9 @@ from autoscaler.domain.validation import InvalidValue
 from autoscaler.serving.prompt_language import LANGUAGES
 from streams.files import model_keys as common
 from streams.files import units
-from streams.files.csv_rows import Row, finite_cell, numbered_rows
+from streams.files.csv_rows import numbered_rows
 from streams.files.keys import Group, Key
+from streams.files.score_file import number
 from streams.files.units import Parser
 from streams.files.user_errors import UserError
 from streams.files.yaml_tree import ConfigError, Section
@@ -190,7 +191,7 @@ def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[
         raise UserError(
             f"{file}:1: column {missing[0]!r} is missing; expected {', '.join(columns)}"
         )
-    cells = [[_number(file, n, row, c) for c in columns] for n, row in rows]
+    cells = [[number(file, n, row, c) for c in columns] for n, row in rows]
     try:
         route = QualityRoute.from_sample(
             name,
@@ -208,11 +209,6 @@ def read_route(name: str, section: Section, declared: tuple[str, ...]) -> tuple[
     except InvalidValue as error:
         raise ConfigError(section.file, section.line, section.path, str(error)) from error
     return route, file
-
-
-def sampled_scores(file: Path) -> tuple[float, ...]:
-    """Column `score` of the score file `file`, for the replay of requests."""
-    return tuple(_number(file, line, row, "score") for line, row in numbered_rows(file))
 
 
 def _source(section: Section | None) -> ScoreSource:
@@ -243,13 +239,6 @@ def _refuse(section: Section, key: str, header: str = "", url: str = "") -> None
     except InvalidValue as error:
         said = f"{error.value!r} is not allowed; allowed: {error.allowed}"
         raise section.error(key, said) from None
-
-
-def _number(file: Path, line: int, row: Row, column: str) -> float:
-    value = finite_cell(row.get(column))
-    if value is None:
-        raise UserError(f"{file}:{line}: {column}: {row.get(column)!r} is not a finite number")
-    return value
 
 
 def _or(names: tuple[str, ...]) -> str:

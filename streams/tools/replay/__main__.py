@@ -15,7 +15,7 @@ from pathlib import Path
 
 import orjson
 
-from streams.files.quality_section import sampled_scores
+from streams.files.score_file import sampled_scores
 from streams.files.user_errors import UserError
 from streams.tools.replay.demand_changes import parse_changes, with_changes
 from streams.tools.replay.replay_report import Record

@@ -11,7 +11,7 @@ import pytest
 from streams.cli.explain import route_lines
 from streams.cli.main import main
 from streams.cli.status import service_line
-from streams.files.quality_section import sampled_scores
+from streams.files.score_file import sampled_scores
 from streams.files.user_errors import UserError
 
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
