@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from deploy.grafana.dashboards import main, queries
+from streams.cli.main import main as shoal
 from streams.tools.up.host_resources import free_port
 from tests.integration.alerts.prometheus_server import running_prometheus
 
@@ -58,10 +59,9 @@ def test_every_query_gives_data(binaries: Path, tmp_path: Path) -> None:
             left = set(queries())
             until_s = time.monotonic() + _PATIENCE_S
             while left and time.monotonic() < until_s and process.poll() is None:
-                feed = [sys.executable, "-m", "streams.cli.main", "feed", "prices", "--from",
-                        str(prices), "--url", f"http://127.0.0.1:{http}"]  # fmt: skip
                 if any("supply" in query for query in left):
-                    subprocess.run(feed, capture_output=True, timeout=30)
+                    at = f"http://127.0.0.1:{http}"
+                    shoal(["feed", "prices", "--from", str(prices), "--url", at])
                 time.sleep(2.0)
                 left = {query for query in left if not series(url, query)}
             assert not left, (left, (tmp_path / "up.log").read_text()[-500:])

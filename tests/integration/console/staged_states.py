@@ -136,9 +136,8 @@ def one_of_a_hundred() -> World:
 
 def dead_price_feed() -> World:
     w = usual()
-    w.prices[NODES.id] = Price(NODES.id, 8.0, w.now_ms)
-    w.run(10)
-    return w.run(2 * OLD_MS // 1000)
+    w.prices[NODES.id] = Price(NODES.id, 8.0, w.now_ms - 2 * OLD_MS)
+    return w.run(10)
 
 
 def lost_node() -> World:
