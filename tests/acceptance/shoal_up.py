@@ -38,7 +38,7 @@ models:
     max_len: 16384
     min: 2
 """
-POLL_S = 0.05
+POLL_S = 0.2
 
 
 @dataclass(frozen=True)
