@@ -15,10 +15,12 @@ confirms."""
 
 def confirmed(group: ServingGroup, gateways: Sequence[GatewayReport], now_ms: int) -> bool:
     """Whether every live gateway applies routes without the leaving instances of `group`, or a
-    time-out has passed."""
+    time-out has passed. Older reports do not count: they may name a generation of the routes of a
+    former embedded broker."""
     if now_ms - group.since_ms >= CONFIRM_TIMEOUT_MS:
         return True
     generation = group.exit.generation
     return bool(generation and gateways) and all(
-        seen.route_generation >= generation for seen in gateways
+        seen.route_generation >= generation and seen.reported_ms >= group.since_ms
+        for seen in gateways
     )

@@ -275,6 +275,13 @@ def test_a_drain_begins_once_all_gateways_apply_the_routes(
     assert confirmed(leaving, gateways, NOW) is done
 
 
+def test_a_report_from_before_the_drain_confirms_nothing() -> None:
+    """It may name routes of a former broker, whose generations were higher."""
+    leaving = group(since_ms=NOW - 500, exit=RouteExit(generation=5))
+    for reported_ms, done in ((NOW - 501, False), (NOW - 500, True)):
+        assert confirmed(leaving, [GatewayReport("g", "b", reported_ms, 0, 9)], NOW) is done
+
+
 def test_reversals_are_counted_for_two_hours() -> None:
     hour_ms = 3_600_000
     turns = after_move(Reversals(), "out", NOW)
