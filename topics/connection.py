@@ -104,7 +104,7 @@ class KafkaSecurity:
     ) -> dict[str, Any]:
         """The settings as keyword arguments of aiokafka's clients.
 
-        read: returns a file's text. ssl_context: aiokafka's `create_ssl_context`. Errors of these
+        read: returns a file's text. ssl_context: function that makes a TLS context. Errors of these
         two functions, for example about an unreadable file, pass through.
         """
         found: dict[str, Any] = {"security_protocol": self.protocol}

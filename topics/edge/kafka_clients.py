@@ -16,11 +16,11 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import create_conn
-from aiokafka.helpers import create_ssl_context
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import BrokerMetadata
 
 from topics.connection import KafkaSecurity
+from topics.edge.renewed_context import RenewedContext
 
 EMBEDDED_CLUSTER = "mockCluster"  # its ids begin with it
 
@@ -39,7 +39,7 @@ class FilesUnreadable(OSError):
 def options(settings: KafkaSecurity) -> dict[str, Any]:
     """`settings` as arguments of aiokafka. Raises FilesUnreadable."""
     try:
-        return settings.client_options(lambda path: Path(path).read_text(), create_ssl_context)
+        return settings.client_options(lambda path: Path(path).read_text(), RenewedContext)
     except OSError as error:
         named = (settings.ca_file, settings.cert_file, settings.key_file, settings.password_file)
         files = ", ".join(file for file in named if file)
