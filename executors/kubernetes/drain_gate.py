@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MOVED_LAG_S = 5.0
+"""Time for gateways to learn the new address of an instance that moved to another pod."""
+
 _IDLE_PROBES = 3
 
 

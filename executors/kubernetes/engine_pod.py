@@ -39,7 +39,8 @@ class EnginePod:
     stopping: whether this executor stops the pod. held_up: the reason why there is no pod yet, None
     = not known. waiting_s: time since which the scheduler finds no node, 0 = it does not report
     that. quiet_s: time since which nothing tells why the launch waits, 0 = not yet. told: codes of
-    which an Event was written.
+    which an Event was written. lost: the reason why `gone` although the pod exists, "" = it does
+    not.
     """
 
     launch: PodLaunch
@@ -54,6 +55,7 @@ class EnginePod:
     waiting_s: float = 0.0
     quiet_s: float = 0.0
     told: set[str] = field(default_factory=set)
+    lost: str = ""
 
     def fail(self, code: LaunchCode, text: str, pool_fails: bool = False) -> None:
         """Give the launch up."""
@@ -85,7 +87,7 @@ def end_of(
         code, text = engine.failure.code, engine.failure.text
         return PodEnd(text, code, engine.hopeless, pool_fails=engine.pool_fails)
     if engine.gone or (pod is None and engine.created):
-        return PodEnd("" if engine.stopping else "its pod was deleted")
+        return PodEnd("" if engine.stopping else engine.lost or "its pod was deleted")
     if pod is None:
         return None
     if pod.over:

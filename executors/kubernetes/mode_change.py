@@ -56,6 +56,10 @@ class EitherMode:
         """See `Placer`."""
         return self._of(engine).hand_over(engine)
 
+    def moves(self, engine: EnginePod) -> bool:
+        """See `Placer`."""
+        return self._of(engine).moves(engine)
+
     def release(self, engine: EnginePod, remove: bool) -> None:
         """See `Placer`."""
         self._of(engine).release(engine, remove)

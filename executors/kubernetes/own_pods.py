@@ -83,6 +83,10 @@ class Placer(Protocol):
         one."""
         ...
 
+    def moves(self, engine: EnginePod) -> bool:
+        """Whether the placer replaces the pod of `engine` before it must leave its node."""
+        ...
+
     def release(self, engine: EnginePod, remove: bool) -> None:
         """Note that an engine ended. remove: whether its pod still exists and must be deleted."""
         ...
@@ -176,6 +180,10 @@ class OwnPods:
 
     def hand_over(self, engine: EnginePod) -> bool:
         """See `Placer`. False: each launch has a pod of its own."""
+        return False
+
+    def moves(self, engine: EnginePod) -> bool:
+        """See `Placer`. False: the plan starts another instance instead."""
         return False
 
     def release(self, engine: EnginePod, remove: bool) -> None:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from executors.kubernetes import kube_names as names
-from executors.kubernetes.drain_gate import DrainGate
+from executors.kubernetes.drain_gate import MOVED_LAG_S, DrainGate
 from executors.kubernetes.engine_pod import EnginePod, Wait, end_of, wait_of
 from executors.kubernetes.kube_events import write_event
 from executors.kubernetes.kube_kinds import POD
 from executors.kubernetes.launch_lines import launch_line
+from executors.kubernetes.notices import notice_s
 from executors.kubernetes.own_pods import Placer
 from executors.kubernetes.pod_fleet import PodFleet
 from executors.kubernetes.pod_template import PodLaunch
@@ -42,11 +43,6 @@ from topics.fleet import InstanceState, LaunchCode
 log = logging.getLogger(__name__)
 
 FIRST_PORT = 8000
-NOTICE_S = 90.0
-"""Assumed seconds until reclaim if a notice states no time: the shortest notice of the large
-clouds, 30 s for the node, to which engines add their own grace period."""
-
-_MOVED_LAG_S = 5.0
 _DRAINS = (InstanceState.DRAINING, InstanceState.STOPPING)
 
 
@@ -227,10 +223,11 @@ class PodRunner:
 
     def reclaim_left_s(self) -> float | None:
         """Seconds until the slot's node is reclaimed, None = no notice. Infinite: the node stays
-        until its pods have left."""
-        pods = [self._fleet.pods.objects.get(engine.pod) for engine in self.engines.values()]
-        found = (self._notice_s(pod) for pod in pods if pod is not None)
-        least_s = min((notice_s for notice_s in found if notice_s is not None), default=None)
+        until its pods have left. Pods that the placer itself replaces need no notice."""
+        stay = [engine for engine in self.engines.values() if not self._placer.moves(engine)]
+        pods = [pod for engine in stay if (pod := self._fleet.pods.objects.get(engine.pod))]
+        found = (notice_s(pod, self._fleet.node_of(pod)) for pod in pods)
+        least_s = min((one for one in found if one is not None), default=None)
         if least_s is None or math.isinf(least_s):
             self._notice_since_s = 0.0
             return least_s
@@ -338,7 +335,7 @@ class PodRunner:
         routers must learn the new address first."""
         self._probes.forget(instance)
         if instance in self._gates:
-            self._gates[instance] = DrainGate(extra_lag_s=_MOVED_LAG_S)
+            self._gates[instance] = DrainGate(extra_lag_s=MOVED_LAG_S)
 
     def _follow_drain(self, item: InstanceRecord, marked: bool) -> None:
         if item.state not in _DRAINS:
@@ -373,13 +370,6 @@ class PodRunner:
             # unknown.
             drain_ms=now_ms if label == "draining" else 0,
         )
-
-    def _notice_s(self, pod: PodView) -> float | None:
-        """Seconds of the notice to a pod from its begin on, None = no notice."""
-        node = self._fleet.node_of(pod)
-        if pod.disruption or (node is not None and node.notice and not node.waits):
-            return max(NOTICE_S, pod.grace_s)
-        return math.inf if node is not None and node.notice else None
 
 
 def reach_pod(engine_key: str) -> Reach:

@@ -1,6 +1,7 @@
 """One workload in mode `scale`: the assignment of its pods to instances, and the next write of its
 replicas. Pure. A claim connects an instance to a pod. A new claim gets a pod without a claim; the
-workload grows only if there is none. A claim that stops makes the workload shrink by one.
+workload grows only if there is none. A claim that stops makes the workload shrink by one. A claim
+on a pod that must leave its node makes the workload grow, and moves to another pod that serves.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class ScaleTarget:
     still lack a node. written: the replicas of Shoal's last write, None = no write yet. leaving:
     stopped engines whose removal was written. refusal: the reason why Shoal no longer scales the
     workload, "" = it does. pending: the last write, if its answer was lost. place: model, role and
-    pool of the workload. ranks: engines of ranks above 0, whose replica rank 0 claims.
+    pool of the workload. ranks: engines of ranks above 0, whose replica rank 0 claims. stuck:
+    the reason why claims on pods that must leave get no other pod, "" = they do.
     """
 
     claims: list[EnginePod] = field(default_factory=list)
@@ -47,6 +49,7 @@ class ScaleTarget:
     pending: PendingWrite | None = None
     place: tuple[str, str, str] = ("", "", "")
     ranks: list[EnginePod] = field(default_factory=list)
+    stuck: str = ""
 
     @property
     def waiting(self) -> list[EnginePod]:
@@ -64,10 +67,24 @@ def assign_pods(
 ) -> list[tuple[EnginePod, PodView]]:
     """Pods for the waiting claims: ready ones first, then the oldest. avoid: names of pods that are
     taken only if no other is left."""
-    claimed = {engine.pod for engine in target.claims}
-    free = [pod for pod in pods if pod.name not in claimed and not pod.terminating and not pod.over]
+    free = unclaimed(target, pods)
     free.sort(key=lambda pod: (pod.name in avoid, not pod.ready, pod.created_s, pod.name))
     return list(zip(target.waiting, free, strict=False))
+
+
+def unclaimed(target: ScaleTarget, pods: Iterable[PodView]) -> list[PodView]:
+    """The living pods without a claim."""
+    claimed = {engine.pod for engine in target.claims}
+    return [one for one in pods if one.name not in claimed and not (one.terminating or one.over)]
+
+
+def displaced(
+    target: ScaleTarget, pods: Iterable[PodView], noticed: Collection[str]
+) -> list[tuple[EnginePod, PodView]]:
+    """The claims on pods in `noticed`, which must leave, with these pods. Not those that drain."""
+    stay = {pod.name: pod for pod in pods if pod.labels.get(names.SERVING) != "draining"}
+    claims = (engine for engine in target.claims if not (engine.stopping or engine.gone))
+    return [(one, stay[one.pod]) for one in claims if one.pod in noticed and one.pod in stay]
 
 
 def deletion_cost(state: InstanceState) -> str | None:
@@ -98,9 +115,10 @@ def next_replicas(
     workload: WorkloadView,
     pods: Collection[PodView],
     removed: Collection[EnginePod],
+    noticed: Collection[str] = (),
 ) -> int | None:
     """The number of replicas to write; None if the present number is right. pods: pods of the
-    workload. removed: claims that this write removes.
+    workload. removed: claims that this write removes. noticed: names of pods that must leave.
 
     Growth counts every claim, because each needs a pod of its own. A pod that is alive although its
     removal was written may become free for a claim, so growth waits for it. A removal lowers the
@@ -112,6 +130,9 @@ def next_replicas(
     if removed:
         return max(workload.least, workload.replicas - len(removed))
     missing = len(target.waiting)
+    if not target.stuck:
+        elsewhere = [pod for pod in unclaimed(target, pods) if pod.name not in noticed]
+        missing += max(0, len(displaced(target, pods, noticed)) - len(elsewhere))
     if not missing:
         unused = sum(bool(pod.unschedulable) and pod.name not in claimed for pod in living)
         if workload.blocked:

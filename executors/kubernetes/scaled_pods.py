@@ -100,6 +100,10 @@ class ScaledPods:
         """See `Placer`. The workload rolls out a new template, or moves its pods."""
         return self._scaler.hand_over(engine)
 
+    def moves(self, engine: EnginePod) -> bool:
+        """See `Placer`."""
+        return self._scaler.moves(engine)
+
     def release(self, engine: EnginePod, remove: bool) -> None:
         """See `Placer`. A pod that stays loses its claim and serves again."""
         self._scaler.release(engine)

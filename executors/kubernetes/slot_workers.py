@@ -63,7 +63,7 @@ class SlotWorkers:
         scales = any(pool.mode is PoolMode.SCALE for pool in config.pools.values())
         self.fleet = PodFleet(api, "" if scales else names.SLOT, config.read_nodes)
         self.scaler = WorkloadScaler(
-            self.fleet, config.scale_kinds, self._load_of, config.route_lag_s
+            self.fleet, config.scale_kinds, self._load_of, config.route_lag_s, self._node_wait_s
         )
         self._claims: ObjectCache[NodeClaimView] = ObjectCache(api, NODE_CLAIM, parse_claim)
         self._templates = TemplateFolder(config.templates)
@@ -150,6 +150,15 @@ class SlotWorkers:
         except TimeoutError:
             return None
         return load.in_flight + load.held_kv if load else None
+
+    def _node_wait_s(self, pool: str) -> float:
+        """The time for which a pod waits for a node of `pool`, or of one of its markets."""
+        waits = (
+            one.node_wait_s
+            for name, one in self._config.pools.items()
+            if pool in (name, name.rpartition("/")[0])
+        )
+        return max(waits, default=0.0)
 
     def _settings(self, pool: KubePool) -> SlotSettings:
         def fault(_: PodView) -> str:

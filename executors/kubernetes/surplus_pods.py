@@ -2,23 +2,23 @@
 took over with more replicas than the plan needs.
 
 They continue to serve until the plan's own instances have been ready for a while. Then they leave
-the routes, drain and are removed, one at a time. An instance that needs a pod gets one of them at
-once.
+the routes, drain and are removed, one at a time. Those that must leave their nodes do so at once
+and together. An instance that needs a pod gets one of them at once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from executors.kubernetes import kube_names as names
-from executors.kubernetes.drain_gate import DrainGate
+from executors.kubernetes.drain_gate import MOVED_LAG_S, DrainGate
 from executors.kubernetes.engine_pod import EnginePod
 from executors.kubernetes.pod_fleet import PodFleet
 from executors.kubernetes.pod_template import PodLaunch
 from executors.kubernetes.pod_view import PodView
-from executors.kubernetes.scale_target import DRAINS_COST, LEAVES_COST, ScaleTarget
+from executors.kubernetes.scale_target import DRAINS_COST, LEAVES_COST, ScaleTarget, unclaimed
 from executors.kubernetes.workload_view import WorkloadView
 from topics.fleet import DesiredInstance
 
@@ -28,12 +28,17 @@ LoadOf = Callable[[WorkloadView, PodView], Awaitable[int | None]]
 """Function that returns the number of requests in flight on a pod; None = unknown."""
 
 _SETTLED_S, _DEADLINE_S = 60.0, 600.0
+_SLOT = "surplus"
+"""Value of the label `kube_names.SLOT` while a pod drains: a disruption budget selects the label,
+and no slot has this name."""
 
 
 @dataclass(slots=True)
 class _Drain:
-    """The drain of one surplus pod. begun_s: start of the drain, in monotonic seconds."""
+    """The drain of one surplus pod. title: of its workload. begun_s: start of the drain, in
+    monotonic seconds."""
 
+    title: str
     engine: EnginePod
     begun_s: float
     gate: DrainGate = field(default_factory=DrainGate)
@@ -50,12 +55,21 @@ class SurplusPods:
         self._settled_s: dict[str, float] = {}
 
     async def step(
-        self, workload: WorkloadView, target: ScaleTarget, pods: list[PodView], now_s: float
+        self,
+        workload: WorkloadView,
+        target: ScaleTarget,
+        pods: list[PodView],
+        notices: Mapping[str, bool],
+        now_s: float,
     ) -> None:
-        """Begin or continue the drain of one pod of `workload`. now_s: monotonic."""
-        drain = self._drains.get(workload.title)
-        if drain is not None:
-            await self._continue(workload, target, drain, now_s)
+        """Begin or continue the drains of pods of `workload`. notices: by name of a pod that must
+        leave, whether it can wait no longer. now_s: monotonic."""
+        drains = [drain for drain in self._drains.values() if drain.title == workload.title]
+        for drain in drains:
+            await self._continue(workload, target, drain, drain.engine.pod in notices, now_s)
+        for one in _must_leave(workload, target, pods, notices):
+            await self._begin(workload, target, one, now_s)
+        if drains:
             return
         if not _is_settled(target, pods):
             self._settled_s.pop(workload.title, None)
@@ -72,24 +86,31 @@ class SurplusPods:
     ) -> None:
         if not await self._mark(pod.name, "draining", DRAINS_COST):
             return
+        extra_s = MOVED_LAG_S if names.INSTANCE in pod.labels else 0.0
         log.info("%s: draining pod %s, which is not in the plan", workload.title, pod.name)
         instance = f"surplus-{pod.name}"
         desired = DesiredInstance(instance, workload.model, workload.role, "surplus:1", (0,))
         engine = EnginePod(PodLaunch(desired, 0, (workload.port,), 0), pod.name, created=True)
         target.claims.append(engine)
-        self._drains[workload.title] = _Drain(engine, now_s, DrainGate(unrouted_s=now_s))
+        gate = DrainGate(unrouted_s=now_s, extra_lag_s=extra_s)
+        self._drains[pod.name] = _Drain(workload.title, engine, now_s, gate)
 
     async def _continue(
-        self, workload: WorkloadView, target: ScaleTarget, drain: _Drain, now_s: float
+        self,
+        workload: WorkloadView,
+        target: ScaleTarget,
+        drain: _Drain,
+        must_leave: bool,
+        now_s: float,
     ) -> None:
         engine = drain.engine
         pod = self._fleet.pods.objects.get(engine.pod)
-        if pod is None or pod.over:
+        if pod is None or pod.over or (pod.terminating and not engine.stopping):
             self._end(workload, target, engine)
             return
         late = now_s - drain.begun_s > _DEADLINE_S
-        needed = bool(target.waiting) and not engine.stopping
-        if engine.gone or needed or (late and not engine.stopping):
+        returns = not must_leave and (late or bool(target.waiting))
+        if engine.gone or (returns and not engine.stopping):
             self._end(workload, target, engine)
             await self._mark(engine.pod, "true", None)
         elif not engine.stopping:
@@ -99,15 +120,17 @@ class SurplusPods:
                 engine.stopping = True
 
     def _end(self, workload: WorkloadView, target: ScaleTarget, engine: EnginePod) -> None:
-        del self._drains[workload.title]
+        del self._drains[engine.pod]
         self._settled_s.pop(workload.title, None)
         target.leaving.discard(engine)
         if engine in target.claims:
             target.claims.remove(engine)
 
     async def _mark(self, pod: str, serving: str, cost: str | None) -> bool:
-        change = {"labels": {names.SERVING: serving}, "annotations": {names.DELETION_COST: cost}}
-        return await self._fleet.patch_pod(pod, {"metadata": change})
+        slot = _SLOT if cost else None
+        labels = {names.SERVING: serving, names.SLOT: slot, names.INSTANCE: None, names.GROUP: None}
+        notes = {names.DELETION_COST: cost, names.LAUNCH: None}
+        return await self._fleet.mark_pod(pod, {"labels": labels, "annotations": notes})
 
 
 def _is_settled(target: ScaleTarget, pods: list[PodView]) -> bool:
@@ -118,11 +141,21 @@ def _is_settled(target: ScaleTarget, pods: list[PodView]) -> bool:
     return bool(claims) and still and all(engine.pod in ready for engine in claims)
 
 
+def _must_leave(
+    workload: WorkloadView, target: ScaleTarget, pods: list[PodView], notices: Mapping[str, bool]
+) -> list[PodView]:
+    """The pods without a claim that must leave. While an instance waits for a pod, only those that
+    can wait no longer."""
+    if not workload.picks_victim:
+        return []
+    found = [pod for pod in unclaimed(target, pods) if pod.serves and pod.name in notices]
+    return [pod for pod in found if notices[pod.name] or not target.waiting]
+
+
 def _candidate(workload: WorkloadView, target: ScaleTarget, pods: list[PodView]) -> PodView | None:
     """The youngest ready pod without a claim; None if the owner's minimum forbids a removal, or if
     the workload removes by ordinal, where another pod would leave."""
     if not workload.picks_victim or workload.replicas <= workload.least:
         return None
-    claimed = {engine.pod for engine in target.claims}
-    free = [pod for pod in pods if pod.serves and pod.name not in claimed]
+    free = [pod for pod in unclaimed(target, pods) if pod.serves]
     return max(free, key=lambda pod: (pod.created_s, pod.name), default=None)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from executors.kubernetes import kube_names as names
 from executors.kubernetes.claim_waits import ClaimWaits
@@ -23,6 +23,7 @@ from executors.kubernetes.kube_kinds import AUTOSCALER, Kind
 from executors.kubernetes.leftover_labels import without_claim
 from executors.kubernetes.object_cache import UNREADABLE
 from executors.kubernetes.pod_fleet import PodFleet, persist
+from executors.kubernetes.pod_moves import PodMoves
 from executors.kubernetes.pod_template import dump_launch
 from executors.kubernetes.pod_view import PodView
 from executors.kubernetes.scale_target import (
@@ -54,7 +55,12 @@ class WorkloadScaler:
     "deployments/llama"."""
 
     def __init__(
-        self, fleet: PodFleet, kinds: Iterable[Kind], load_of: LoadOf, lag_s: float
+        self,
+        fleet: PodFleet,
+        kinds: Iterable[Kind],
+        load_of: LoadOf,
+        lag_s: float,
+        node_wait_s: Callable[[str], float],
     ) -> None:
         self._fleet = fleet
         self._api: KubeApi = fleet.api
@@ -65,6 +71,7 @@ class WorkloadScaler:
         self._stopping_s: dict[EnginePod, float] = {}
         self._waits = ClaimWaits(self._tell)
         self._surplus = SurplusPods(fleet, load_of, lag_s)
+        self._moves = PodMoves(fleet, node_wait_s, self._tell)
         self._news = asyncio.Event()
 
     def start(self) -> None:
@@ -128,6 +135,11 @@ class WorkloadScaler:
                 self._fleet.spawn(self._bind(engine, pod))
             return pod is not None
         return False
+
+    def moves(self, engine: EnginePod) -> bool:
+        """Whether the workload of `engine` replaces a pod of it that must leave its node."""
+        owners = (one for one in self.targets.values() if engine in one.claims)
+        return any(not (target.stuck or target.refusal) for target in owners)
 
     def swap_ordinals(self, engine: EnginePod) -> bool:
         """Exchange claims so that `engine`, which begins to drain, has the pod that its workload
@@ -217,13 +229,17 @@ class WorkloadScaler:
             await self._refuse(workload, target, refusal)
             return
         pods = self.workloads.pods(workload)
-        await self._surplus.step(workload, target, pods, time.monotonic())
-        for engine, pod in assign_pods(target, pods):
+        notices = self._moves.notices(pods, time.monotonic())
+        await self._surplus.step(workload, target, pods, notices, time.monotonic())
+        pods = self.workloads.pods(workload)  # with the labels of drains that began
+        lasting = [pod for pod in pods if not notices.get(pod.name)]
+        for engine, pod in assign_pods(target, lasting, notices):
             await self._bind(engine, pod)
+        await self._moves.step(workload, target, pods, notices, time.monotonic())
         self._waits.step(workload, target, len(pods), time.monotonic())
         self._check_victims(workload, target, pods)
         removed = self._settled(removable(target, workload, pods, self._is_patient(target)))
-        wanted = next_replicas(target, workload, pods, removed)
+        wanted = next_replicas(target, workload, pods, removed, notices)
         if wanted is None:
             return
         found = await self._other_autoscaler(workload)

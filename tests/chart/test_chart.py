@@ -306,7 +306,7 @@ def test_models_have_a_definition_rights_and_a_source_only_if_enabled(
         assert all(token in {one["name"] for one in container["env"]} for container in given)
 
 
-def test_engines_of_mode_pods_have_the_disruption_budget_of_deploy(render: Render) -> None:
+def test_engines_that_shoal_moves_have_the_disruption_budget_of_deploy(render: Render) -> None:
     file = ROOT / "deploy" / "kubernetes" / "disruption-budget.yaml"
     engines = {"engines": {"namespace": "serving"}}
     for mode in MODES:
@@ -316,7 +316,7 @@ def test_engines_of_mode_pods_have_the_disruption_budget_of_deploy(render: Rende
             for (kind, name), one in made.items()
             if kind == "PodDisruptionBudget" and name.endswith("-engines")
         ]
-        assert len(found) == (mode == "pods")
+        assert len(found) == (mode != "observe")
     assert found[0]["spec"] == yaml.safe_load(file.read_text())["spec"]
     assert found[0]["metadata"]["namespace"] == "serving"
 

@@ -19,7 +19,8 @@ LAG_S = 1.0
 class LabelRouter:
     """Sends streams to Ready pods with the serving label. Its table is `LAG_S` old.
 
-    counts: finished streams by outcome: ok, broken (cut), refused (no stream began).
+    counts: finished streams by outcome: ok, broken (cut), refused (no stream began). fewest:
+    smallest number of pods in the table since `load`.
     """
 
     def __init__(self, admin: RawApi, selector: str, port: int = 8000) -> None:
@@ -27,6 +28,7 @@ class LabelRouter:
         self._query = f"{PODS}?labelSelector={selector}"
         self._port = port
         self.table: list[str] = []
+        self.fewest = 0
         self.counts: Counter[str] = Counter()
         self._streams: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -49,6 +51,7 @@ class LabelRouter:
 
     def load(self, streams_per_s: float, stream_s: float) -> None:
         """Begin to send streams of `stream_s` seconds."""
+        self.fewest = len(self.table)
         self._tasks.append(asyncio.create_task(self._load(streams_per_s, stream_s)))
 
     async def finish(self) -> None:
@@ -93,3 +96,4 @@ class LabelRouter:
 
     def _take(self, ready: list[str]) -> None:
         self.table = ready
+        self.fewest = min(self.fewest, len(ready))

@@ -18,7 +18,10 @@ from topics.fleet import InstanceState
 
 
 class Workload(FakeCluster):
-    """A Deployment "e" with its controller: pods follow the replicas."""
+    """A Deployment "e" with its controller: pods follow the replicas. node: that of new pods, "" =
+    the scheduler finds none."""
+
+    node = "n0"
 
     def __init__(self, replicas: int) -> None:
         super().__init__()
@@ -33,18 +36,27 @@ class Workload(FakeCluster):
         return int(self.objects["deployments", "e"]["spec"]["replicas"])
 
     def follow(self) -> None:
-        """Make or remove pods, those of the lowest deletion cost first."""
+        """Make or remove pods, those without a node first, then those of the lowest deletion
+        cost."""
         while len(self.pods()) < self.replicas:
             self.made += 1
             name = f"e-{self.made}"
             self.put(POD, {"metadata": {"name": name, "labels": {"app": "e"}}, "spec": {}})
-            self.run_pod(name, f"10.0.0.{self.made}")
+            if self.node:
+                self.run_pod(name, f"10.0.0.{self.made}", self.node)
+            else:
+                self.refuse_pod(name, "0/1 nodes")
         while len(self.pods()) > self.replicas:
-            self.remove(POD, min(self.pods(), key=self._cost))
+            self.remove(
+                POD, min(self.pods(), key=lambda name: (self._has_node(name), self._cost(name)))
+            )
 
     def pods(self) -> list[str]:
         """Names of the Deployment's pods."""
         return [name for name in self.names(POD) if name.startswith("e-")]
+
+    def _has_node(self, name: str) -> bool:
+        return "nodeName" in self.objects["pods", name]["spec"]
 
     def _cost(self, name: str) -> int:
         notes = self.objects["pods", name]["metadata"].get("annotations") or {}

@@ -1,0 +1,65 @@
+"""Mode `scale`: nodes that are drained under load, with `kubectl` and the real controllers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from executors.kubernetes.kube_client import KubeClient
+from tests.kubernetes.drains import disruption_budget, drain
+from tests.kubernetes.executor_bench import Bench, config_file, wish
+from tests.kubernetes.label_router import LAG_S, LabelRouter
+from tests.kubernetes.plane.control_plane import ControlPlane
+from tests.kubernetes.plane.raw_api import RawApi
+from tests.kubernetes.test_scale_mode import (
+    APPS,
+    POOL,
+    SELECTOR,
+    A,
+    B,
+    living,
+    pods_by_instance,
+    replicas,
+    workload,
+)
+
+ACCOUNT = "shoal-scale"
+NODES, GPUS, NEEDED, STREAMS = ("d0", "d1", "d2"), 2, 4, 1000
+
+
+async def test_a_drain_of_each_node_in_turn_replaces_its_pods_first(
+    plane: ControlPlane, kubelets: Any, client: KubeClient, admin: RawApi, tmp_path: Path
+) -> None:
+    """Slots of this mode are no nodes: each slot has pods on several nodes. One of three nodes is
+    spare."""
+    kubelets(*NODES, gpus=GPUS, third=89)
+    await admin.post(f"{APPS}/deployments", workload(NEEDED))
+    file = config_file(tmp_path, POOL, slots=2, route_lag_s=LAG_S + 0.5)
+    async with (
+        disruption_budget(admin),
+        Bench(file, client) as bench,
+        LabelRouter(admin, SELECTOR) as router,
+    ):
+        slots = {A: "ab", B: "cd"}
+        for slot, names in slots.items():
+            bench.assign(slot, *(wish(name, gpu) for gpu, name in enumerate(names)))
+        await bench.until(lambda: all(bench.ready(slot, names) for slot, names in slots.items()))
+        await bench.until(lambda: len(router.table) == NEEDED)
+        router.load(streams_per_s=20, stream_s=2.0)
+        emptied = sum([await drain(plane, admin, node) for node in NODES])
+        while sum(router.counts.values()) < STREAMS:
+            await asyncio.sleep(0.2)
+        fewest = router.fewest
+        await router.finish()
+        print("scale drains", dict(router.counts), fewest, emptied)
+        assert emptied >= NEEDED
+        assert fewest >= NEEDED
+        assert router.counts["broken"] == router.counts["refused"] == 0
+        assert all(bench.ready(slot, names) for slot, names in slots.items())
+        assert all(i.restarts == 0 for s in bench.statuses.values() for i in s.instances)
+        assert all(not status.reclaim_ms for status in bench.statuses.values())
+        async with asyncio.timeout(60):
+            while await replicas(admin) != NEEDED or len(await living(admin)) != NEEDED:
+                await asyncio.sleep(0.2)
+        assert sorted((await pods_by_instance(admin)).values()) == await living(admin)
