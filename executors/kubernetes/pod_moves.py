@@ -76,6 +76,8 @@ class PodMoves:
             log.warning("%s: %s", workload.title, text)
             self._tell(workload, "NotMoved", text)
         target.stuck = why
+        no_room = bool(self._no_room(workload, unclaimed(target, pods), now_s))
+        target.no_surge = workload.rollout.active and (target.no_surge or no_room)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -101,7 +103,6 @@ class PodMoves:
         until no claim is on such a pod."""
         leaving = displaced(target, pods, notices)
         if not leaving:
-            self._unplaced_s.pop(workload.title, None)
             return ""
         if target.stuck:
             return target.stuck
@@ -110,6 +111,10 @@ class PodMoves:
         free = [pod for pod in unclaimed(target, pods) if pod.name not in notices]
         if len(free) < len(leaving) and workload.replicas >= workload.most:
             return f"{names.MAX} of {workload.title} is {workload.most}"
+        return self._no_room(workload, free, now_s)
+
+    def _no_room(self, workload: WorkloadView, free: Iterable[PodView], now_s: float) -> str:
+        """The reason why pods without a claim have lacked a node for too long, "" = they do not."""
         unplaced = (pod.unschedulable for pod in free if pod.unschedulable and not pod.nominated)
         why = next(unplaced, workload.blocked)
         if not why:

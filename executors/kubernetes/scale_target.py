@@ -38,7 +38,8 @@ class ScaleTarget:
     stopped engines whose removal was written. refusal: the reason why Shoal no longer scales the
     workload, "" = it does. pending: the last write, if its answer was lost. place: model, role and
     pool of the workload. ranks: engines of ranks above 0, whose replica rank 0 claims. stuck:
-    the reason why claims on pods that must leave get no other pod, "" = they do.
+    the reason why claims on pods that must leave get no other pod, "" = they do. no_surge: whether
+    the replicas that Shoal adds for the present rollout found no node.
     """
 
     claims: list[EnginePod] = field(default_factory=list)
@@ -50,6 +51,7 @@ class ScaleTarget:
     place: tuple[str, str, str] = ("", "", "")
     ranks: list[EnginePod] = field(default_factory=list)
     stuck: str = ""
+    no_surge: bool = False
 
     @property
     def waiting(self) -> list[EnginePod]:
@@ -123,7 +125,8 @@ def next_replicas(
     Growth counts every claim, because each needs a pod of its own. A pod that is alive although its
     removal was written may become free for a claim, so growth waits for it. A removal lowers the
     replicas by the number of stopping engines, which are idle by then. Replicas that Shoal added
-    are removed again if they found no node and no claim needs them any more.
+    are removed again if they found no node and no claim needs them any more. A rollout that lets
+    pods be missing gets as many more, so that each claim has one.
     """
     claimed = {engine.pod for engine in target.claims}
     living = [pod for pod in pods if not (pod.terminating or pod.over)]
@@ -133,7 +136,11 @@ def next_replicas(
     if not target.stuck:
         elsewhere = [pod for pod in unclaimed(target, pods) if pod.name not in noticed]
         missing += max(0, len(displaced(target, pods, noticed)) - len(elsewhere))
-    if not missing:
+    surge = 0
+    if workload.rollout.active and not target.no_surge:
+        held = [e for e in target.claims if not (e.stopping or e.gone)]
+        surge = min(workload.most, workload.rollout.replicas_for(len(held)))
+    if not (missing or surge):
         unused = sum(bool(pod.unschedulable) and pod.name not in claimed for pod in living)
         if workload.blocked:
             unused += max(0, workload.replicas - len(living))
@@ -142,7 +149,7 @@ def next_replicas(
     alive = {pod.name for pod in living}
     given_up = [e for e in target.claims if e in target.leaving or e.gone]
     spare = sum(engine.pod in alive for engine in given_up)
-    wanted = min(workload.most, len(living) + missing - spare)
+    wanted = max(surge, min(workload.most, len(living) + missing - spare) if missing else 0)
     return wanted if wanted > workload.replicas else None
 
 

@@ -146,7 +146,9 @@ class SlotWorkers:
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         contact = Contact(self._client, f"{host}:{workload.port}", workload.model)
         try:
-            load = await asyncio.wait_for(kind.load(contact), _LOAD_LIMIT_S)
+            # wait_for may return although this task is cancelled.
+            async with asyncio.timeout(_LOAD_LIMIT_S):
+                load = await kind.load(contact)
         except TimeoutError:
             return None
         return load.in_flight + load.held_kv if load else None

@@ -71,7 +71,7 @@ class SurplusPods:
             await self._begin(workload, target, one, now_s)
         if drains:
             return
-        if not _is_settled(target, pods):
+        if workload.rollout.active or not _is_settled(target, pods):
             self._settled_s.pop(workload.title, None)
             return
         since_s = self._settled_s.setdefault(workload.title, now_s)

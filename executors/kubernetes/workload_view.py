@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from executors.kubernetes import kube_names as names
@@ -12,6 +12,7 @@ from executors.kubernetes.controllers import Ref, controller_of
 from executors.kubernetes.kube_client import MANAGER, Manifest
 from executors.kubernetes.kube_kinds import DEPLOYMENT, Kind
 from executors.kubernetes.kube_quantity import device_counts
+from executors.kubernetes.rolling_update import RollingUpdate, parse_rolling_update
 from topics.fleet import PHASES
 
 PORT = "shoal.dev/port"
@@ -34,7 +35,7 @@ class WorkloadView:
     controllers alone decide. gpus: number of GPUs of one pod, 0 = unknown. size: number of pods of
     one replica, on a node each. fault: the reason why Shoal must not scale it, "" = none.
     last_writer: manager that last set the replicas, "" = Shoal or unknown. blocked: the reason why
-    its controller cannot make pods, "" = it can.
+    its controller cannot make pods, "" = it can. rollout: that of a Deployment.
     """
 
     kind: Kind
@@ -51,6 +52,7 @@ class WorkloadView:
     fault: str = ""
     last_writer: str = ""
     blocked: str = ""
+    rollout: RollingUpdate = field(default_factory=RollingUpdate)
     managed: bool = True
     controller: Ref | None = None
     selector: str = ""
@@ -77,6 +79,7 @@ def parse_workload(kind: Kind, raw: Manifest) -> WorkloadView:
     """The workload in `raw`."""
     meta, spec = raw["metadata"], raw.get("spec") or {}
     notes: Mapping[str, str] = meta.get("annotations") or {}
+    status = raw.get("status") or {}
     name, controller = str(meta["name"]), controller_of(meta)
     if notes.get(names.MANAGED) != "true":
         return WorkloadView(kind, name, managed=False, controller=controller)
@@ -112,7 +115,8 @@ def parse_workload(kind: Kind, raw: Manifest) -> WorkloadView:
         size=max(1, int((spec.get("leaderWorkerTemplate") or {}).get("size") or 1)),
         fault=fault,
         last_writer=_last_writer(meta),
-        blocked=_blocked(raw.get("status") or {}),
+        blocked=_blocked(status),
+        rollout=parse_rolling_update(spec, status) if kind == DEPLOYMENT else RollingUpdate(),
         controller=controller,
         version=str(meta.get("resourceVersion") or ""),
     )
