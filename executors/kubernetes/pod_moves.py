@@ -66,7 +66,7 @@ class PodMoves:
         none until half of the notice has passed ends, so that its pod drains. now_s: monotonic."""
         free = [pod for pod in unclaimed(target, pods) if pod.serves and pod.name not in notices]
         for (engine, former), pod in zip(displaced(target, pods, notices), free, strict=False):
-            await self._move(engine, former, pod)
+            await move_claim(self._fleet, engine, former, pod)
         for engine, pod in displaced(target, pods, notices):
             if notices[pod.name]:
                 engine.gone, engine.lost = True, self._reason(pod)
@@ -80,16 +80,6 @@ class PodMoves:
         target.no_surge = workload.rollout.active and (target.no_surge or no_room)
 
     # -- inside -------------------------------------------------------------------------------
-
-    async def _move(self, engine: EnginePod, former: PodView, pod: PodView) -> None:
-        """Exchange the pod of `engine`. The next pod is in the routes before the former one leaves
-        them."""
-        labels = {key: former.labels[key] for key in _KEPT if key in former.labels}
-        notes = {names.LAUNCH: dump_launch(engine.launch), names.DELETION_COST: None}
-        if await self._fleet.mark_pod(pod.name, {"labels": labels, "annotations": notes}):
-            name = engine.launch.desired.instance
-            log.info("%s moves from pod %s to %s", name, former.name, pod.name)
-            engine.pod = pod.name
 
     def _obstacle(
         self,
@@ -106,8 +96,8 @@ class PodMoves:
             return ""
         if target.stuck:
             return target.stuck
-        if not workload.picks_victim:
-            return f"{workload.title} removes its highest ordinal"
+        if not workload.moves:
+            return f"it cannot replace single pods of {workload.kind.plural}"
         free = [pod for pod in unclaimed(target, pods) if pod.name not in notices]
         if len(free) < len(leaving) and workload.replicas >= workload.most:
             return f"{names.MAX} of {workload.title} is {workload.most}"
@@ -127,3 +117,14 @@ class PodMoves:
         """The text of the notice to `pod`."""
         node = self._fleet.node_of(pod)
         return pod.disruption or f"its node is reclaimed: {node.notice if node else 'unknown'}"
+
+
+async def move_claim(fleet: PodFleet, engine: EnginePod, former: PodView, pod: PodView) -> None:
+    """Exchange the pod of `engine`. The next pod is in the routes before the former one leaves
+    them."""
+    labels = {key: former.labels[key] for key in _KEPT if key in former.labels}
+    notes = {names.LAUNCH: dump_launch(engine.launch), names.DELETION_COST: None}
+    if await fleet.mark_pod(pod.name, {"labels": labels, "annotations": notes}):
+        name = engine.launch.desired.instance
+        log.info("%s moves from pod %s to %s", name, former.name, pod.name)
+        engine.pod = pod.name

@@ -6,6 +6,7 @@ on a pod that must leave its node makes the workload grow, and moves to another 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -141,7 +142,7 @@ def next_replicas(
         held = [e for e in target.claims if not (e.stopping or e.gone)]
         surge = min(workload.most, workload.rollout.replicas_for(len(held)))
     if not (missing or surge):
-        unused = sum(bool(pod.unschedulable) and pod.name not in claimed for pod in living)
+        unused = _unplaced(workload, living, claimed)
         if workload.blocked:
             unused += max(0, workload.replicas - len(living))
         back = min(unused, target.raised, workload.replicas - workload.least)
@@ -151,6 +152,15 @@ def next_replicas(
     spare = sum(engine.pod in alive for engine in given_up)
     wanted = max(surge, min(workload.most, len(living) + missing - spare) if missing else 0)
     return wanted if wanted > workload.replicas else None
+
+
+def _unplaced(workload: WorkloadView, living: list[PodView], claimed: Collection[str]) -> int:
+    """The number of pods without node and claim that the workload would remove first."""
+    useless = [bool(pod.unschedulable) and pod.name not in claimed for pod in living]
+    if workload.picks_victim:
+        return sum(useless)  # a ReplicaSet removes pods without a node first
+    by_ordinal = sorted(zip(living, useless, strict=True), key=lambda one: -ordinal(one[0].name))
+    return sum(1 for _ in itertools.takewhile(lambda one: one[1], by_ordinal))
 
 
 def above_maximum(target: ScaleTarget, workload: WorkloadView) -> list[EnginePod]:
@@ -176,12 +186,13 @@ def ordinal_swap(
     leaving: EnginePod, claims: Iterable[EnginePod], pods: Iterable[PodView]
 ) -> EnginePod | None:
     """The claim that holds the pod of the highest ordinal, if it is not `leaving` itself."""
-    ordinals = {pod.name: _ordinal(pod.name) for pod in pods}
+    ordinals = {pod.name: ordinal(pod.name) for pod in pods}
     held = [engine for engine in claims if engine.pod in ordinals]
     last = max(held, key=lambda engine: ordinals[engine.pod], default=None)
     return last if last is not None and last is not leaving and not last.stopping else None
 
 
-def _ordinal(name: str) -> int:
+def ordinal(name: str) -> int:
+    """The number at the end of a pod's name, -1 if there is none."""
     digits = name.rpartition("-")[2]
     return int(digits) if digits.isascii() and digits.isdigit() else -1

@@ -3,7 +3,8 @@ took over with more replicas than the plan needs.
 
 They continue to serve until the plan's own instances have been ready for a while. Then they leave
 the routes, drain and are removed, one at a time. Those that must leave their nodes do so at once
-and together. An instance that needs a pod gets one of them at once.
+and together. An instance that needs a pod gets one of them at once. A StatefulSet can only lose its
+highest ordinal: an instance on it moves, and a lower pod that must leave waits for its eviction.
 """
 
 from __future__ import annotations
@@ -16,9 +17,16 @@ from executors.kubernetes import kube_names as names
 from executors.kubernetes.drain_gate import MOVED_LAG_S, DrainGate
 from executors.kubernetes.engine_pod import EnginePod
 from executors.kubernetes.pod_fleet import PodFleet
+from executors.kubernetes.pod_moves import move_claim
 from executors.kubernetes.pod_template import PodLaunch
 from executors.kubernetes.pod_view import PodView
-from executors.kubernetes.scale_target import DRAINS_COST, LEAVES_COST, ScaleTarget, unclaimed
+from executors.kubernetes.scale_target import (
+    DRAINS_COST,
+    LEAVES_COST,
+    ScaleTarget,
+    ordinal,
+    unclaimed,
+)
 from executors.kubernetes.workload_view import WorkloadView
 from topics.fleet import DesiredInstance
 
@@ -32,13 +40,17 @@ _SLOT = "surplus"
 """Value of the label `kube_names.SLOT` while a pod drains: a disruption budget selects the label,
 and no slot has this name."""
 
+_FREE = {names.SLOT: None}
+
 
 @dataclass(slots=True)
 class _Drain:
-    """The drain of one surplus pod. title: of its workload. begun_s: start of the drain, in
-    monotonic seconds."""
+    """The drain of one surplus pod. title: of its workload. uid: that of the pod, because a
+    StatefulSet makes another pod of the same name. begun_s: start of the drain, in monotonic
+    seconds."""
 
     title: str
+    uid: str
     engine: EnginePod
     begun_s: float
     gate: DrainGate = field(default_factory=DrainGate)
@@ -66,7 +78,9 @@ class SurplusPods:
         leave, whether it can wait no longer. now_s: monotonic."""
         drains = [drain for drain in self._drains.values() if drain.title == workload.title]
         for drain in drains:
-            await self._continue(workload, target, drain, drain.engine.pod in notices, now_s)
+            can_leave = workload.picks_victim or drain.engine.pod == _highest(pods)
+            must_leave = drain.engine.pod in notices
+            await self._continue(workload, target, drain, must_leave, can_leave, now_s)
         for one in _must_leave(workload, target, pods, notices):
             await self._begin(workload, target, one, now_s)
         if drains:
@@ -77,6 +91,9 @@ class SurplusPods:
         since_s = self._settled_s.setdefault(workload.title, now_s)
         pod = _candidate(workload, target, pods)
         if pod is not None and now_s - since_s >= _SETTLED_S:
+            free = (one for one in unclaimed(target, pods) if one.serves)
+            for engine in [one for one in target.claims if one.pod == pod.name]:
+                await move_claim(self._fleet, engine, pod, next(free))
             await self._begin(workload, target, pod, now_s)
 
     # -- inside -------------------------------------------------------------------------------
@@ -93,7 +110,7 @@ class SurplusPods:
         engine = EnginePod(PodLaunch(desired, 0, (workload.port,), 0), pod.name, created=True)
         target.claims.append(engine)
         gate = DrainGate(unrouted_s=now_s, extra_lag_s=extra_s)
-        self._drains[pod.name] = _Drain(workload.title, engine, now_s, gate)
+        self._drains[pod.name] = _Drain(workload.title, pod.uid, engine, now_s, gate)
 
     async def _continue(
         self,
@@ -101,11 +118,13 @@ class SurplusPods:
         target: ScaleTarget,
         drain: _Drain,
         must_leave: bool,
+        can_leave: bool,
         now_s: float,
     ) -> None:
         engine = drain.engine
         pod = self._fleet.pods.objects.get(engine.pod)
-        if pod is None or pod.over or (pod.terminating and not engine.stopping):
+        gone = pod is None or pod.uid != drain.uid or pod.over
+        if pod is None or gone or (pod.terminating and not engine.stopping):
             self._end(workload, target, engine)
             return
         late = now_s - drain.begun_s > _DEADLINE_S
@@ -116,7 +135,10 @@ class SurplusPods:
         elif not engine.stopping:
             load = await self._load_of(workload, pod) if pod.ready else 0
             idle = load is not None and drain.gate.is_idle(load, self._lag_s, now_s)
-            if idle and await self._mark(engine.pod, "draining", LEAVES_COST):
+            if idle and not can_leave:
+                if names.SLOT in pod.labels:  # from now on, the pod may be evicted
+                    await self._fleet.patch_pod(pod.name, {"metadata": {"labels": _FREE}})
+            elif idle and await self._mark(engine.pod, "draining", LEAVES_COST):
                 engine.stopping = True
 
     def _end(self, workload: WorkloadView, target: ScaleTarget, engine: EnginePod) -> None:
@@ -146,16 +168,24 @@ def _must_leave(
 ) -> list[PodView]:
     """The pods without a claim that must leave. While an instance waits for a pod, only those that
     can wait no longer."""
-    if not workload.picks_victim:
+    if not workload.moves:
         return []
     found = [pod for pod in unclaimed(target, pods) if pod.serves and pod.name in notices]
     return [pod for pod in found if notices[pod.name] or not target.waiting]
 
 
 def _candidate(workload: WorkloadView, target: ScaleTarget, pods: list[PodView]) -> PodView | None:
-    """The youngest ready pod without a claim; None if the owner's minimum forbids a removal, or if
-    the workload removes by ordinal, where another pod would leave."""
-    if not workload.picks_victim or workload.replicas <= workload.least:
-        return None
+    """The pod that leaves in place of a ready pod without a claim: the youngest of them, or the
+    highest ordinal. None if there is none, or if the owner's minimum forbids a removal."""
     free = [pod for pod in unclaimed(target, pods) if pod.serves]
-    return max(free, key=lambda pod: (pod.created_s, pod.name), default=None)
+    if not (free and workload.moves) or workload.replicas <= workload.least:
+        return None
+    if workload.picks_victim:
+        return max(free, key=lambda pod: (pod.created_s, pod.name))
+    return next((pod for pod in pods if pod.name == _highest(pods)), None)
+
+
+def _highest(pods: list[PodView]) -> str:
+    """The name of the pod with the highest ordinal."""
+    living = (pod.name for pod in pods if not (pod.terminating or pod.over))
+    return max(living, key=ordinal, default="")

@@ -10,7 +10,7 @@ from executors.kubernetes import kube_names as names
 from executors.kubernetes.accelerators import count_accelerators
 from executors.kubernetes.controllers import Ref, controller_of
 from executors.kubernetes.kube_client import MANAGER, Manifest
-from executors.kubernetes.kube_kinds import DEPLOYMENT, Kind
+from executors.kubernetes.kube_kinds import DEPLOYMENT, STATEFUL_SET, Kind
 from executors.kubernetes.kube_quantity import device_counts
 from executors.kubernetes.rolling_update import RollingUpdate, parse_rolling_update
 from topics.fleet import PHASES
@@ -73,6 +73,12 @@ class WorkloadView:
         """Whether the deletion cost of pods decides which pod leaves. Other kinds remove the
         highest ordinal."""
         return self.kind == DEPLOYMENT
+
+    @property
+    def moves(self) -> bool:
+        """Whether a pod that must leave its node can be replaced by an additional one. A
+        StatefulSet makes an evicted pod again elsewhere."""
+        return self.kind in (DEPLOYMENT, STATEFUL_SET)
 
 
 def parse_workload(kind: Kind, raw: Manifest) -> WorkloadView:

@@ -35,9 +35,9 @@ async def disruption_budget(admin: RawApi) -> AsyncIterator[None]:
 async def drain(plane: ControlPlane, admin: RawApi, node: str) -> int:
     """`kubectl drain` without --force, which ends when the node is empty, and `uncordon`. Returns
     the number of pods that the node had."""
-    before = len(await _on(admin, node))
+    before = len(await pods_on(admin, node))
     said = await kubectl(plane, "drain", node, "--timeout=300s")
-    assert not await _on(admin, node), said
+    assert not await pods_on(admin, node), said
     await kubectl(plane, "uncordon", node)
     return before
 
@@ -53,6 +53,6 @@ async def kubectl(plane: ControlPlane, *words: str) -> str:
     return output
 
 
-async def _on(admin: RawApi, node: str) -> list[Any]:
+async def pods_on(admin: RawApi, node: str) -> list[Any]:
     """The pods on a node."""
     return [pod for pod in (await admin.get(PODS))["items"] if pod["spec"].get("nodeName") == node]

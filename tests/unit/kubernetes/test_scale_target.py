@@ -91,6 +91,16 @@ def test_replicas_that_found_no_node_are_taken_back_and_those_of_the_owner_stay(
     assert next_replicas(replace(target, raised=0), workload, pods, []) is None
 
 
+def test_an_ordinal_without_a_node_keeps_the_replicas_if_a_higher_one_serves() -> None:
+    """A StatefulSet would remove the higher one."""
+    lost = {"ready": False, "node": "", "unschedulable": "0/2 nodes"}
+    target = ScaleTarget([engine("a", "e-1")], raised=1)
+    for name, wanted in (("e-0", None), ("e-2", 1)):
+        pods = [pod("e-1"), pod(name, **lost)]
+        workload = replace(WORKLOAD, kind=STATEFUL_SET, replicas=2)
+        assert next_replicas(target, workload, pods, []) == wanted
+
+
 def test_another_writer_is_named_and_shoals_own_write_is_not() -> None:
     target = ScaleTarget(written=3)
     assert other_writer(target, replace(WORKLOAD, replicas=3)) == ""
