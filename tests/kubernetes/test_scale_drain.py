@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,6 +31,13 @@ ACCOUNT = "shoal-scale"
 NODES, GPUS, NEEDED, STREAMS = ("d0", "d1", "d2"), 2, 4, 1000
 
 
+@pytest.fixture(scope="module", autouse=True)
+def kubelet(plane: ControlPlane) -> Iterator[None]:
+    name = plane.start_kubelet(list(NODES), gpus=GPUS, third=89)
+    yield
+    plane.stop_process(name)
+
+
 async def clear(plane: ControlPlane, admin: RawApi, node: str, taint: str) -> int:
     """Empty a node by `kubectl drain`, or by a taint. Returns the number of pods that it had."""
     if not taint:
@@ -53,13 +60,12 @@ async def clear(plane: ControlPlane, admin: RawApi, node: str, taint: str) -> in
     ids=["drain", "ordinals", "drift", "spot"],
 )  # fmt: skip
 async def test_the_pods_of_each_node_in_turn_are_replaced_before_they_leave(
-    plane: ControlPlane, kubelets: Any, client: KubeClient, admin: RawApi, tmp_path: Path,
+    plane: ControlPlane, client: KubeClient, admin: RawApi, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, kind: str, taint: str,
 ) -> None:  # fmt: skip
     """Slots of this mode are no nodes: each slot has pods on several nodes. One of three nodes is
     spare."""
     monkeypatch.setattr(surplus_pods, "_SETTLED_S", 5.0)
-    kubelets(*NODES, gpus=GPUS, third=89)
     kinds = f"{kind.lower()}s"
     await admin.post(f"{APPS}/{kinds}", workload(NEEDED, kind))
     file = config_file(tmp_path, POOL, slots=2, route_lag_s=LAG_S + 0.5)
