@@ -409,10 +409,12 @@ class WorkloadScaler:
                         await self._fleet.patch_pod(former, {"metadata": without_claim({})})
 
     def _fail_orphans(self) -> None:
-        """End the claims of such workloads that have no pod, or that stop."""
+        """End the claims of such workloads that have no pod, or that stop. The plan must replace
+        the others if they must leave their nodes."""
         for title, target in self._orphaned().items():
+            target.stuck = f"{title} is no longer managed"
             for engine in target.waiting:
-                engine.fail(LaunchCode.NOT_SCALED, f"{title} is no longer managed")
+                engine.fail(LaunchCode.NOT_SCALED, target.stuck)
             for engine in target.stopping:
                 engine.gone = True
             if not (target.claims or target.ranks):
