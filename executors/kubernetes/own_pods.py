@@ -34,6 +34,7 @@ from executors.kubernetes.pod_template import (
 )
 from executors.kubernetes.pod_view import PodView, metadata_change, parse_pod
 from executors.kubernetes.template_folder import template_text
+from topics.checks import InvalidValue
 from topics.fleet import InstanceState, LaunchCode
 from topics.launch_version import template_part
 
@@ -109,7 +110,7 @@ class Templates(Protocol):
         ...
 
     def digest(self, pool: str, engine: str) -> str:
-        """The digest of the present template; "" without a valid one."""
+        """The digest of the present template. Raises InvalidValue if there is no valid one."""
         ...
 
     def remember(self, template: Manifest) -> str:
@@ -136,10 +137,17 @@ class OwnPods:
         self._unreadable: set[str] = set()
 
     def templates(self, engines: Iterable[str]) -> dict[str, str]:
-        """See `Placer`."""
-        pool = self._settings.pool
-        digests = ((engine, self._templates.digest(pool, engine)) for engine in engines)
-        return {engine: digest for engine, digest in digests if digest}
+        """See `Placer`. A pool without a template for any engine is a fault."""
+        pool, found, why = self._settings.pool, {}, ""
+        for engine in engines:
+            try:
+                found[engine] = self._templates.digest(pool, engine)
+            except InvalidValue as error:
+                why = f"no pods in {pool}: {error}"
+        self._fleet.faults.pop(pool, None)
+        if why and not found:
+            self._fleet.faults[pool] = why
+        return found
 
     def adopt(self) -> list[EnginePod]:
         """See `Placer`. Also learns the templates of the pods."""

@@ -28,7 +28,7 @@ class TemplateFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known: dict[str, Manifest] = {}
-        self._digests: dict[tuple[str, str], tuple[float, str]] = {}
+        self._digests: dict[tuple[str, str], tuple[float, str | InvalidValue]] = {}
 
     def template(self, pool: str, engine: str, digest: str = "") -> Manifest:
         """The template with this digest if it is known, else the present one for an engine in a
@@ -37,17 +37,19 @@ class TemplateFolder:
         return self._known.get(digest) or self._present(pool, engine)
 
     def digest(self, pool: str, engine: str) -> str:
-        """The digest of the present template for an engine in a pool, at most two seconds old; ""
-        without a valid one."""
-        read_s, digest = self._digests.get((pool, engine), (-_FRESH_S, ""))
+        """The digest of the present template for an engine in a pool, at most two seconds old.
+        Raises InvalidValue if there is no valid one."""
         now_s = time.monotonic()
+        read_s, found = self._digests.get((pool, engine), (-_FRESH_S, ""))
         if now_s - read_s >= _FRESH_S:
             try:
-                digest = self.remember(self._present(pool, engine))
-            except InvalidValue:
-                digest = ""
-            self._digests[pool, engine] = now_s, digest
-        return digest
+                found = self.remember(self._present(pool, engine))
+            except InvalidValue as error:
+                found = error
+            self._digests[pool, engine] = now_s, found
+        if isinstance(found, InvalidValue):
+            raise found.with_traceback(None)
+        return found
 
     def remember(self, template: Manifest) -> str:
         """Keep `template`; returns its digest."""

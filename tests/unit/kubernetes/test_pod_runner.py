@@ -366,15 +366,25 @@ async def test_pods_name_their_template_and_a_former_one_can_be_launched_again(
         await later.close()
 
 
-async def test_without_a_valid_template_no_digest_is_reported(
+async def test_a_pool_without_a_valid_template_is_a_fault_and_has_no_digest(
     bench: SlotBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(template_folder, "_FRESH_S", 0.0)
     await serve(bench)
+    valid = (tmp_path / "pod.yaml").read_text()
     (tmp_path / "pod.yaml").write_text("spec: {containers: []}")
-    await bench.steps(1)
+    await bench.steps(2)
     assert bench.statuses[SLOT].templates == {}
     assert bench.instance(SLOT, "a").template
+    (fault,) = bench.statuses[SLOT].faults
+    assert fault.startswith("no pods in ") and "pod.yaml: template.spec.containers" in fault
+    (tmp_path / "pod.yaml").unlink()
+    await bench.steps(2)
+    (fault,) = bench.statuses[SLOT].faults
+    assert "allowed: a folder with pod.yaml" in fault
+    (tmp_path / "pod.yaml").write_text(valid)
+    await bench.steps(2)
+    assert bench.statuses[SLOT].faults == ()
 
 
 async def test_events_count_the_serving_pods_of_each_version(bench: SlotBench) -> None:
