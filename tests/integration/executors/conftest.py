@@ -25,7 +25,7 @@ from topics.time_base import TimeBase
 
 POOL = "r/h100/owned"
 TOKEN = 1
-DRAIN_TIMEOUT_MS = 600_000  # 12 real s
+DRAIN_TIMEOUT_MS = 9_000_000  # 180 real s, as a start after a kill may take long
 TREE = str(Path(__file__).with_name("tree_executor.py"))
 SIMULATED = "-m", "executors.node", "--log-level", "info", "--config"
 

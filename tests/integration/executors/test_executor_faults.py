@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import aiohttp
 
@@ -80,7 +81,9 @@ async def test_the_next_executor_kills_the_remaining_core_of_a_dead_engine(
     assert harness.metric("shoal_executor_orphans_total") == 1
 
 
-async def test_a_drain_continues_after_the_executor_is_killed(harness: Harness) -> None:
+async def test_a_drain_continues_after_the_executor_is_killed(
+    harness: Harness, tmp_path: Path
+) -> None:
     """The request in flight is answered. Then all processes of the engine are gone."""
     executor = await harness.start(tree="relaunch")
     await harness.assign(1, wish("a", 0))
@@ -88,7 +91,9 @@ async def test_a_drain_continues_after_the_executor_is_killed(harness: Harness) 
     pids = harness.pids()["a"]
     async with aiohttp.ClientSession() as client:
         url = f"http://{ready.endpoint}/v1/completions"
-        job = asyncio.create_task(client.post(url, json={}, headers={"X-Takes-S": "10"}))
+        may_end = tmp_path / "may-end"
+        headers = {"X-Until-File": str(may_end)}
+        job = asyncio.create_task(client.post(url, json={}, headers=headers))
         await asyncio.sleep(0.2)
         await harness.assign(2, wish("a", 0, drain=True))
         await harness.until_state("a", "draining")
@@ -97,6 +102,7 @@ async def test_a_drain_continues_after_the_executor_is_killed(harness: Harness) 
         harness.status = None
         await harness.start(tree="relaunch")
         await harness.until_state("a", "draining")
+        may_end.touch()
         assert (await job).status == 200
     await harness.until_state("a", "stopped")
     assert not any(alive(pid) for pid in pids)

@@ -43,8 +43,8 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers["Content-Length"]))
         Handler.running += 1
         try:
-            time.sleep(float(self.headers.get("X-Takes-S", "0")))
-            while state_of(Handler.core.pid) == "T":
+            until = self.headers.get("X-Until-File")
+            while state_of(Handler.core.pid) == "T" or (until and not Path(until).exists()):
                 time.sleep(0.05)
             Handler.tokens += 1
             self._answer(b"{}")
