@@ -12,8 +12,8 @@ import aiohttp
 import orjson
 import pytest
 
-from executors.node import __main__ as process
 from executors.node import executor_metrics
+from executors.node import executor_process as process
 from executors.node.executor import Executor
 from executors.node.executor_config import ExecutorConfig, parse_config
 from executors.node.load_publisher import LoadPublisher
