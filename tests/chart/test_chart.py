@@ -309,14 +309,15 @@ def test_models_have_a_definition_rights_and_a_source_only_if_enabled(
 def test_engines_that_shoal_moves_have_the_disruption_budget_of_deploy(render: Render) -> None:
     file = ROOT / "deploy" / "kubernetes" / "disruption-budget.yaml"
     engines = {"engines": {"namespace": "serving"}}
-    for mode in MODES:
-        made = render({"executor": {**PODS, "mode": mode}, **engines})
+    wished = {"podDisruptionBudget": {"enabled": False}}
+    for mode, more in (("pods", wished), *((mode, {}) for mode in MODES)):
+        made = render({"executor": {**PODS, "mode": mode, **more}, **engines})
         found = [
             one
             for (kind, name), one in made.items()
             if kind == "PodDisruptionBudget" and name.endswith("-engines")
         ]
-        assert len(found) == (mode != "observe")
+        assert len(found) == (mode != "observe" and not more)
     assert found[0]["spec"] == yaml.safe_load(file.read_text())["spec"]
     assert found[0]["metadata"]["namespace"] == "serving"
 
