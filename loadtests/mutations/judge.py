@@ -135,6 +135,7 @@ def _replace_code(file: str, function: tuple[str, int], module: CodeType) -> Non
     (changed,) = (
         code for code in codes(module) if (code.co_qualname, code.co_firstlineno) == function
     )
+    gc.unfreeze()  # Frozen functions would not be among the objects.
     for one in gc.get_objects():
         if isinstance(one, FunctionType):
             code = one.__code__

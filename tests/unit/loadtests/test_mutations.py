@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadtests.mutations.__main__ import CORE, drawn, folder_tests, main
+from loadtests.mutations.judge import _replace_code
 from loadtests.mutations.mutants import mutants
 
 SOURCE = '''"""Doc with 1 < 2."""
@@ -74,6 +77,19 @@ def test_a_change_is_at_import_or_in_its_outermost_function(tmp_path: Path) -> N
     places = {one.before: one.function for one in mutants(tmp_path, file)}
     assert places["1"] is None and places["2"] is None and places["3"] is None
     assert places["4"] == places["return f"] == ("B.d", 4)
+
+
+def test_a_change_reaches_functions_that_are_exempt_from_garbage_collection() -> None:
+    """The test run freezes what it collected."""
+    made: dict[str, Any] = {}
+    exec(compile("def f():\n    return 1\n", "frozen.py", "exec"), made)  # noqa: S102
+    gc.freeze()
+    changed = compile("def f():\n    return 2\n", "frozen.py", "exec")
+    try:
+        _replace_code("frozen.py", ("f", 1), changed)
+    finally:
+        gc.freeze()
+    assert made["f"]() == 2
 
 
 def test_a_seed_draws_the_same_changes_again() -> None:
