@@ -99,6 +99,12 @@ def test_a_load_above_the_whole_capacity_is_proof(
     assert after(full, 1).capacity.derate == pytest.approx(derate)
 
 
+def test_a_gain_by_load_outlasts_it() -> None:
+    """The prediction limits a gain only while tokens are slow, and when they end to be so."""
+    seen = with_capacity(measured(predicted=1.0), derate=1.2, derated_ms=T0)
+    assert after(seen, 1).capacity.derate == 1.2
+
+
 @pytest.mark.parametrize("starting", [True, False])
 def test_misses_of_half_a_minute_take_a_gain_back_at_once(starting: bool) -> None:
     seen = with_capacity(measured(), derate=1.3, derated_ms=T0 - 1000)

@@ -85,3 +85,12 @@ def test_a_combo_of_a_removed_pool_has_no_prediction() -> None:
     where = cluster()
     found = updated(Capacity(), replace(where, pools=(NEW,)), ON_OLD)
     assert (found.predicted, found.highest) == (1.0, 1.0)
+
+
+def test_a_slower_version_does_not_narrow_the_interval() -> None:
+    """Measured slowness is derating; the interval is that of the prediction."""
+    found = updated(Capacity(speed=0.8), cluster(), ON_OLD)
+    assert found.highest == updated(Capacity(), cluster(), ON_OLD).highest
+    assert updated(Capacity(speed=1.2), cluster(), ON_OLD).highest == pytest.approx(
+        1.2 * found.highest, rel=1e-5
+    )
