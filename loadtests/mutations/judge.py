@@ -13,9 +13,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -27,6 +28,13 @@ PACKAGES = ("topics", "autoscaler", "streams", "executors", "loadtests", "tests"
 OPTIONS = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "0")
 _LONGEST_S = 3600.0  # of a run in which each test stays within its time limit
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """An exception of a fork, as text."""
+
+    text: str
 
 
 class Judge:
@@ -137,21 +145,25 @@ def _replace_code(file: str, function: tuple[str, int], module: CodeType) -> Non
     )
     gc.unfreeze()  # Frozen functions would not be among the objects.
     for one in gc.get_objects():
-        if isinstance(one, FunctionType):
+        if type(one) is FunctionType:  # `isinstance` fails for proxies of objects that are gone
             code = one.__code__
             if (code.co_qualname, code.co_firstlineno) == function and code.co_filename == file:
                 one.__code__ = changed
 
 
 def forked(run: Callable[[], _T], limit_s: float) -> _T | None:
-    """The value of `run` in a fork; None if it died or took more than `limit_s`."""
+    """The value of `run` in a fork; None if the fork ended or took more than `limit_s`.
+    RuntimeError: `run` raised an exception."""
     with tempfile.TemporaryFile() as answer:
         child = os.fork()
         if child == 0:
             os.setsid()
             with contextlib.suppress(BaseException):
-                data = pickle.dumps(run())
-                answer.write(data)
+                try:
+                    found: object = run()
+                except Exception as error:
+                    found = _Fault(repr(error))
+                answer.write(pickle.dumps(found))
                 answer.flush()
             os._exit(0)
         deadline = time.monotonic() + limit_s
@@ -167,4 +179,7 @@ def forked(run: Callable[[], _T], limit_s: float) -> _T | None:
                 os.waitpid(child, 0)
         answer.seek(0)
         data = answer.read()
-        return pickle.loads(data) if data else None  # noqa: S301
+        value: Any = pickle.loads(data) if data else None  # noqa: S301
+        if isinstance(value, _Fault):
+            raise RuntimeError(value.text)
+        return value  # type: ignore[no-any-return]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import gc
+import os
+import signal
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadtests.mutations.__main__ import CORE, drawn, folder_tests, main
-from loadtests.mutations.judge import _replace_code
+from loadtests.mutations.judge import _replace_code, forked
 from loadtests.mutations.mutants import mutants
 
 SOURCE = '''"""Doc with 1 < 2."""
@@ -82,6 +85,7 @@ def test_a_change_is_at_import_or_in_its_outermost_function(tmp_path: Path) -> N
 def test_a_change_reaches_functions_that_are_exempt_from_garbage_collection() -> None:
     """The test run freezes what it collected."""
     made: dict[str, Any] = {}
+    gone = weakref.proxy(compile("", "gone.py", "exec"))
     exec(compile("def f():\n    return 1\n", "frozen.py", "exec"), made)  # noqa: S102
     gc.freeze()
     changed = compile("def f():\n    return 2\n", "frozen.py", "exec")
@@ -90,6 +94,15 @@ def test_a_change_reaches_functions_that_are_exempt_from_garbage_collection() ->
     finally:
         gc.freeze()
     assert made["f"]() == 2
+    with pytest.raises(ReferenceError):
+        str(gone)
+
+
+def test_a_fault_of_the_judge_is_no_noticed_change() -> None:
+    assert forked(lambda: 3, 60.0) == 3
+    assert forked(lambda: os.kill(os.getpid(), signal.SIGKILL), 60.0) is None
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        forked(lambda: 1 // 0, 60.0)
 
 
 def test_a_seed_draws_the_same_changes_again() -> None:
