@@ -16,7 +16,8 @@ class NoFreePort(OSError):
 
 class EnginePorts:
     """The block of ports of this executor. A listening socket on the block's first port is the
-    lock."""
+    lock. Engines inherit it, so a block stays locked until its executor and its engines have ended.
+    """
 
     def __init__(self, host: str) -> None:
         self._host = host
@@ -24,8 +25,13 @@ class EnginePorts:
         self._first = 0
         self._next = 1
 
+    @property
+    def lock_fds(self) -> tuple[int, ...]:
+        """The lock of the block, as `pass_fds` of an engine; empty before the first `take`."""
+        return () if self._lock is None else (self._lock.fileno(),)
+
     def close(self) -> None:
-        """Release the block."""
+        """Release the block. Living engines that inherited its lock keep it."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

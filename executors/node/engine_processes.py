@@ -261,7 +261,8 @@ class EngineProcesses:
                 )  # fmt: skip
                 environment = engine_environment(line, tag, state_dir, passed)
             path = self._store.logs.open_new(desired.instance, now_ms)
-            process = start_engine(line, tag, environment, state_dir, path)
+            fds = self._ports.lock_fds
+            process = start_engine(line, tag, environment, state_dir, path, fds)
         except (OSError, NoFreePort, ValueError) as error:
             self._failed_launch[desired.instance] = str(error)
             return None

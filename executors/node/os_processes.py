@@ -126,9 +126,15 @@ class EngineProcess:
 
 
 def start_engine(
-    line: LaunchLine, tag: LaunchTag, environment: Mapping[str, str], state_dir: str, log: Path
+    line: LaunchLine,
+    tag: LaunchTag,
+    environment: Mapping[str, str],
+    state_dir: str,
+    log: Path,
+    inherited_fds: tuple[int, ...] = (),
 ) -> EngineProcess:
-    """Start an engine in its own session. Raises OSError if the start fails."""
+    """Start an engine in its own session, with `inherited_fds` open. Raises OSError if the start
+    fails."""
     output: IO[bytes] | int
     try:
         # Append mode, so that the file can be truncated while the engine writes.
@@ -143,7 +149,7 @@ def start_engine(
             stderr=subprocess.STDOUT,
             env=dict(environment),
             start_new_session=True,
-            pass_fds=supervision_fds(),
+            pass_fds=(*supervision_fds(), *inherited_fds),
         )
     finally:
         if not isinstance(output, int):

@@ -187,7 +187,8 @@ class Pool:
         desired = DesiredInstance(name, MODEL, spec.phase, "g", spec.gpus, gang=gang)
         tag = LaunchTag(uuid.uuid4().hex, "node", desired, ports, spec.launched_ms)
         state, log = str(self._folder), self._folder / f"{name}-{ports[0]}.log"
-        started = start_engine(line, tag, engine_environment(line, tag, state), state, log)
+        environment = engine_environment(line, tag, state)
+        started = start_engine(line, tag, environment, state, log, self._ports.lock_fds)
         return Launched(started, ports[0], log, gang.rendezvous if gang else "")
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -10,11 +13,13 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from executors.engines.engine_protocol import Load
+from executors.engines.engine_protocol import LaunchLine, Load
 from executors.node import engine_ports, executor_metrics
 from executors.node.containers import Container
+from executors.node.engine_environment import LaunchTag
 from executors.node.engine_ports import EnginePorts, NoFreePort
 from executors.node.engine_probes import EngineProbe, ProbeResult, ProbeTimeouts
+from executors.node.os_processes import start_engine
 
 LOAD = Load(2, 1, held_kv=0, tokens=7.0)
 LIMITS = ProbeTimeouts(0.01, 0.01, 0.01, 5.0, 5.0)
@@ -119,6 +124,26 @@ def test_each_executor_of_a_host_has_its_own_block() -> None:
     assert abs(first[0] - second[0]) >= 198
     one.close()
     two.close()
+
+
+def test_a_block_stays_locked_while_an_engine_of_it_lives(tmp_path: Path) -> None:
+    """An engine that is still loading does not listen yet: after its executor's death only the
+    inherited lock says that its port is taken."""
+    dead, state = EnginePorts("127.0.0.1"), str(tmp_path)
+    (port,) = dead.take(())
+    tag = LaunchTag("launch", "node", cast(Any, None), (port,), 0)
+    line = LaunchLine((sys.executable, "-c", "import time; time.sleep(600)"))
+    loading = start_engine(line, tag, {}, state, tmp_path / "log", dead.lock_fds)
+    dead.close()
+    other = EnginePorts("127.0.0.1")
+    try:
+        assert abs(other.take(())[0] - port) >= 198
+    finally:
+        other.close()
+        loading.kill()
+        cast(subprocess.Popen[bytes], loading.child).wait()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", port - 1))
 
 
 def runtime(folder: Path, script: str) -> Container:
