@@ -18,7 +18,7 @@ from topics.alerts import Alert
 from topics.supply import Availability, Price
 
 ONE = pool("one", nodes=12, per_node=1)
-_EVERY_S = 40
+_EVERY_S = 60
 
 
 class Recording:
@@ -43,8 +43,8 @@ def day(w: World, t: int) -> None:
 
 @pytest.mark.slow
 def test_a_day_in_mode_recommend_has_no_effects() -> None:
-    """Load varies between 2 and 38 req/s, gateways are silent at times, and ticks are forty
-    seconds apart. The controller makes recommendations all day.
+    """Load varies between 2 and 38 req/s, gateways are silent at times, and ticks are a minute
+    apart. The controller makes recommendations all day.
     """
     w = world(
         lambda _m, t: 20.0 + 18.0 * math.sin(t / 86_400 * 2 * math.pi),

@@ -98,7 +98,7 @@ def test_the_declared_percentile_meets_the_slo_at_the_planned_load(
     times = step_times(model, node, Phase.AGGREGATED, PROFILE)
     planned = 0.8 * found.req_per_s
     told = predicted_share(times, slo, CHAT, planned)
-    shares = [served_share(times, slo, CHAT, planned, seed) for seed in range(1, 6)]
+    shares = [served_share(times, slo, CHAT, planned, seed) for seed in (1, 2, 3)]
     assert told >= percentile
     assert np.mean(shares) >= percentile - 0.02
     assert told <= np.mean(shares) + 0.02

@@ -29,7 +29,7 @@ def proven(demand: ModelDemand, planned: float) -> TargetProposal | None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "days", "most"), [(0.3, 20, 14), (1.0, 50, 16), (5.0, 50, 16), (20.0, 50, 16)]
+    ("rate", "days", "most"), [(0.3, 10, 7), (1.0, 25, 8), (5.0, 25, 8), (20.0, 50, 16)]
 )
 def test_noise_at_three_quarters_of_the_planned_rate_rarely_counts_as_a_surge(
     rate: float, days: int, most: int
