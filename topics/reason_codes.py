@@ -127,6 +127,7 @@ class ReasonCode(StrEnum):
     TELEMETRY_GAPS = "telemetry_gaps", "Telemetry covers too little of the local window."
     GATEWAY_SILENT = "gateway_silent", "A gateway that had traffic stopped reporting."
     STILL_IN_FLIGHT = "still_in_flight", "No requests arrive, but some are in flight."
+    ENGINES_DISAGREE = "engines_disagree", "Gateways report no requests, but engines accept some."
     ROUTES_UNCONFIRMED = "routes_unconfirmed", "No gateway has confirmed the current routes."
     SLO_STRAINED = "slo_strained", "Too few recent requests met their SLO."
     LATENCY_RISING = "latency_rising", "Latency is rising towards its limit."

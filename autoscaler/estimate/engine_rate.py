@@ -45,10 +45,18 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class EngineRate:
-    """The mean arrival rate over the last `span_s` seconds."""
+    """The mean arrival rate over the last `span_s` seconds. instances: number of instances that
+    were counted and accept requests."""
 
     req_per_s: float
     span_s: float
+    instances: int = 0
+
+    @property
+    def arrived(self) -> float:
+        """Requests that arrived, without those that executors' probes may explain."""
+        probes = self.instances * (PROBES_PER_S * self.span_s + 1.0)
+        return max(0.0, self.req_per_s * self.span_s - probes)
 
 
 def is_recent(moments: Sequence[Moment], now_ms: int) -> bool:
@@ -66,13 +74,15 @@ def engine_rates(
     now_ms: int,
     groups: Mapping[str, GroupCount],
     capacity_req_per_s: Mapping[str, float],
+    instances: Mapping[str, int],
 ) -> tuple[EngineRate, ...]:
     """The mean rates since each of `moments`, shortest span first; none for a moment since which no
     count rose.
 
-    groups: the present counts. capacity_req_per_s: predicted capacity by group. A group is left out
-    of a rate if the moment does not know it, or if no newer status arrived since. If its count fell
-    within the remembered time, an engine or its executor restarted, so it is left out of all rates.
+    groups: the present counts. capacity_req_per_s: predicted capacity by group. instances: number
+    of instances that accept requests, by group. A group is left out of a rate if the moment does
+    not know it, or if no newer status arrived since. If its count fell within the remembered time,
+    an engine or its executor restarted, so it is left out of all rates.
     """
     known = {name: [m.groups[name] for m in moments if name in m.groups] for name in groups}
     steady = {
@@ -85,14 +95,24 @@ def engine_rates(
         span_ms = now_ms - then.at_ms
         if span_ms < REMEMBER_MS:
             continue
-        total = sum(
-            _growth_req_per_s(then.groups[name], seen, span_ms, capacity_req_per_s.get(name, 0.0))
+        grown = {
+            name: _growth_req_per_s(
+                then.groups[name], seen, span_ms, capacity_req_per_s.get(name, 0.0)
+            )
             for name, seen in steady.items()
             if name in then.groups
-        )
+        }
+        total = sum(grown.values())
         if total > 0.0:
-            found.append(EngineRate(total, span_ms / 1000.0))
+            count = sum(instances.get(name, 0) for name, rate in grown.items() if rate > 0.0)
+            found.append(EngineRate(total, span_ms / 1000.0, count))
     return tuple(found)
+
+
+def counted_within(rates: Sequence[EngineRate], for_s: float) -> EngineRate | None:
+    """The rate over the last `for_s` seconds, or over the longest span if all are shorter; None
+    without rates."""
+    return next((rate for rate in rates if rate.span_s >= for_s), rates[-1] if rates else None)
 
 
 def _growth_req_per_s(

@@ -48,6 +48,7 @@ GUARD_TEXTS: Mapping[Code, Sentence] = {
     Code.TELEMETRY_GAPS: "telemetry covers only {0:.0f} of the last {1:.0f} s",
     Code.GATEWAY_SILENT: _gateway_silent,
     Code.STILL_IN_FLIGHT: _in_flight,
+    Code.ENGINES_DISAGREE: "no arrivals, but engines accepted {0:.0f} requests in {1:.0f} s",
     Code.ROUTES_UNCONFIRMED: "no arrivals, and no gateway has confirmed the current routes",
     Code.SLO_STRAINED: "only {0:.0%} of {1:.0f} requests met the SLO",
     Code.LATENCY_RISING: "{names[0]} p95 is rising from {0:.0f} to {1:.0f} ms",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from autoscaler.domain.cluster import Cluster, Service
 from autoscaler.domain.combo import Combo
 from autoscaler.domain.reason import Reason
-from autoscaler.domain.workload import Demand
+from autoscaler.domain.workload import Demand, Phase
 from autoscaler.estimate.engine_rate import engine_rates
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND
 from autoscaler.estimate.queue_model import queue_drains
@@ -180,6 +180,11 @@ def _view(
         for group in groups
         if group.name in counts and group.combo_id in combos
     }
+    accepting = {
+        group.name: sum(placed.phase is not Phase.PREFILL for placed in group.placed)
+        for group in groups
+        if group.name in counts
+    }
     view = ModelView(
         serving=ObservedServing(
             ready=(
@@ -189,7 +194,9 @@ def _view(
             nothing_starting=settled,
             requests_in_engines=held,
             group_counts=counts,
-            engine_rates=engine_rates(moments, inputs.now_ms, counts, rated) if counts else (),
+            engine_rates=engine_rates(moments, inputs.now_ms, counts, rated, accepting)
+            if counts
+            else (),
             route_generation=routes.generation if routes else 0,
             counting=counting,
         ),

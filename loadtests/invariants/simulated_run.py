@@ -44,6 +44,7 @@ class World:
         self.log = Log(self._process_now, scenario.transactional)
         self.cluster = scenario.cluster
         self.active: dict[str, list[Fault]] = {}
+        self._turns: dict[tuple[str, bool], int] = {}
         self.rates: dict[str, float] = {}
         self.hit: dict[Fault, str] = {}
         self.lives = Counter[str]()
@@ -243,9 +244,12 @@ class World:
                     for p in processes.values()
                     if p.model == model and p.serves(self.now_s) and (p.phase != "prefill") is ends
                 ]
+                turn = self._turns.get((model, ends), 0)
                 for at, process in enumerate(alike):
-                    part = completed * (at + 1) // len(alike) - completed * at // len(alike)
-                    process.finished += part
+                    # Instances finish requests in turn, so a slow stream reaches each of them.
+                    place = (at - turn) % len(alike)
+                    process.finished += (completed + len(alike) - 1 - place) // len(alike)
+                self._turns[model, ends] = turn + completed
 
     def _feed(self) -> None:
         now_ms = T0 + int(self.now_s * 1000)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from autoscaler.domain.cluster import Mode, Policy, Service
 from autoscaler.domain.reason import Reason
 from autoscaler.estimate.arrival_counts import BLOCK_S
+from autoscaler.estimate.engine_rate import counted_within
 from autoscaler.estimate.model_demand import SILENT_MS, ModelDemand
 from autoscaler.estimate.windows import GatewayReport, NoData, Stats
 from autoscaler.sizing.prediction_drift import drift_veto
@@ -63,6 +64,13 @@ def _incomplete_telemetry(view: ModelView) -> Iterator[Reason]:
         yield why
 
 
+def _engines_disagree(view: ModelView) -> Iterator[Reason]:
+    counted = counted_within(view.serving.engine_rates, view.policy.local_window_s)
+    if counted is not None and counted.arrived and not view.demand.shows_arrivals:
+        seen = counted.arrived, counted.span_s
+        yield Reason(ReasonCode.ENGINES_DISAGREE, quantities=seen)
+
+
 def _slo_pressure(view: ModelView) -> Iterator[Reason]:
     why = slo_pressure(view.demand, view.service)
     if why is not None:
@@ -88,7 +96,7 @@ def _is_held(view: ModelView, for_s: int) -> bool:
     return view.state.target.restart_hold and view.now_ms - view.started_ms < 1000 * for_s
 
 
-LOWER_TARGET = (_no_full_window, _stale_telemetry, _incomplete_telemetry)
+LOWER_TARGET = (_no_full_window, _stale_telemetry, _incomplete_telemetry, _engines_disagree)
 """Conditions of a lower target."""
 _LESS_CAPACITY = (*LOWER_TARGET, _slo_pressure, _drifting_predictions)
 REMOVAL = (_frozen, _canary_compared, _too_many_reversals, *_LESS_CAPACITY)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from autoscaler.domain.reason import Reason
 from autoscaler.domain.result_caches import TICK_CACHES
-from autoscaler.domain.workload import Phase
 from autoscaler.estimate.arrival_counts import BLOCK_S, Blocks, since_first_arrival
 from autoscaler.estimate.change_point import current_rate
-from autoscaler.estimate.engine_rate import PROBES_PER_S
+from autoscaler.estimate.engine_rate import counted_within
 from autoscaler.estimate.poisson_tests import mean_bounds
 from autoscaler.estimate.windows import Stats
 from autoscaler.sizing.prediction_drift import expected_s
@@ -65,17 +64,12 @@ def lower_target(view: ModelView) -> TargetProposal | None:
 
 
 def _engine_req_per_s(view: ModelView, for_s: float) -> float:
-    """The upper bound of the rate that engines counted in the last `for_s` seconds, or in a shorter
-    time if they have not counted for so long. It contradicts gateways that reported no arrivals. 0
-    if probes explain the counts."""
-    rates = view.serving.engine_rates
-    seen = next((rate for rate in rates if rate.span_s >= for_s), rates[-1] if rates else None)
-    if seen is None:
+    """The upper bound of the rate that engines counted in the last `for_s` seconds; 0 if probes
+    explain the counts."""
+    seen = counted_within(view.serving.engine_rates, for_s)
+    if seen is None or not seen.arrived:
         return 0.0
-    members = [member for combo in view.serving.ready for member in combo.members]
-    instances = sum(one.count for one in members if one.phase is not Phase.PREFILL)
-    arrived = seen.req_per_s * seen.span_s - instances * (PROBES_PER_S * seen.span_s + 1.0)
-    return mean_bounds(arrived, _TWO_SIDED_95)[1] / seen.span_s if arrived > 0.0 else 0.0
+    return mean_bounds(seen.arrived, _TWO_SIDED_95)[1] / seen.span_s
 
 
 def _propose_zero(view: ModelView, must_s: float) -> TargetProposal | None:

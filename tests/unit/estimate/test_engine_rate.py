@@ -6,6 +6,7 @@ import pytest
 
 from autoscaler.estimate.engine_rate import (
     MOST_LOAD,
+    PROBES_PER_S,
     REMEMBER_MS,
     GroupCount,
     Moment,
@@ -16,6 +17,7 @@ from autoscaler.estimate.engine_rate import (
 
 T0 = 1_700_000_000_000
 CAPACITY = {"a": 10.0, "b": 10.0}
+INSTANCES = {"a": 2, "b": 1}
 
 
 def moment(at_s: int, **groups: GroupCount) -> Moment:
@@ -28,7 +30,7 @@ def count(at_s: int, accepted: int) -> GroupCount:
 
 def rates(now: Moment, *moments: Moment) -> list[tuple[float, float]]:
     """(requests/s, span in seconds) of each rate."""
-    found = engine_rates(moments, now.at_ms, now.groups, CAPACITY)
+    found = engine_rates(moments, now.at_ms, now.groups, CAPACITY, INSTANCES)
     return [(round(one.req_per_s, 6), round(one.span_s, 6)) for one in found]
 
 
@@ -110,3 +112,15 @@ def test_few_moments_are_remembered() -> None:
     ages_s = [299 - (one.at_ms - T0) // 1000 for one in moments]
     assert ages_s == [119, 99, 79, 59, 39, 19]
     assert is_recent(moments, moments[-1].at_ms + REMEMBER_MS - 1)
+
+
+def test_probes_explain_requests_of_counted_instances_alone() -> None:
+    """An executor that is away sends no probes either."""
+    then = moment(0, a=count(0, 100), b=count(0, 100))
+    now = moment(60, a=count(60, 130), b=count(0, 100))
+    (rate,) = engine_rates([then], now.at_ms, now.groups, CAPACITY, INSTANCES)
+    assert rate.instances == 2
+    assert rate.arrived == pytest.approx(30 - 2 * (60 * PROBES_PER_S + 1))
+    quiet = moment(60, a=count(60, 120), b=count(60, 110))
+    (rate,) = engine_rates([then], quiet.at_ms, quiet.groups, CAPACITY, INSTANCES)
+    assert rate.arrived == 0.0

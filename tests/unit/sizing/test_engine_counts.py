@@ -9,6 +9,7 @@ import pytest
 from autoscaler.estimate.engine_rate import EngineRate
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import GatewayReport
+from autoscaler.sizing.scale_in.conditions import EXCHANGE, failed_condition
 from autoscaler.sizing.scale_in.lower_target import lower_target
 from autoscaler.sizing.scale_out_rules import engine_counts
 from autoscaler.state.model_view import ModelView
@@ -55,7 +56,7 @@ def silent(rate: float) -> ModelView:
     """A model on one instance, of which gateways reported nothing and engines `rate` in req/s."""
     blocks = ((10, 0),) * 180
     found = view(ModelDemand(local=stats(0, 120), blocks=blocks, reported_ms=T0, gateways=(HEARD,)))
-    rates = (EngineRate(rate, 1200.0),)
+    rates = (EngineRate(rate, 1200.0, instances=1),)
     return replace(found, serving=replace(found.serving, engine_rates=rates))
 
 
@@ -69,3 +70,13 @@ def test_requests_that_only_engines_counted_keep_their_capacity() -> None:
 def test_probes_of_engines_are_no_demand(rate: float) -> None:
     found = lower_target(silent(rate))
     assert found is not None and found.req_per_s == 0.0 and found.why.code is ReasonCode.IDLE
+
+
+@pytest.mark.parametrize(("rate", "disagree"), [(0.2, False), (0.5, True)])
+def test_engines_that_count_requests_contradict_gateways_without_any(
+    rate: float, disagree: bool
+) -> None:
+    """The zero proves no surplus, so nothing is exchanged or removed."""
+    why = failed_condition(silent(rate), EXCHANGE)
+    codes = {one.code for one in why.because} if why is not None else set()
+    assert (ReasonCode.ENGINES_DISAGREE in codes) is disagree
