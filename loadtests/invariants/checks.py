@@ -273,7 +273,10 @@ class Promises:
         if not leading or hindered:
             self._ticked_s = max(self._ticked_s, self._led_s)
         quiet_s = world.now_s - self._ticked_s
-        self._hold("11", quiet_s <= _TAKEOVER_S, f"no decision for {quiet_s:.0f} s")
+        # A leader that knows no assignment, because its keys were deleted, hears the nodes first.
+        hears = any(c.leads and not c.latest.desired.assignments for c in healthy)
+        limit_s = _TAKEOVER_S + (world.cluster.policy.node_silent_s if hears else 0.0)
+        self._hold("11", quiet_s <= limit_s, f"no decision for {quiet_s:.0f} s")
 
     def _clocks(self) -> None:
         """Check line 16: no window is ahead of its controller's clock, whatever time stamps records

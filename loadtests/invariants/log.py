@@ -69,7 +69,8 @@ class Part:
 class Log:
     """All topics. skew_ms: lead of the broker's clock. away: whether the broker is unavailable.
     misplaced: whether producers choose another partition than the one of the key. absent: topics
-    that were deleted and not yet created again."""
+    that were deleted and not yet created again. deleted_s: time of the last tombstone of each key.
+    """
 
     now_s: Callable[[], float]
     transactional: bool
@@ -79,6 +80,7 @@ class Log:
     epoch: int = 0
     parts: dict[Place, Part] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
+    deleted_s: dict[tuple[str, bytes | None], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for each in TABLE:
@@ -101,6 +103,8 @@ class Log:
         )  # fmt: skip
         part.entries.append(made)
         part.end += 1
+        if value is None:
+            self.deleted_s[name, key] = made.at_s
         return made
 
     def clock_ms(self) -> int:

@@ -7,6 +7,7 @@ its writer accepted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ class StorageChecks:
 
     def _last(self, name: str, claimed: int) -> dict[str, Any]:
         """The highest valid record of each key that the topic holds, with a token that a leader
-        claimed."""
+        claimed. A tombstone counts for records in other partitions too, even after it expired."""
         found: dict[str, Any] = {}
         names = {"", *self._world.nodes, *self._world.scenario.loads}
         for (of, _), part in self._world.log.parts.items():
@@ -80,8 +81,8 @@ class StorageChecks:
                 continue
             for entry in part.entries:
                 key = (entry.key or b"").decode(errors="replace")
-                if entry.value is None:
-                    found.pop(key, None)
+                deleted_s = self._world.log.deleted_s.get((name, entry.key), -math.inf)
+                if entry.value is None or entry.at_s <= deleted_s:
                     continue
                 try:
                     record = decode(name, entry.value)
