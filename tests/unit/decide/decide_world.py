@@ -48,8 +48,6 @@ QUIET_S = 10
 """Seconds without an effect after which a world ticks less often."""
 STRIDE_S = 10
 """Seconds between the ticks of a quiet world."""
-NOISE_STRIDE_S = 5
-"""Seconds between the ticks of a quiet world with a rate that changes all the time."""
 JUMP = 0.1
 """Relative change of a rate within a second near which a world ticks every second."""
 
@@ -160,8 +158,7 @@ class World:
         rates = [[self.rate(s.model, t_s) for t_s in span] for s in self.cluster.services]
         if any(abs(b - a) > JUMP * max(a, b) for row in rates for a, b in pairwise(row)):
             return self.step_s
-        constant = all(a == b for row in rates for a, b in pairwise(row))
-        return STRIDE_S if constant and self.seed is None else NOISE_STRIDE_S
+        return STRIDE_S
 
     def tick(self, seconds: int = 1) -> tuple[Effect, ...]:
         """One tick, `seconds` after the one before."""
