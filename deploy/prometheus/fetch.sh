@@ -5,13 +5,14 @@
 set -euo pipefail
 folder=${1:?usage: fetch.sh FOLDER}
 templates=usr/share/prometheus/alertmanager
-if ! [ -x "$folder/usr/bin/prometheus" ] || ! [ -x "$folder/usr/bin/prometheus-alertmanager" ]; then
+if ! [ -e "$folder/complete" ]; then
   command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || {
     echo "fetch.sh: needs apt-get and dpkg-deb (Debian or Ubuntu)" >&2; exit 2; }
   mkdir -p "$folder"
   (cd "$folder"
    apt-get download -qq prometheus prometheus-alertmanager
-   for package in prometheus*.deb; do dpkg-deb -x "$package" . && rm "$package"; done)
+   for package in prometheus*.deb; do dpkg-deb -x "$package" . && rm "$package"; done
+   touch complete)
 fi
 if ! [ -e "/$templates/default.tmpl" ]; then
   mkdir -p "/$templates" && cp "$folder/$templates"/*.tmpl "/$templates/" || {

@@ -20,7 +20,7 @@ from tests.acceptance.shoal_up import CONTROLLER, Proc, Run, served_by
 from tests.hang_limit import HANG_S
 
 SPEED = 20
-LOAD_S = 30  # real seconds after the fleet is ready
+LOAD_S = 20  # real seconds after the fleet is ready
 ALONE_S = 30.0  # ten minutes at speed 20
 
 

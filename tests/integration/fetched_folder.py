@@ -1,26 +1,25 @@
-"""Programs for tests, unpacked by a script of the project."""
+"""Programs for tests, unpacked once by a script of the project into the user's cache."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import subprocess
 from pathlib import Path
 
-import pytest
-
 
 def fetched(
-    script: Path, variable: str, name: str, factory: pytest.TempPathFactory
+    script: Path, variable: str, name: str
 ) -> tuple[Path, subprocess.CompletedProcess[bytes]]:
-    """The folder `name` that `script` fills, and the result of the script.
+    """The folder that `script` fills, and the result of the script. Another script fills another
+    folder.
 
-    variable: environment variable that names another folder, which is kept. The processes of one
-    test run share the folder.
+    variable: environment variable that names a folder to use instead.
     """
-    root = factory.getbasetemp()
-    shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
-    folder = Path(os.environ.get(variable) or shared / name)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    content = hashlib.sha256(script.read_bytes()).hexdigest()
+    folder = Path(os.environ.get(variable) or cache / "shoal" / f"{name}-{content[:12]}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -12,14 +12,12 @@ DEPLOY = Path("deploy/prometheus")
 
 
 @pytest.fixture(scope="session")
-def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def binaries() -> Path:
     """Prometheus packages of Debian, unpacked by the project's script.
 
     SHOAL_TEST_PROMETHEUS: folder for them.
     """
-    folder, done = fetched(
-        DEPLOY / "fetch.sh", "SHOAL_TEST_PROMETHEUS", "prometheus", tmp_path_factory
-    )
+    folder, done = fetched(DEPLOY / "fetch.sh", "SHOAL_TEST_PROMETHEUS", "prometheus")
     if done.returncode:
         pytest.skip(f"Prometheus cannot be fetched: {done.stderr.decode()[-200:].strip()}")
     return folder / "usr" / "bin"

@@ -16,12 +16,12 @@ _NO_NPM = 3
 
 
 @pytest.fixture(scope="session")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tools() -> Path:
     """The browser and the accessibility checks, unpacked by the project's script.
 
     SHOAL_TEST_CHROMIUM: folder for them.
     """
-    folder, done = fetched(FETCH, "SHOAL_TEST_CHROMIUM", "chromium", tmp_path_factory)
+    folder, done = fetched(FETCH, "SHOAL_TEST_CHROMIUM", "chromium")
     if done.returncode not in (0, _NO_NPM):
         pytest.skip(f"Chromium cannot be fetched: {done.stderr.decode()[-200:].strip()}")
     return folder
