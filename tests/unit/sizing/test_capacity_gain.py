@@ -9,6 +9,7 @@ import pytest
 from autoscaler.estimate.model_demand import ModelDemand
 from autoscaler.estimate.windows import Stats, TokenSums
 from autoscaler.sizing.capacity_derating import update_derating
+from autoscaler.sizing.capacity_gain import gain_is_lost
 from autoscaler.state.model_state import ModelState
 from autoscaler.state.model_view import ModelView, ObservedServing
 from tests.unit.sizing.target_views import T0, stats
@@ -137,3 +138,12 @@ def test_misses_within_the_percentile_are_needed_for_a_gain() -> None:
     some = replace(local, attained=round(0.95 * local.arrivals))
     at_limit = replace(seen, demand=replace(seen.demand, local=some, long=some))
     assert after(at_limit, 3).capacity.derate == 1.0
+
+
+@pytest.mark.parametrize(("arrivals", "lost"), [(170, True), (280, False)])
+def test_misses_end_a_gain_only_at_loads_that_the_instances_should_carry(
+    arrivals: int, lost: bool
+) -> None:
+    """In 20 s they should carry 10 req/s x 0.8 x 1.4 x 20 s = 224 requests."""
+    seen = with_capacity(measured(), derate=1.4)
+    assert gain_is_lost(replace(seen, demand=missed(arrivals, arrivals - 20))) is lost

@@ -60,3 +60,16 @@ def test_the_need_is_never_above_the_target() -> None:
     """Less than the tolerance is missing, so the target stays."""
     seen = after_a_loss(steady(8.1), planned=8.0)
     assert seen.required_req_per_s <= seen.state.target.req_per_s
+
+
+def test_a_slow_stream_without_bursts_needs_less_than_one_request_a_second() -> None:
+    seen = after_a_loss(steady(0.2, 0.2), planned=0.5)
+    assert seen.covers
+
+
+def test_a_lower_target_ends_an_overload() -> None:
+    seen = view(steady(*[1.0] * 12))
+    seen = replace(seen, state=replace(seen.state, target=Target(8.0, overload_since_ms=T0 - 1000)))
+    target = update_target(seen).target
+    assert target.req_per_s < 8.0
+    assert target.overload_since_ms == 0

@@ -11,10 +11,19 @@ from autoscaler.domain.reason import codes_of
 from autoscaler.domain.workload import Lengths
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.model.tick_fleet import TickFleet, TickInputs
+from autoscaler.planning.planner_messages import FleetChange
 from autoscaler.rollout.fleet_snapshot import FleetSnapshot
 from autoscaler.sizing.scale_in.removal import scale_in_veto
 from autoscaler.state.controller_state import ControllerState, Observation, Term
-from autoscaler.state.model_state import DemandEstimate, Hysteresis, ModelState, Reversals, Target
+from autoscaler.state.model_state import (
+    Advisory,
+    DemandEstimate,
+    Hysteresis,
+    ModelState,
+    PendingApproval,
+    Reversals,
+    Target,
+)
 from autoscaler.state.model_view import ModelView
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool, service
 from tests.unit.sizing.target_views import stats
@@ -40,13 +49,15 @@ VIEW = ModelView(
 )
 
 
-def why(adds: int, removes: int, demand: ModelDemand = SEEN) -> tuple[ReasonCode, ...]:
+def why(
+    adds: int, removes: int, demand: ModelDemand = SEEN, seen: ModelView = VIEW
+) -> tuple[ReasonCode, ...]:
     cluster = Cluster((POOL,), (VIEW.service,), VIEW.policy)
     combos = {OLD.id: OLD, NEW.id: NEW}
     inputs = TickInputs(NOW, ControllerState(Term(NOW)), Observation(), cluster, cluster, combos)
     fleet = TickFleet(inputs, (), {}, {}, cast(FleetSnapshot, None))
     added, removed = Counter({NEW.id: adds}), Counter({OLD.id: removes})
-    kept = scale_in_veto(replace(VIEW, demand=demand), +added, removed, 0.0, fleet.combos)
+    kept = scale_in_veto(replace(seen, demand=demand), +added, removed, 0.0, fleet.combos)
     return codes_of([kept]) if kept is not None else ()
 
 
@@ -66,3 +77,14 @@ def test_an_exchange_that_loses_capacity_needs_the_evidence_of_a_removal() -> No
         *why(adds=1, removes=4, demand=UNKNOWN_DEMAND)
     }
     assert why(adds=1, removes=3, demand=UNKNOWN_DEMAND) == ()  # 3.9 replaces 3.0 req/s
+
+
+def test_additions_that_wait_for_approval_cover_nothing() -> None:
+    """The view counts an open proposal, but not a rejected one."""
+    change = ((NEW.id, 1),)
+    open_ = PendingApproval(1, "scale_out", change, FleetChange(), (), (), NOW, NOW + 60_000)
+    for rejected in (False, True):
+        asked = replace(open_, rejected=rejected)
+        state = replace(VIEW.state, target=Target(req_per_s=5.0), advisory=Advisory(proposal=asked))
+        codes = why(adds=1, removes=4, seen=replace(VIEW, state=state))
+        assert (ReasonCode.NOT_COVERED in codes) is not rejected
