@@ -339,3 +339,17 @@ def test_gpus_held_by_an_unknown_process_get_no_launch() -> None:
     assert commands == (Launch(wish("b", (1,)), "aggregated"),)
     assert state.instances[0].reason == "waits for its GPUs"
     assert reconcile(state, {}, T0 + 100, RULES)[1] == (Launch(wish("a", (0,)), "aggregated"),)
+
+
+def test_an_instance_that_waits_for_its_gpus_starts_in_the_latest_phase() -> None:
+    """It has no process yet, so none must stop."""
+    state, leaving = ready(wish("a")), {"a": BUSY}
+    first = replace(wish("b"), phase="prefill")
+    state, commands = reconcile(accept(state, want(2, first)), leaving, T0 + 2000, RULES)
+    assert commands == ()
+    second = replace(first, phase="decode")
+    state, commands = reconcile(accept(state, want(3, second)), leaving, T0 + 3000, RULES)
+    assert commands == () and state.instances[1].state is InstanceState.STARTING
+    gone = {"a": ProcessObservation(alive=False)}
+    state, commands = reconcile(state, gone, T0 + 4000, RULES)
+    assert commands == (Launch(second, "decode"),)

@@ -9,7 +9,7 @@ import pytest
 from autoscaler.domain.rollout_policy import COMPARED
 from autoscaler.domain.token_times import TokenTimes
 from autoscaler.estimate.request_kinds import VersionBlock
-from autoscaler.rollout.version_comparison import Arm, Metric, begun, with_blocks
+from autoscaler.rollout.version_comparison import LEVEL, Arm, Metric, begun, with_blocks
 from tests.unit.decide.decide_catalogue import AGGREGATED, combo, pool
 from topics.sketch import LOWEST, bucket_of
 from topics.version_counts import VersionCounts
@@ -96,3 +96,10 @@ def test_a_block_counts_once_and_the_speed_is_cautious() -> None:
         known = with_blocks(known, (block,), "new", "old", arms)
     assert known.total.new.completed == 5 * 40
     assert 1.0 < known.speed < 1.33
+
+
+def test_all_tests_of_a_comparison_keep_one_level_together() -> None:
+    every = begun(COMPARED)
+    assert len(every.metrics) > 1
+    assert every.level == pytest.approx(LEVEL / len(every.metrics))
+    assert begun(()).level == LEVEL
