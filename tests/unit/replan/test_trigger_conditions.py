@@ -349,3 +349,18 @@ def shared(**targets: float) -> list[tuple[ReasonCode, str, tuple[float, ...]]]:
 def test_shares_of_models_that_shift_trigger_a_plan_of_the_budget() -> None:
     assert shared(chat=24.0, code=8.0) == [(ReasonCode.MODEL_MIX, "chat", (0.75, 0.5))]
     assert shared(chat=16.0, code=16.0) == shared(chat=0.0, code=0.0) == []
+
+
+def test_a_changed_mix_names_the_type_whose_share_grew_most() -> None:
+    made = Fleet((group(CHAT, 0, node(0)),)).build()
+    view, known = made.views["chat"], made.models["chat"]
+
+    def mixed(state: ModelState, **shares: float) -> ModelState:
+        return replace(state, estimate=replace(state.estimate, mix=tuple(shares.items())))
+
+    views = {"chat": replace(view, state=mixed(view.state, read=0.2, write=0.5, code=0.3))}
+    was = replace(STATE, models={"chat": mixed(known, read=0.6, write=0.4)})
+    (found,) = mix_changed(replace(NEWS, views=views, state=was))
+    assert found.scope == ("chat",)
+    assert (found.why.code, found.why.names) == (ReasonCode.TYPE_MIX, ("code",))
+    assert found.why.quantities == (0.3, 0.0)

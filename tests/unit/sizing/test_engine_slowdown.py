@@ -140,3 +140,19 @@ def test_capacity_returns_when_tokens_are_fast_again() -> None:
     assert still.capacity.derate == state.capacity.derate
     back = later(replace(fast, state=state), 800.0)
     assert back.capacity.slowdown == 1.0 and back.capacity.derate > state.capacity.derate
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "predicted", "derate"), [(1.0, 1.0, 1.0), (1.25, 1.1, 1.1 / 1.25)]
+)
+def test_served_load_restores_no_more_capacity_than_token_times_allow(
+    slowdown: float, predicted: float, derate: float
+) -> None:
+    """The load is 10 of the planned 8 req/s, and all requests meet the SLO."""
+    seen = at_slowdown(slowdown, 10.0)
+    known = replace(
+        seen.state.capacity,
+        derate=0.7, derated_ms=T0 - 600_000, slowdown=slowdown, predicted=predicted,
+    )  # fmt: skip
+    seen = replace(seen, state=replace(seen.state, capacity=known))
+    assert update_derating(seen).capacity.derate == pytest.approx(derate)

@@ -9,6 +9,7 @@ import pytest
 from autoscaler.estimate.model_demand import UNKNOWN_DEMAND, ModelDemand
 from autoscaler.estimate.window_stats import GatewayReport
 from autoscaler.sizing.rules import update_target
+from autoscaler.sizing.scale_in.removal import models_that_may_not_shrink
 from autoscaler.state.model_state import Target
 from autoscaler.state.model_view import ModelView
 from tests.unit.sizing.target_views import T0, stats, view
@@ -73,3 +74,13 @@ def test_a_lower_target_ends_an_overload() -> None:
     target = update_target(seen).target
     assert target.req_per_s < 8.0
     assert target.overload_since_ms == 0
+
+
+def test_while_a_model_is_short_any_model_may_give_capacity() -> None:
+    """Otherwise a model without evidence of an excess keeps what it has."""
+    unknown = replace(view(UNKNOWN_DEMAND), started_ms=T0)
+    assert unknown.covers
+    assert models_that_may_not_shrink([unknown]) == ("chat",)
+    short = after_a_loss(steady(8.0, 7.0))
+    assert not short.covers
+    assert models_that_may_not_shrink([unknown, short]) == ()
