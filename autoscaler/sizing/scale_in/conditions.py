@@ -65,10 +65,13 @@ def _incomplete_telemetry(view: ModelView) -> Iterator[Reason]:
 
 
 def _engines_disagree(view: ModelView) -> Iterator[Reason]:
+    seen = view.demand.local
+    if not isinstance(seen, Stats) or seen.arrivals:
+        return  # engines may count the same requests that gateways reported
     counted = counted_within(view.serving.engine_rates, view.policy.local_window_s)
-    if counted is not None and counted.arrived and not view.demand.shows_arrivals:
-        seen = counted.arrived, counted.span_s
-        yield Reason(ReasonCode.ENGINES_DISAGREE, quantities=seen)
+    if counted is not None and counted.arrived:
+        figures = counted.arrived, counted.span_s
+        yield Reason(ReasonCode.ENGINES_DISAGREE, quantities=figures)
 
 
 def _slo_pressure(view: ModelView) -> Iterator[Reason]:

@@ -80,3 +80,12 @@ def test_engines_that_count_requests_contradict_gateways_without_any(
     why = failed_condition(silent(rate), EXCHANGE)
     codes = {one.code for one in why.because} if why is not None else set()
     assert (ReasonCode.ENGINES_DISAGREE in codes) is disagree
+
+
+def test_engines_that_count_requests_of_the_local_window_contradict_nothing() -> None:
+    """A slow stream pauses: gateways have reported the requests that engines count."""
+    seen = silent(0.5)
+    local = stats(60, 120)
+    paused = ModelDemand(((1, 0), (10, 0)), local, blocks=((10, 5),) * 180, gateways=(HEARD,))
+    assert not paused.shows_arrivals
+    assert failed_condition(replace(seen, demand=paused), EXCHANGE) is None
